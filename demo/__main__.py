@@ -135,15 +135,15 @@ class Demo:
 
     def _wait_running(self, name: str) -> None:
         from moldau.client.errors import ClientError
-        from moldau.spark.pipelines.spec import State
-        from moldau.spark.pipelines.state import Board
+        from moldau.spark.pipelines.spec import PipelineState
+        from moldau.spark.pipelines.status import StatusTopic
 
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             self._check_pipelines(name)
-            with contextlib.suppress(ClientError), Board(self._bootstrap) as board:
+            with contextlib.suppress(ClientError), StatusTopic(self._bootstrap) as board:
                 record = board.read().get(name)
-                if record is not None and record.state is State.RUNNING:
+                if record is not None and record.state is PipelineState.RUNNING:
                     return
             time.sleep(0.5)
         raise FailedError(f"{name} does not run after {START_SECONDS_MAX:g} s", self._said(name))

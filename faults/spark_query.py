@@ -27,9 +27,9 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 
 import moldau.spark
 from moldau.spark.datasource import MoldauDataSource
-from moldau.spark.sink.broker_port import BrokerPort, Place
 from moldau.spark.sink.decisions import Entry, Ledger
-from moldau.spark.sink.protocol import Task, Transaction
+from moldau.spark.sink.protocol import TaskAttempt, Transaction
+from moldau.spark.sink.sink_client import Place, SinkClient
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.sink.writers import BatchWriter, StreamWriter
 
@@ -71,10 +71,10 @@ class Crash:
             os._exit(9)
 
 
-class CrashingPort(BrokerPort):
+class CrashingPort(SinkClient):
     """The port of the product, with an end before or after one of its calls."""
 
-    def __init__(self, port: BrokerPort, crash: Crash, who: str, batch: int) -> None:
+    def __init__(self, port: SinkClient, crash: Crash, who: str, batch: int) -> None:
         # Over the connections of the other one.
         self.__dict__.update(port.__dict__)
         self._crash = crash
@@ -88,34 +88,34 @@ class CrashingPort(BrokerPort):
         return result
 
     def read(self, query: str) -> Ledger:
-        return self._around("read", lambda: BrokerPort.read(self, query))
+        return self._around("read", lambda: SinkClient.read(self, query))
 
     def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
         kind = type(entries[0]).__name__ if entries else "deletions"
-        self._around(f"append {kind}", lambda: BrokerPort.append(self, ledger, entries, deleted))
+        self._around(f"append {kind}", lambda: SinkClient.append(self, ledger, entries, deleted))
 
     def begin(self, name: str) -> Transaction:
-        return self._around("begin", lambda: BrokerPort.begin(self, name))
+        return self._around("begin", lambda: SinkClient.begin(self, name))
 
     def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
-        return self._around("go_on", lambda: BrokerPort.go_on(self, before, nonce))
+        return self._around("go_on", lambda: SinkClient.go_on(self, before, nonce))
 
     def enter(self, transaction: Transaction, place: Place) -> None:
-        self._around("enter", lambda: BrokerPort.enter(self, transaction, place))
+        self._around("enter", lambda: SinkClient.enter(self, transaction, place))
 
     def expiring(self, transactions: Iterable[Transaction]) -> dict[str, bool]:
-        return self._around("expiring", lambda: BrokerPort.expiring(self, transactions))
+        return self._around("expiring", lambda: SinkClient.expiring(self, transactions))
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
         """One by one, to be able to end between two of them."""
         lost: list[Transaction] = []
         for number, each in enumerate(transactions):
             what = f"commit {number}"
-            lost += self._around(what, lambda each=each: BrokerPort.commit(self, [each]))
+            lost += self._around(what, lambda each=each: SinkClient.commit(self, [each]))
         return lost
 
     def open_ids(self, prefix: str) -> list[str]:
-        return self._around("open_ids", lambda: BrokerPort.open_ids(self, prefix))
+        return self._around("open_ids", lambda: SinkClient.open_ids(self, prefix))
 
 
 class CrashingWriter(StreamWriter):
@@ -128,14 +128,14 @@ class CrashingWriter(StreamWriter):
         self._batch = -1
         self._added = 0
 
-    def port(self) -> BrokerPort:
+    def port(self) -> SinkClient:
         batch = self._batch
         context = TaskContext.get()
         if context is not None and self._who == "task":
             batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
         return CrashingPort(super().port(), self._crash, self._who, batch)
 
-    def task(self, context: Any) -> Task:
+    def task(self, context: Any) -> TaskAttempt:
         task = super().task(context)
         return replace(task, attempt=task.attempt + self._added)
 
@@ -170,7 +170,7 @@ class CrashingTableWriter(BatchWriter):
         self._crash = crash
         self._who = "task"
 
-    def port(self) -> BrokerPort:
+    def port(self) -> SinkClient:
         return CrashingPort(super().port(), self._crash, self._who, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from faults.clients import NAME_HEADER, History, value_of
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
+from moldau.log.os_filesystem import OsFiles
 from moldau.records.batch import read_header
 from moldau.records.record import Record, read_records
 

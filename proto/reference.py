@@ -20,8 +20,8 @@ from google.protobuf.descriptor_pb2 import (
     MethodDescriptorProto,
 )
 
-from moldau.edge.grpc.refusals import Refusal
-from moldau.edge.grpc.server import DEFAULT_LIMITS, MIB
+from moldau.edge.grpc.errors import ErrorStatus
+from moldau.edge.grpc.listener import DEFAULT_LIMITS, MIB
 from moldau.proto.v1 import queue_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -164,7 +164,7 @@ def _reasons(file: FileDescriptorProto, places: Places) -> Iterator[str]:
     yield "| reason | status | meaning |\n|---|---|---|\n"
     for at, value in enumerate(enum.value):
         if value.number:
-            status = Refusal(queue_pb2.Reason.Value(value.name), "").status.name
+            status = ErrorStatus(queue_pb2.Reason.Value(value.name), "").status.name
             meaning = _sentence(places.get((_ENUMS, number, _VALUES, at), ""))
             yield f"| `{value.name}` | {status} | {meaning} |\n"
 

@@ -32,7 +32,7 @@ _UNREACHED: Final = frozenset(
         "groups/queue/invariants.py",
         "log/memory.py",
         "log/memory_clean.py",
-        "log/files.py",
+        "log/os_filesystem.py",
         "log/clean_worker.py",
         "data/cleaner_process.py",
         "replica/flush_threads.py",

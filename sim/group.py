@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from moldau.log.disk import open_disk_log
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
-from moldau.log.votes import VoteJournal
+from moldau.log.vote_journal import VoteJournal
 from moldau.model.errors import MoldauError, StorageError
 from moldau.model.ids import (
     FIRST_LOG,
@@ -26,14 +26,14 @@ from moldau.net.peers.link import LinkLimits
 from moldau.raft.config import RaftConfig
 from moldau.raft.events import Effect, Role, Send, TransferEnded, Truncate
 from moldau.raft.membership import Members
-from moldau.raft.messages import VoteAnswered
+from moldau.raft.messages import VoteResponse
 from moldau.records.batch import BatchHeader
 from moldau.records.control import EndMarker
-from moldau.replica.driver import Driver
-from moldau.replica.flush_threads import Work
+from moldau.replica.driver import RaftDriver
+from moldau.replica.flush_threads import FlushWork
 from moldau.replica.flusher import Flusher
-from moldau.replica.group import Group
 from moldau.replica.peer_codec import GroupKey, decode_frame
+from moldau.replica.raft_group import RaftGroup
 from moldau.replica.transport import Transport
 from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
@@ -57,9 +57,9 @@ class _Workers:
         self._loop = loop
         self._disk = disk
         self.is_stalled = False
-        self._waiting: list[Work] = []
+        self._waiting: list[FlushWork] = []
 
-    def run(self, work: Work, running: int) -> None:
+    def run(self, work: FlushWork, running: int) -> None:
         step = self._disk.steps
 
         def flush() -> None:
@@ -102,9 +102,9 @@ class GroupBroker:
         self.pending: list[tuple[RaftIndex, Epoch, int]] = []
         """Proposals that are not committed yet: their end, epoch and number."""
         self.loop: SimLoop
-        self.driver: Driver
+        self.driver: RaftDriver
         self.transport: Transport
-        self.group: Group
+        self.group: RaftGroup
         self._workers: _Workers
 
     def open_log(self, disk: SimDisk | None = None) -> PartitionLog:
@@ -144,7 +144,7 @@ class GroupBroker:
             sockets=SimSockets(world.network, self.host, loop),
         )
         transport.bind(self.address, _PORT)
-        self.driver = Driver(
+        self.driver = RaftDriver(
             loop=loop,
             clock=clock,
             rng=rng,
@@ -166,8 +166,8 @@ class GroupBroker:
         effects = self.driver._effects
         execute, on_raft = effects.execute, self.driver.on_raft
 
-        def note_effect(group: Group, effect: Effect) -> None:
-            if isinstance(effect, Send) and isinstance(effect.message, VoteAnswered):
+        def note_effect(group: RaftGroup, effect: Effect) -> None:
+            if isinstance(effect, Send) and isinstance(effect.message, VoteResponse):
                 what = "pre-vote" if effect.message.is_pre else "vote"
                 verb = "gives" if effect.message.is_granted else "refuses"
                 self.note(f"{verb} {effect.peer} its {what}")
@@ -237,7 +237,7 @@ class GroupBroker:
     def note(self, text: str) -> None:
         self._world.note(self.id, text)
 
-    def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
+    def on_role(self, group: RaftGroup, role: Role, epoch: Epoch, leader: BrokerId) -> None:
         if role is not Role.LEADER:
             self.pending.clear()
         text = f"{role.value} epoch={epoch}"
@@ -245,7 +245,7 @@ class GroupBroker:
             text += f" leader={leader}"
         self.note(text)
 
-    def on_commit(self, group: Group, offset: Offset) -> None:
+    def on_commit(self, group: RaftGroup, offset: Offset) -> None:
         end = group.core.commit
         self.note(f"commit {end}")
         while self.pending and self.pending[0][0] <= end:
@@ -253,27 +253,29 @@ class GroupBroker:
             if epoch == group.core.epoch:
                 self._world.note(BrokerId(0), f"proposal {number} acknowledged")
 
-    def on_control(self, group: Group, kind: ControlKind, payload: bytes, index: RaftIndex) -> None:
-        pass
-
-    def on_stored(
-        self, group: Group, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
+    def on_control(
+        self, group: RaftGroup, kind: ControlKind, payload: bytes, index: RaftIndex
     ) -> None:
         pass
 
-    def on_truncated(self, group: Group, offset: Offset) -> None:
+    def on_stored(
+        self, group: RaftGroup, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
+    ) -> None:
         pass
 
-    def snapshot(self, group: Group, offset: Offset) -> bytes:
+    def on_truncated(self, group: RaftGroup, offset: Offset) -> None:
+        pass
+
+    def snapshot(self, group: RaftGroup, offset: Offset) -> bytes:
         return b""
 
-    def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
+    def on_reset(self, group: RaftGroup, offset: Offset, payload: bytes) -> None:
         self.note(f"log reset to {group.view.start_index}")
 
-    def on_voter_replaced(self, group: Group, voter: BrokerId) -> None:
+    def on_voter_replaced(self, group: RaftGroup, voter: BrokerId) -> None:
         self.note(f"voter {voter} has another log")
 
-    def on_failed(self, group: Group, error: MoldauError) -> None:
+    def on_failed(self, group: RaftGroup, error: MoldauError) -> None:
         self.note(f"stopped: {error}")
 
 

@@ -76,15 +76,15 @@ class Frames(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         """Not None: there is none, and this is done when there is."""
         self.is_closed = False
-        self.heard_at = 0.0
+        self.last_contact_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.heard_at = asyncio.get_running_loop().time()
+        self.last_contact_at = asyncio.get_running_loop().time()
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+        self.last_contact_at = asyncio.get_running_loop().time()
         buffer = self._buffer
         buffer += data
         while len(buffer) >= _LENGTH.size:
@@ -212,7 +212,7 @@ class _ServerEnd(Frames):
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        silent = loop.time() - self.heard_at
+        silent = loop.time() - self.last_contact_at
         if silent >= _SILENCE_SECONDS + _PONG_SECONDS:
             self.close()
             return

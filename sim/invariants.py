@@ -20,8 +20,8 @@ from bisect import bisect_right
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import FlushPolicy
-from moldau.log.mark import HEADER_BYTES
 from moldau.log.writing import WritingLog
 from moldau.metadata.image import Image
 from moldau.metadata.snapshot import encode_image
@@ -29,8 +29,8 @@ from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.events import Role
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.record import NO_PRODUCER_ID
-from moldau.replica.group import Group
 from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
+from moldau.replica.raft_group import RaftGroup
 from moldau.replica.replica import Replica
 from moldau.server.broker import BrokerServer
 
@@ -61,7 +61,7 @@ class _Seen:
         self.round = 0
         self.synced = -1
         self.truncations = 0
-        self.group: Group | None = None
+        self.group: RaftGroup | None = None
         self.watermark = 0
         self.is_new = True
 
@@ -117,7 +117,7 @@ class Invariants:
         if store is not None and store.image is not self._image_of.get(node.name):
             self._look_at_image(node, store.image)
 
-    def _look(self, node: "Node", name: str, group: Group, seen: _Seen) -> None:
+    def _look(self, node: "Node", name: str, group: RaftGroup, seen: _Seen) -> None:
         core = group.core
         if group.failure is not None or group.is_removed:
             return
@@ -155,7 +155,7 @@ class Invariants:
         if core.role is Role.LEADER:
             self._look_at_leader(node, name, group)
 
-    def _look_at_candidate(self, node: "Node", name: str, group: Group) -> None:
+    def _look_at_candidate(self, node: "Node", name: str, group: RaftGroup) -> None:
         core = group.core
         if not core.members.is_voter(core.me, core.log_id) and not (
             core.members_index >= core.commit
@@ -163,7 +163,7 @@ class Invariants:
         ):
             self._broken(f"{node.name} stands for {name} without the log that may vote")
 
-    def _look_at_vote(self, node: "Node", name: str, group: Group) -> None:
+    def _look_at_vote(self, node: "Node", name: str, group: RaftGroup) -> None:
         """As long as the candidate is one, it counts on the logs that it asked."""
         core = group.core
         other = self._world.node_of(core.voted_for) if core.voted_for != NO_BROKER else None
@@ -177,7 +177,7 @@ class Invariants:
         ):
             self._broken(f"{node.name} votes in {name} without the log that may vote")
 
-    def _look_at_start(self, node: "Node", name: str, group: Group, seen: _Seen) -> None:
+    def _look_at_start(self, node: "Node", name: str, group: RaftGroup, seen: _Seen) -> None:
         seen.is_new = False
         core = group.core
         may_vote = core.log_id == core.members.log_of(core.me)
@@ -193,7 +193,7 @@ class Invariants:
                 f"{core.end}"
             )
 
-    def _look_at_disk(self, node: "Node", name: str, group: Group) -> None:
+    def _look_at_disk(self, node: "Node", name: str, group: RaftGroup) -> None:
         log = group.log
         assert isinstance(log, WritingLog)
         segment, offset = log._active, log.flushed_offset
@@ -206,7 +206,7 @@ class Invariants:
         if offset > log.end_offset or not is_there:
             self._broken(f"{node.name} calls {name} flushed up to {offset}, which it is not")
 
-    def _look_at_cleaned(self, node: "Node", name: str, group: Group, seen: _Seen) -> None:
+    def _look_at_cleaned(self, node: "Node", name: str, group: RaftGroup, seen: _Seen) -> None:
         log = group.log
         assert isinstance(log, WritingLog)
         cleaned = log._cleaned.state
@@ -224,7 +224,7 @@ class Invariants:
                     f"{header.last_offset}, and a control entry at {begins[place]}"
                 )
 
-    def _look_at_producers(self, node: "Node", name: str, group: Group) -> None:
+    def _look_at_producers(self, node: "Node", name: str, group: RaftGroup) -> None:
         """What is remembered and not in the log would be taken for a retry, and lost."""
         log, owner = group.log, group.owner
         if not isinstance(owner, Replica) or events._get_running_loop() is not None:
@@ -247,7 +247,7 @@ class Invariants:
                         f"{producer} at {batch.base_offset} of {name}, and does not have it"
                     )
 
-    def _is_known(self, group: Group) -> bool:
+    def _is_known(self, group: RaftGroup) -> bool:
         """Whether the newest metadata have the topic: what is deleted may come back empty, as long
         as a broker that was away does not know."""
         newest = self._newest_image
@@ -256,7 +256,7 @@ class Invariants:
             return True
         return newest.topic_by_id(topic_id) is not None
 
-    def _look_at_leader(self, node: "Node", name: str, group: Group) -> None:
+    def _look_at_leader(self, node: "Node", name: str, group: RaftGroup) -> None:
         core = group.core
         if (name, core.epoch) not in self._leaders:
             self.elected.append(self._world.scene.history.now())
@@ -291,7 +291,7 @@ class Invariants:
                     f"which has {seen.flushed} on its disk"
                 )
 
-    def _look_at_majority(self, node: "Node", name: str, group: Group) -> None:
+    def _look_at_majority(self, node: "Node", name: str, group: RaftGroup) -> None:
         """Not while the members change: who is to have it is another question then."""
         core = group.core
         if core.members_index >= core.commit or group.log.config.flush is not FlushPolicy.ALWAYS:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from moldau.groups.config import GroupConfig
-from moldau.server import coordinators
+from moldau.server import build_coordination
 from moldau.server.config.schema import ServerConfig
 from sim.network import Rates
 
@@ -35,7 +35,7 @@ def _short_lived(config: ServerConfig) -> GroupConfig:
     )
 
 
-_group_config = coordinators._group_config
+_group_config = build_coordination._group_config
 
 KNOBS: Final[Mapping[str, Values]] = {
     # A producer's epochs end after a few transactions.
@@ -44,37 +44,37 @@ KNOBS: Final[Mapping[str, Values]] = {
     "sends": {
         "moldau.replica.peer:FRAME_BYTES_TARGET": 2_000,
         "moldau.replica.peer:_WAITING_BYTES_MAX": 3_000,
-        "moldau.replica.turns:_BULK_BYTES_PER_TURN_MAX": 3_000,
-        "moldau.replica.turns:_COLD_BYTES": 1_000,
+        "moldau.replica.turn_batcher:_BULK_BYTES_PER_TURN_MAX": 3_000,
+        "moldau.replica.turn_batcher:_COLD_BYTES": 1_000,
         "moldau.replica.cold_sends:_READS_MAX": 1,
-        "moldau.replica.receiver:_HELD_BYTES_MAX": 4_000,
+        "moldau.replica.raft_receiver:_HELD_BYTES_MAX": 4_000,
         "moldau.net.peers.frames:PIECE_BYTES_MAX": 700,
-        "moldau.net.outgoing:SENDFILE_BYTES_MIN": 256,
-        "moldau.net.outgoing:_IOV_MAX": 4,
+        "moldau.net.socket_writer:SENDFILE_BYTES_MIN": 256,
+        "moldau.net.socket_writer:_IOV_MAX": 4,
         "moldau.net.peers.rpc:_OPEN_MAX": 16,
         "moldau.net.peers.rpc:_WORKING_PER_PEER_MAX": 2,
     },
     # What is kept in memory, and how much is done in one go.
     "keeps": {
         "moldau.groups.consumer.patterns:_SETS_KEPT_MAX": 2,
-        "moldau.groups.consumer.topics:_PATTERNS_KEPT_MAX": 1,
+        "moldau.groups.consumer.subscriptions:_PATTERNS_KEPT_MAX": 1,
         "moldau.groups.offsets:_LOOKED_AT_MAX": 1,
-        "moldau.groups.removal:_REMOVED_MAX": 1,
+        "moldau.groups.deletion:_REMOVED_MAX": 1,
         "moldau.groups.queue.state:_BURIED_MAX": 3,
         "moldau.transactions.records:_REMEMBERED_PARTITIONS_MAX": 1,
         "moldau.coordination.markers:_QUESTIONS_PER_CALL_MAX": 1,
         "moldau.coordination.markers:_CALLS_PER_BROKER_MAX": 1,
         "moldau.coordination.coordinator_host:_LOAD_BYTES_PER_READ": 512,
-        "moldau.coordination.directory:_NAMES_REMEMBERED_MAX": 2,
-        "moldau.control.announcements:_ENTRIES_PER_CALL_MAX": 2,
+        "moldau.coordination.coordinator_service:_NAMES_REMEMBERED_MAX": 2,
+        "moldau.control.leader_announcements:_ENTRIES_PER_CALL_MAX": 2,
         "moldau.data.replicated_offsets:_PARTITIONS_PER_CALL_MAX": 2,
-        "moldau.api.cluster_views:_PARTITIONS_PER_CALL_MAX": 2,
+        "moldau.api.cluster_queries:_PARTITIONS_PER_CALL_MAX": 2,
         "moldau.queues.assignments:_KEPT_MAX": 1,
         "moldau.queues.reader:_INLINE_BYTES_MAX": 200,
-        "moldau.queues.leases:_PART_BYTES_MIN": 200,
-        "moldau.data.reading:READ_BYTES_MAX": 2_000,
+        "moldau.queues.queue_host:_PART_BYTES_MIN": 200,
+        "moldau.data.record_reader:READ_BYTES_MAX": 2_000,
         "moldau.edge.kafka.produce_reply:_TEMPLATES_MAX": 2,
-        "moldau.edge.kafka.outcomes:_AT_ONCE_MAX": 1,
+        "moldau.edge.kafka.concurrent_work:_AT_ONCE_MAX": 1,
         "moldau.groups.assignors.uniform:_CHAIN_VISITS_MAX": 40,
     },
     # Files: what is written, read and rewritten at a time.
@@ -88,8 +88,8 @@ KNOBS: Final[Mapping[str, Values]] = {
         "moldau.log.clean_write:WRITE_BYTES": 1_000,
         "moldau.log.clean_write:FLUSH_BYTES": 3_000,
         "moldau.log.clean:HORIZONS_MAX": 3,
-        "moldau.log.journal:REWRITE_DEAD_MIN": 2,
-        "moldau.log.votes:_REWRITE_BYTES_MIN": 600,
+        "moldau.log.control_journal:REWRITE_DEAD_MIN": 2,
+        "moldau.log.vote_journal:_REWRITE_BYTES_MIN": 600,
         "moldau.log.recovery:CHECK_BYTES": 4_096,
         "moldau.log.disk:PLACES_MAX": 2,
         "moldau.log.disk:CLOSED_LOADED_MAX": 1,
@@ -100,15 +100,15 @@ KNOBS: Final[Mapping[str, Values]] = {
     },
     # Delayed messages lie on shelves of days, hours and minutes: days of seconds.
     "shelves": {
-        "moldau.groups.queue.shelves:MINUTE_MS": _MINUTE_MS,
-        "moldau.groups.queue.shelves:HOUR_MS": _HOUR_MS,
-        "moldau.groups.queue.shelves:DAY_MS": _DAY_MS,
-        "moldau.groups.queue.shelves:SPANS_MS": (_DAY_MS, _HOUR_MS, _MINUTE_MS),
+        "moldau.groups.queue.delay_buckets:MINUTE_MS": _MINUTE_MS,
+        "moldau.groups.queue.delay_buckets:HOUR_MS": _HOUR_MS,
+        "moldau.groups.queue.delay_buckets:DAY_MS": _DAY_MS,
+        "moldau.groups.queue.delay_buckets:SPANS_MS": (_DAY_MS, _HOUR_MS, _MINUTE_MS),
     },
     # What nobody uses is forgotten soon.
     "forgets": {},
     # Clients and members: few at a time.
-    "few": {"moldau.queues.desk:_WAITING_PER_QUEUE_MAX": 1},
+    "few": {"moldau.queues.ledger_scheduler:_WAITING_PER_QUEUE_MAX": 1},
     # Links are full at once, and the log of the metadata is cut all the time.
     "tight": {
         "moldau.control.metadata_store:_SNAPSHOT_RECORDS": 1,
@@ -117,7 +117,7 @@ KNOBS: Final[Mapping[str, Values]] = {
     # Answers take long on the way, and what is not answered is sent again before they are there.
     "far": {},
     # Offsets grow old in seconds.
-    "expires": {"moldau.server.coordinators:_group_config": _short_lived},
+    "expires": {"moldau.server.build_coordination:_group_config": _short_lived},
 }
 _MADE: Final[Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]]] = {
     "sends": (
@@ -127,15 +127,15 @@ _MADE: Final[Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]]] = {
         ),
         ("moldau.net.peers.link:LinkLimits", {"queue_bytes_max": 3_000, "queue_chunks_max": 8}),
     ),
-    "keeps": (("moldau.server.coordinators:GroupConfig", {"persist_bytes_max": 150}),),
+    "keeps": (("moldau.server.build_coordination:GroupConfig", {"persist_bytes_max": 150}),),
     "forgets": (
         (
-            "moldau.server.coordinators:GroupConfig",
+            "moldau.server.build_coordination:GroupConfig",
             {"offsets_retention_check_ms": 900, "new_member_timeout_ms": 3_000},
         ),
-        ("moldau.server.coordinators:TransactionConfig", {"id_expiry_check_ms": 1_500}),
+        ("moldau.server.build_coordination:TransactionConfig", {"id_expiry_check_ms": 1_500}),
     ),
-    "few": (("moldau.server.coordinators:TransactionConfig", {"busy_waiting_max": 1}),),
+    "few": (("moldau.server.build_coordination:TransactionConfig", {"busy_waiting_max": 1}),),
     "tight": (("moldau.net.peers.link:LinkLimits", {"queue_bytes_max": 600}),),
     "far": (("moldau.replica.driver:RaftConfig", {"retry_ms": 3}),),
 }

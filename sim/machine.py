@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 
 from moldau.api.broker import Broker
+from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client import http
-from moldau.client.cluster import JOIN_PATH, TOPOLOGY_PATH, read_answer
+from moldau.client.cluster_client import JOIN_PATH, TOPOLOGY_PATH, decode_response
 from moldau.client.errors import TimedOutError, UnreachableError
-from moldau.data.vitals import SlowTurns
-from moldau.log.clean_worker import Answer, Asked, work
-from moldau.log.port import Files
+from moldau.log.clean_worker import Asked, WorkerReply, run_command
+from moldau.log.filesystem import Files
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import JoinReply, JoinRequest, Topology
-from moldau.replica.flush_threads import Work, Workers
+from moldau.replica.flush_threads import FlushWork, FlushWorkers
 from moldau.server.config.schema import Address
-from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, Member
+from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, MemberClient
 from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
 from sim.network import SimSockets
@@ -50,8 +50,8 @@ class _NoWatch:
     def stop(self) -> None:
         pass
 
-    def numbers(self) -> SlowTurns:
-        return SlowTurns(0, 0.0, 0.0)
+    def numbers(self) -> SlowLoopTurns:
+        return SlowLoopTurns(0, 0.0, 0.0)
 
 
 class SimWorkers:
@@ -62,21 +62,21 @@ class SimWorkers:
         self._loop = loop
         self._disk = disk
         self._flush_delay = flush_delay
-        self._begun: dict[int, tuple[Work, int]] = {}
+        self._begun: dict[int, tuple[FlushWork, int]] = {}
         self._numbers = 0
 
-    def run(self, work: Work, running: int) -> None:
+    def run(self, run_command: FlushWork, running: int) -> None:
         self._numbers += 1
         number = self._numbers
-        self._begun[number] = (work, self._disk.steps)
+        self._begun[number] = (run_command, self._disk.steps)
         self._loop.run_as_thread(self._flush_delay(), lambda: self._finish(number))
 
     def _finish(self, number: int) -> None:
         begun = self._begun.pop(number, None)
         if begun is not None:
-            work, step = begun
+            run_command, step = begun
             with self._disk.as_begun(step):
-                work()
+                run_command()
 
     def stop(self) -> None:
         for number in list(self._begun):
@@ -91,9 +91,11 @@ class SimCleaner:
         self._files = files
         self._turn = asyncio.Lock()
 
-    async def ask(self, message: Asked) -> Answer:
+    async def ask(self, message: Asked) -> WorkerReply:
         async with self._turn:
-            answer: Answer = await self._loop.run_in_executor(None, work, self._files, message)
+            answer: WorkerReply = await self._loop.run_in_executor(
+                None, run_command, self._files, message
+            )
             return answer
 
     async def close(self) -> None:
@@ -109,12 +111,12 @@ class SimMember:
 
     async def join(self, request: JoinRequest) -> JoinReply:
         answer = await self._ask("POST", JOIN_PATH, msgspec.json.encode(request))
-        return read_answer(answer, JoinReply, *self._address)
+        return decode_response(answer, JoinReply, *self._address)
 
     async def topology(self) -> Topology:
-        return read_answer(await self._ask("GET", TOPOLOGY_PATH, b""), Topology, *self._address)
+        return decode_response(await self._ask("GET", TOPOLOGY_PATH, b""), Topology, *self._address)
 
-    async def _ask(self, method: str, path: str, body: bytes) -> http.Answer:
+    async def _ask(self, method: str, path: str, body: bytes) -> http.HttpResponse:
         try:
             async with asyncio.timeout(self._seconds_max):
                 return await ask_http(self._address, method, path, body)
@@ -124,7 +126,7 @@ class SimMember:
             raise UnreachableError(f"cannot reach {self._address} ({error})") from None
 
 
-async def ask_http(address: Address, method: str, path: str, body: bytes) -> http.Answer:
+async def ask_http(address: Address, method: str, path: str, body: bytes) -> http.HttpResponse:
     """One request on a connection of its own. Raises OSError, EOFError."""
     reader, writer = await asyncio.open_connection(*address)
     try:
@@ -141,7 +143,7 @@ async def ask_http(address: Address, method: str, path: str, body: bytes) -> htt
             content = await _read_chunks(reader)
         else:
             content = await reader.readexactly(int(headers.get("content-length", "0")))
-        return http.Answer(status, "json" in headers.get("content-type", ""), content)
+        return http.HttpResponse(status, "json" in headers.get("content-type", ""), content)
     finally:
         writer.close()
 
@@ -180,7 +182,7 @@ class SimMachine(Machine):
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()
 
-    def flush_workers(self, threads_max: int) -> Workers | None:
+    def flush_workers(self, threads_max: int) -> FlushWorkers | None:
         return SimWorkers(self._loop, self._disk, self._flush_delay)
 
     def log_cleaner(self, root: Path) -> LogCleaner:
@@ -194,5 +196,5 @@ class SimMachine(Machine):
         assert self._grpc_server is not None
         return self._grpc_server(loop, broker)
 
-    def member(self, address: Address, seconds_max: float) -> Member:
+    def member(self, address: Address, seconds_max: float) -> MemberClient:
         return SimMember(address, seconds_max)

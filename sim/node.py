@@ -8,7 +8,7 @@ from typing import Any
 
 from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.config.schema import ServerConfig
-from moldau.server.run import EXIT_DEFECT, serve
+from moldau.server.run import EXIT_INTERNAL_ERROR, serve
 from moldau.testing.simdisk import SimDisk
 from sim.grpc import SimGrpcServer
 from sim.loop import SimLoop
@@ -159,7 +159,7 @@ class Node:
                 # Killed: what its coroutines do when they are closed is nobody's failure.
                 return
             process.failure = error
-            process.exit_code = EXIT_DEFECT
+            process.exit_code = EXIT_INTERNAL_ERROR
         self._scheduler.after(0.0, lambda: self._ended(process))
 
     def _ended(self, process: Process) -> None:

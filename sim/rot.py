@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from moldau.log.mark import HEADER_BYTES, decode_mark
+from moldau.log.flush_mark import HEADER_BYTES, decode_mark
 from moldau.model.ids import Offset
 from moldau.records import batch
 from moldau.records.batch import BatchFormatError, read_header

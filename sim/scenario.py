@@ -28,7 +28,7 @@ the election times, which a fixed seed decides; messages, flushes and votes take
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from moldau.log.votes import VoteJournal
+from moldau.log.vote_journal import VoteJournal
 from moldau.model.errors import MoldauError
 from moldau.model.ids import (
     FIRST_LOG,
@@ -43,7 +43,7 @@ from moldau.model.ids import (
 )
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
-from moldau.raft.messages import AppendAnswered, Message, VoteAsked
+from moldau.raft.messages import AppendResponse, Message, VoteRequest
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_message
@@ -330,7 +330,7 @@ class Scenario:
         broker.deliver(BrokerId(int(source)), kept[int(named["nth"])])
 
     def _ask_vote(self, words: list[str], named: dict[str, str]) -> None:
-        question = VoteAsked(
+        question = VoteRequest(
             Epoch(int(named["epoch"])),
             RaftIndex(int(named["end"])),
             Epoch(int(named["last"])),
@@ -344,7 +344,7 @@ class Scenario:
         epoch = Epoch(int(named["epoch"]))
         matched = RaftIndex(int(named["matched"]))
         flushed = RaftIndex(int(named["flushed"]))
-        answer = AppendAnswered(epoch, True, matched, matched, flushed, epoch, FIRST_LOG)
+        answer = AppendResponse(epoch, True, matched, matched, flushed, epoch, FIRST_LOG)
         self._deliver(words[1], answer)
 
     def _deliver(self, way: str, message: Message) -> None:

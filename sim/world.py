@@ -119,11 +119,11 @@ class World:
         member = next((node for node in self.nodes if node.address != address), self.nodes[0])
         is_first = number == 1
         # Who keeps the order to found in a broker's settings founds again when its disk is lost.
-        is_founder = is_first and not self._is_founded
+        is_bootstrap_broker = is_first and not self._is_founded
         config = ServerConfig(
             data_dir="/sim",
             broker_id=number if is_named else None,
-            bootstrap=is_founder,
+            bootstrap=is_bootstrap_broker,
             join_addr=None if is_first else Address(member.address, HTTP_PORT),
             kafka=KafkaConfig(addr=Address(address, KAFKA_PORT)),
             raft=RaftConfig(addr=Address(address, RAFT_PORT)),

@@ -55,7 +55,7 @@ def test_the_unit_of_systemd_runs_a_continuous_pipeline() -> None:
 
 def test_what_kubernetes_runs_is_declared_and_reaches_its_files() -> None:
     pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-    from moldau.spark.pipelines.declared import from_plain
+    from moldau.spark.pipelines.settings_file import from_plain
 
     (files,) = (each["data"] for each in documents() if each["kind"] == "ConfigMap")
     kinds = {}

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch, read_records
 from moldau.spark.schema import arrow_schema
-from moldau.spark.source import decoding, plain
-from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
+from moldau.spark.source import decoding, numpy_decoder
 from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.fetched_batches import BatchBodies, readable_bodies, whole_batches
+from moldau.spark.source.fetcher import settle_once
 from moldau.spark.source.planning import OffsetRange
-from moldau.spark.source.reading import settle_once
 
 NOW = 1_700_000_000_000
 END = 1 << 62
@@ -44,7 +44,7 @@ def made(size: int, count: int, *, varied: bool) -> memoryview:
 def ours(data: memoryview) -> int:
     scanned = decoding.scan(data, 0, END)
     if scanned is not None:
-        found = Bodies(data, [], 0, scanned[1])
+        found = BatchBodies(data, [], 0, scanned[1])
     else:
         (found,) = readable_bodies(data, whole_batches(data), [], start=0, end=END)
     planned = OffsetRange(topic="t", partition=0, start=0, end=END)
@@ -66,7 +66,7 @@ def one_by_one(data: memoryview) -> int:
 def by_numpy(data: memoryview) -> int:
     """What ours does where nothing is compiled, up to the buffers of the columns."""
     (found,) = readable_bodies(data, whole_batches(data), [], start=0, end=END)
-    return plain.decode(found.data, found.bodies, 0, END, False)[0]
+    return numpy_decoder.decode(found.data, found.bodies, 0, END, False)[0]
 
 
 def by_aiokafka(data: memoryview) -> int:

@@ -16,16 +16,16 @@ from benchmarks.harness import BenchmarkError
 from moldau.log.clean import CleanRequest
 from moldau.log.clean_worker import (
     HEAD_BYTES,
-    CleanAsked,
+    CleanCommand,
     CleanDone,
+    decode_reply,
     frame,
     frame_bytes,
-    read_answer,
 )
 from moldau.log.disk import DiskLog, open_disk_log
-from moldau.log.files import OsFiles
+from moldau.log.disk_cleaning import DiskClean
 from moldau.log.interface import LogConfig
-from moldau.log.swapping import DiskClean
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
@@ -61,7 +61,9 @@ def _work(bench: Bench, codec: Codec) -> None:
         log, payload_bytes = _filled(root, codec, megabytes)
         task = log.begin_clean(
             CleanRequest(
-                now=TimestampMs(LONG_MS), end_offset=log.end_offset, held_offset=log.end_offset
+                now=TimestampMs(LONG_MS),
+                end_offset=log.end_offset,
+                replicated_offset=log.end_offset,
             )
         )
         if task is None:
@@ -109,9 +111,9 @@ def _clean(root: Path, log: DiskLog, task: DiskClean) -> tuple[float, float]:
     ) as process:
         if process.stdin is None or process.stdout is None:
             raise BenchmarkError("the worker has no pipes")
-        process.stdin.write(frame(CleanAsked(task.job)))
+        process.stdin.write(frame(CleanCommand(task.job)))
         process.stdin.flush()
-        answer = read_answer(process.stdout.read(frame_bytes(process.stdout.read(HEAD_BYTES))))
+        answer = decode_reply(process.stdout.read(frame_bytes(process.stdout.read(HEAD_BYTES))))
         process.stdin.close()
     wall_s = time.monotonic() - begun
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from moldau.groups.subscription import assignment_bytes, read_assignment
+from moldau.groups.consumer_protocol import assignment_bytes, read_assignment
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.heartbeat import HeartbeatRequest
 from moldau.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

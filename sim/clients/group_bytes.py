@@ -3,8 +3,8 @@
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
+from moldau.groups.consumer_protocol import assignment_bytes, read_subscription
 from moldau.groups.format import Reader, string_bytes
-from moldau.groups.subscription import assignment_bytes, read_subscription
 from sim.clients.wire import Place
 
 

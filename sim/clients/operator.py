@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from moldau.client import http
-from moldau.client.cluster import TOPOLOGY_PATH
+from moldau.client.cluster_client import TOPOLOGY_PATH
 from moldau.model.topology import Topology
 from moldau.server.config.schema import Address
 from sim.machine import ask_http
@@ -108,8 +108,8 @@ class Operator:
             return
         if self._scene.is_over:
             return
-        is_founder = nodes[0].number == 1 and self._rng.random() < 0.8
-        node = nodes[0] if is_founder else self._rng.choice(nodes)
+        is_bootstrap_broker = nodes[0].number == 1 and self._rng.random() < 0.8
+        node = nodes[0] if is_bootstrap_broker else self._rng.choice(nodes)
         self._world.wipe(node)
         await self._scene.pause(self._rng, self._rng.choice((0.1, 3.0)))
         if node.number == 1:
@@ -200,7 +200,7 @@ class Operator:
 
     async def _ask(
         self, node: Node, method: str, path: str, body: bytes = b""
-    ) -> http.Answer | None:
+    ) -> http.HttpResponse | None:
         """None: no answer."""
         process = node.process
         try:

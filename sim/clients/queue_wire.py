@@ -11,7 +11,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from grpc import StatusCode
 
-from moldau.client.queue.view import ClusterView, view_of_grpc
+from moldau.client.queue.cluster_view import ClusterView, view_of_grpc
 from moldau.proto.trailers import REASON_TRAILER, UNCERTAIN_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from sim.grpc import Frame, Frames, Kind, status_of
@@ -80,7 +80,7 @@ class Stream:
                     self._more.clear()
                     await self._more.wait()
         except TimeoutError:
-            if self._connection.heard_at < asked:
+            if self._connection.last_contact_at < asked:
                 # As gRPC's keepalive does: nobody is there any more.
                 self._connection.close()
             raise Refused(StatusCode.DEADLINE_EXCEEDED, text="no answer in time") from None

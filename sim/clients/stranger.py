@@ -13,7 +13,7 @@ from moldau.log.datadir import Identity, read_identity
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex, TimestampMs
 from moldau.net.peers.frames import MORE_FOLLOWS, FrameKind, frame_head
-from moldau.net.peers.handshake import Hello, decode_answer, encode_hello
+from moldau.net.peers.handshake import Hello, decode_hello_response, encode_hello
 from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_append
 from sim.process import ClientProcess
@@ -117,7 +117,11 @@ class Stranger:
         chosen = self._rng.choice(hellos)
         process = target.process
         told = await self._call(target, _LENGTH.pack(len(chosen)) + chosen)
-        if told and not decode_answer(told[_LENGTH.size :]).reason and target.process is process:
+        if (
+            told
+            and not decode_hello_response(told[_LENGTH.size :]).reason
+            and target.process is process
+        ):
             self._scene.violation(f"{target.name} took {chosen!r} for a peer")
 
     # ---- somebody, who is mad
@@ -192,7 +196,7 @@ class Stranger:
             try:
                 writer.write(_LENGTH.pack(len(body)) + body)
                 (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                answer = decode_answer(await reader.readexactly(size))
+                answer = decode_hello_response(await reader.readexactly(size))
                 if not answer.reason:
                     writer.write(frame)
                     await self._scene.pause(self._rng, 0.1)

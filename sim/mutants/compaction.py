@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from moldau.log.clean import CleanRequest
 from moldau.log.clean_write import RUN_OFFSETS_MAX, CleanWriter, _Run
-from moldau.log.swapping import CleaningLog
+from moldau.log.disk_cleaning import CleaningLog
 from moldau.records.batch import BatchHeader
 from sim.mutants import mutant
 

@@ -5,19 +5,19 @@ from moldau.raft.core import RaftCore
 from moldau.raft.events import ReadReady, StoreEntries, Truncate
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.raft.messages import (
-    Append,
-    AppendAnswered,
-    Entry,
+    AppendRequest,
+    AppendResponse,
+    EntryInfo,
     Message,
-    VoteAnswered,
-    VoteAsked,
+    VoteRequest,
+    VoteResponse,
 )
 
 
 class AcksBeforeFlush(RaftCore):
     """A follower acknowledges what it has only written."""
 
-    def _store(self, index: RaftIndex, entries: tuple[Entry, ...]) -> bool:
+    def _store(self, index: RaftIndex, entries: tuple[EntryInfo, ...]) -> bool:
         super()._store(index, entries)
         self.flushed = self.end
         return False
@@ -48,7 +48,7 @@ class SendsVoteAtOnce(RaftCore):
 class VotesTwice(RaftCore):
     """A second candidate of the same epoch gets the vote, too."""
 
-    def _on_vote_asked(self, sender: BrokerId, message: VoteAsked) -> None:
+    def _on_vote_asked(self, sender: BrokerId, message: VoteRequest) -> None:
         self.voted_for = NO_BROKER
         super()._on_vote_asked(sender, message)
 
@@ -56,14 +56,14 @@ class VotesTwice(RaftCore):
 class VotesForStaleLogs(RaftCore):
     """A vote is given without a look at the candidate's log."""
 
-    def _is_up_to_date(self, message: VoteAsked) -> bool:
+    def _is_up_to_date(self, message: VoteRequest) -> bool:
         return True
 
 
 class VotesWithAnyLog(RaftCore):
     """A broker that lost its log gives the vote that its old log had."""
 
-    def _is_asked(self, message: VoteAsked) -> bool:
+    def _is_asked(self, message: VoteRequest) -> bool:
         return True
 
 
@@ -78,7 +78,7 @@ class StandsWithAnyLog(RaftCore):
 class ComparesLengthOnly(RaftCore):
     """The longer log counts as the newer one, whatever its epochs."""
 
-    def _is_up_to_date(self, message: VoteAsked) -> bool:
+    def _is_up_to_date(self, message: VoteRequest) -> bool:
         return message.end >= self.end
 
 
@@ -99,7 +99,7 @@ class SkipsNoop(RaftCore):
 class TruncatesOnDuplicates(RaftCore):
     """An append cuts the log at its start, though the entries there are the same."""
 
-    def _first_new(self, entries: tuple[Entry, ...]) -> int:
+    def _first_new(self, entries: tuple[EntryInfo, ...]) -> int:
         return 0
 
     def _truncate(self, index: RaftIndex) -> None:
@@ -114,7 +114,7 @@ class TruncatesOnDuplicates(RaftCore):
 class TruncatesToMessage(RaftCore):
     """An append cuts what lies beyond its last entry: a late one cuts acknowledged entries."""
 
-    def _on_append(self, sender: BrokerId, message: Append) -> None:
+    def _on_append(self, sender: BrokerId, message: AppendRequest) -> None:
         super()._on_append(sender, message)
         if message.entries and message.entries[-1].end < self.end:
             self._truncate(message.entries[-1].end)
@@ -123,7 +123,7 @@ class TruncatesToMessage(RaftCore):
 class NeverTruncates(RaftCore):
     """New entries are put behind old ones of another epoch."""
 
-    def _store(self, index: RaftIndex, entries: tuple[Entry, ...]) -> bool:
+    def _store(self, index: RaftIndex, entries: tuple[EntryInfo, ...]) -> bool:
         entries = tuple(entry for entry in entries if entry.start >= self.end)
         if not entries or entries[0].start != self.end:
             return False
@@ -162,7 +162,7 @@ class KeepsAgreement(RaftCore):
 class SkipsPreviousEpoch(RaftCore):
     """Appends are taken without comparing the entry before them."""
 
-    def _on_append(self, sender: BrokerId, message: Append) -> None:
+    def _on_append(self, sender: BrokerId, message: AppendRequest) -> None:
         if message.start <= self.end:
             message = message._replace(prev_epoch=self._epoch_before(message.start))
         super()._on_append(sender, message)
@@ -172,7 +172,7 @@ class TakesStaleAnswers(RaftCore):
     """Answers to an earlier epoch of this leader count in the current one."""
 
     def _answer_stale(self, sender: BrokerId, message: Message) -> None:
-        if isinstance(message, AppendAnswered) and self.is_leader:
+        if isinstance(message, AppendResponse) and self.is_leader:
             self._on_append_answered(sender, message)
         else:
             super()._answer_stale(sender, message)
@@ -228,8 +228,8 @@ class ReadsWithoutAsking(RaftCore):
 class PreVoteIgnoresLog(RaftCore):
     """A pre-vote is given without a look at the candidate's log."""
 
-    def _on_pre_vote_asked(self, sender: BrokerId, message: VoteAsked) -> None:
-        self._send(sender, VoteAnswered(message.epoch, True, True))
+    def _on_pre_vote_asked(self, sender: BrokerId, message: VoteRequest) -> None:
+        self._send(sender, VoteResponse(message.epoch, True, True))
 
 
 class PreVoteIgnoresLeader(RaftCore):

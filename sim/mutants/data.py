@@ -3,7 +3,7 @@
 from typing import Any
 
 from moldau.data import offsets
-from moldau.data.fetch import FetchRequest, FetchResult, FetchService
+from moldau.data.fetch import FetchService, PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import FoundOffset
 from moldau.model.errors import ErrorCode
 from moldau.replica.replica import Replica
@@ -20,8 +20,8 @@ _find = offsets._find
 
 
 def _read_to_the_end(
-    self: FetchService, request: FetchRequest, left: int, is_first: bool
-) -> FetchResult:
+    self: FetchService, request: PartitionFetch, left: int, is_first: bool
+) -> PartitionFetchResult:
     hosted = self._partitions.get(request.topic or "", request.partition)
     if hosted is None:
         return _read_one(self, request, left, is_first)

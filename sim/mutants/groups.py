@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from moldau.coordination.groups import GroupService
+from moldau.coordination.group_service import GroupService
 from moldau.groups import offsets
-from moldau.groups.consumer import beat
+from moldau.groups.consumer import heartbeat
 from moldau.groups.consumer.reconcile import next_step
-from moldau.groups.coordinator import Coordinator
+from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.group import Group
-from moldau.groups.offsets import Commit
+from moldau.groups.offsets import CommitOffsetsWrite
 from moldau.groups.results import FetchOffsetsResult
 from moldau.model.errors import ErrorCode
 from sim.mutants import Mutant, Patch
@@ -23,21 +23,21 @@ def _any_member(self: Any, now: float, group: Group, event: Any) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _answer_early(self: Commit, now: float) -> list[Any]:
+def _answer_early(self: CommitOffsetsWrite, now: float) -> list[Any]:
     records = _decide(self, now)
     if records:
         self._offsets.answer_commit(self._event, ErrorCode.NONE)
     return records
 
 
-_decide = Commit.decide
+_decide = CommitOffsetsWrite.decide
 
 
 async def _fetch_known(self: GroupService, *args: Any, **named: Any) -> FetchOffsetsResult:
     return self.known_offsets(*args, **named)
 
 
-def _fetch_while_loading(self: Coordinator, *args: Any, **named: Any) -> FetchOffsetsResult:
+def _fetch_while_loading(self: GroupCoordinator, *args: Any, **named: Any) -> FetchOffsetsResult:
     self._unavailable, before = ErrorCode.NONE, self._unavailable
     try:
         return _fetch_offsets(self, *args, **named)
@@ -45,7 +45,7 @@ def _fetch_while_loading(self: Coordinator, *args: Any, **named: Any) -> FetchOf
         self._unavailable = before
 
 
-_fetch_offsets = Coordinator.fetch_offsets
+_fetch_offsets = GroupCoordinator.fetch_offsets
 
 
 def _give_at_once(current: Any, **named: Any) -> Any:
@@ -75,15 +75,15 @@ MUTANTS = (
         "AnyMemberCommits",
         "A member that was fenced may commit.",
         CLASSIC + CONSUMER,
-        (offsets.Offsets, "commit_error", _any_member),
+        (offsets.GroupOffsets, "commit_error", _any_member),
     ),
     _mutant(
         "AnswersCommitsEarly",
         "A commit is answered before it is stored.",
         CLASSIC,
-        (Commit, "decide", _answer_early),
-        (Commit, "committed", lambda self, now: None),
-        (Commit, "failed", lambda self, now, error: None),
+        (CommitOffsetsWrite, "decide", _answer_early),
+        (CommitOffsetsWrite, "committed", lambda self, now: None),
+        (CommitOffsetsWrite, "failed", lambda self, now, error: None),
     ),
     _mutant(
         "TellsStaleOffsets",
@@ -96,7 +96,7 @@ MUTANTS = (
         "TellsWhileLoading",
         "A coordinator tells offsets before it has read them.",
         CLASSIC + CONSUMER,
-        (Coordinator, "fetch_offsets", _fetch_while_loading),
+        (GroupCoordinator, "fetch_offsets", _fetch_while_loading),
         (GroupService, "fetch_offsets", _fetch_known),
         flush_seconds=0.2,
     ),
@@ -104,6 +104,6 @@ MUTANTS = (
         "GivesAtOnce",
         "A partition is given on before its owner has let go of it.",
         CONSUMER,
-        (beat, "next_step", _give_at_once),
+        (heartbeat, "next_step", _give_at_once),
     ),
 )

@@ -12,8 +12,8 @@ from moldau.groups.queue.state import Leased, Open, QueueState, Waiting
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.errors import RefusedError
 from moldau.model.ids import TimestampMs
-from moldau.queues import one_queue
-from moldau.queues.dead_letters import DeadLetters
+from moldau.queues import queue_partition
+from moldau.queues.dead_letter_writer import DeadLetterWriter
 from moldau.queues.ledgers import Ledgers
 from sim.mutants import mutant
 from sim.mutants.groups import LEADERS
@@ -50,7 +50,7 @@ def _for_milliseconds(group: QueueGroup) -> QueueConfig:
     return replace(config, visibility_ms_default=config.visibility_ms_default // 1000)
 
 
-_config_of = one_queue.config_of
+_config_of = queue_partition.config_of
 
 
 def _all_waiting(state: QueueState, now: TimestampMs) -> Iterator[Any]:
@@ -61,14 +61,14 @@ def _uncounted(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) 
     return Waiting(lease.attempts - 1, now)
 
 
-async def _write_or_not(self: DeadLetters, origin: Any, topic: str, letters: Any) -> Any:
+async def _write_or_not(self: DeadLetterWriter, origin: Any, topic: str, letters: Any) -> Any:
     try:
         return await _write_letters(self, origin, topic, letters)
     except RefusedError:
         return {letter.record.offset for letter in letters}
 
 
-_write_letters = DeadLetters.write
+_write_letters = DeadLetterWriter.write
 
 
 MUTANTS = (
@@ -85,7 +85,7 @@ MUTANTS = (
         "queues",
         "a lease lasts so many seconds, not milliseconds",
         ELECTIONS,
-        (one_queue, "config_of", _in_seconds),
+        (queue_partition, "config_of", _in_seconds),
         **QUEUE,
     ),
     mutant(
@@ -93,7 +93,7 @@ MUTANTS = (
         "queues",
         "a lease lasts so many milliseconds as it should last seconds",
         LATE,
-        (one_queue, "config_of", _for_milliseconds),
+        (queue_partition, "config_of", _for_milliseconds),
         **QUEUE,
     ),
     mutant(
@@ -117,7 +117,7 @@ MUTANTS = (
         "queues",
         "a dead letter that could not be written is forgotten",
         LEADERS,
-        (DeadLetters, "write", _write_or_not),
+        (DeadLetterWriter, "write", _write_or_not),
         **QUEUE,
     ),
 )

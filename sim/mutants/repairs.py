@@ -8,18 +8,18 @@ from msgspec.structs import replace
 from moldau.control import metadata_store
 from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
-from moldau.groups.offsets import Offsets
+from moldau.groups.offsets import GroupOffsets
 from moldau.groups.offsets import _is_old as is_old
 from moldau.groups.queue import decide as queue_decide
-from moldau.groups.queue.answers import Refusal
+from moldau.groups.queue.results import Refusal
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.core import RaftCore
-from moldau.raft.messages import VoteAsked
+from moldau.raft.messages import VoteRequest
 from moldau.raft.progress import Progress
 from moldau.replica import driver
-from moldau.server import entry
+from moldau.server import membership
 from moldau.transactions import decide as transaction_decide
 from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS
@@ -28,7 +28,7 @@ from sim.mutants.raft import ELECTIONS
 class VotesWithLostLog(RaftCore):
     """A broker that lost its log votes again as soon as an old entry names it a voter."""
 
-    def _is_asked(self, message: VoteAsked) -> bool:
+    def _is_asked(self, message: VoteRequest) -> bool:
         return True
 
     @property
@@ -88,7 +88,7 @@ def _found_again(config: Any, storage: Any, machine: Any) -> Any:
     return _found(replace(config, bootstrap=True), storage, machine)
 
 
-def _expired(self: Offsets, group: Any) -> Iterator[TopicPartition]:
+def _expired(self: GroupOffsets, group: Any) -> Iterator[TopicPartition]:
     now_ms = self.runtime.wall_ms()
     before = now_ms - self.runtime.config.offsets_retention_ms
     for partition, offset in group.offsets.items():
@@ -111,7 +111,7 @@ def _call_settled(draft: Any, of_queue: int, token: Any, member: str, now: Any) 
 
 
 _load = MetadataStore._load
-_found = entry._found
+_found = membership._found
 _decide_end = transaction_decide._decide_rising_end
 _judge = queue_decide._judge
 
@@ -175,7 +175,7 @@ MUTANTS = (
         "server",
         "a broker that lost its disk founds its cluster a second time",
         {},
-        (entry, "_found", _found_again),
+        (membership, "_found", _found_again),
         operator=True,
     ),
     mutant(
@@ -183,7 +183,7 @@ MUTANTS = (
         "groups",
         "an old offset is removed although an open transaction replaces it",
         {"kill": 15.0},
-        (Offsets, "expired", _expired),
+        (GroupOffsets, "expired", _expired),
         savers=2,
         knobs=frozenset({"expires"}),
     ),

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from moldau.log.control_journal import JournalFlush
+from moldau.log.filesystem import Files
 from moldau.log.flush import DataFlush
-from moldau.log.journal import JournalFlush
 from moldau.log.keymap import KeyMap
-from moldau.log.port import Files
-from moldau.log.votes import VoteJournal
+from moldau.log.vote_journal import VoteJournal
 from moldau.log.writing import WritingLog
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_EPOCH, Offset

@@ -3,48 +3,52 @@
 from typing import Any
 
 from moldau.coordination import markers
-from moldau.coordination.groups import GroupService
+from moldau.coordination.group_service import GroupService
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset
-from moldau.replica.aborted import AbortedList, AbortedTransaction
+from moldau.replica.aborted_transactions import AbortedTransaction, AbortedTransactions
 from moldau.replica.replica import Replica
 from moldau.transactions import coordinator, decide
-from moldau.transactions.coordinator import Coordinator
-from moldau.transactions.decide import Change, Settled
-from moldau.transactions.entries import Entry, Write
+from moldau.transactions.coordinator import TransactionCoordinator
+from moldau.transactions.decide import NoChange, WriteState
 from moldau.transactions.events import EndTransaction
 from moldau.transactions.results import Effect
+from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite
 from sim.mutants import mutant
 from sim.mutants.groups import LEADERS
 from sim.mutants.raft import ELECTIONS, LATE
 
 
 def _same_epoch(stored: Any, event: Any, now_ms: Any, *, goes_on: bool) -> Any:
-    return Change(
+    return WriteState(
         decide._initialized(
             event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch
         )
     )
 
 
-def _let_it_be(self: Coordinator, now: float, entry: Entry) -> None:
+def _let_it_be(self: TransactionCoordinator, now: float, entry: TransactionEntry) -> None:
     pass
 
 
 def _answer_ends_early(
-    self: Coordinator, now: float, entry: Entry, event: Any, verdict: decide.Verdict
+    self: TransactionCoordinator,
+    now: float,
+    entry: TransactionEntry,
+    event: Any,
+    verdict: decide.TransactionDecision,
 ) -> None:
-    if isinstance(event, EndTransaction) and isinstance(verdict, Change):
-        self._reply(event, coordinator._answer(event, Settled(), verdict.stored))
-        self._write(Write(entry, [verdict.stored]))
+    if isinstance(event, EndTransaction) and isinstance(verdict, WriteState):
+        self._reply(event, coordinator._answer(event, NoChange(), verdict.stored))
+        self._write(TransactionWrite(entry, [verdict.stored]))
     else:
         _carry_out(self, now, entry, event, verdict)
 
 
-_carry_out = Coordinator._carry_out
+_carry_out = TransactionCoordinator._carry_out
 
 
-def _leave_the_decided(self: Coordinator, now: float) -> list[Effect]:
+def _leave_the_decided(self: TransactionCoordinator, now: float) -> list[Effect]:
     self._unavailable = ErrorCode.NONE
     self._schedule_expiry(now)
     for entry in list(self._entries.values()):
@@ -55,7 +59,9 @@ def _leave_the_decided(self: Coordinator, now: float) -> list[Effect]:
     return self._take_effects()
 
 
-def _list_nothing(self: AbortedList, start: Offset, end: Offset) -> list[AbortedTransaction]:
+def _list_nothing(
+    self: AbortedTransactions, start: Offset, end: Offset
+) -> list[AbortedTransaction]:
     return []
 
 
@@ -89,7 +95,7 @@ MUTANTS = (
         "transactions",
         "a transaction that nobody ends stays open",
         {"kill": 8.0},
-        (Coordinator, "_time_out", _let_it_be),
+        (TransactionCoordinator, "_time_out", _let_it_be),
         transactional=2,
     ),
     mutant(
@@ -106,7 +112,7 @@ MUTANTS = (
         "transactions",
         "who reads committed does not hear what was aborted",
         LATE,
-        (AbortedList, "between", _list_nothing),
+        (AbortedTransactions, "between", _list_nothing),
         transactional=2,
     ),
     mutant(
@@ -122,7 +128,7 @@ MUTANTS = (
         "transactions",
         "an end is answered while the decision is being written",
         {"forsake": 4.0, "power": 6.0},
-        (Coordinator, "_carry_out", _answer_ends_early),
+        (TransactionCoordinator, "_carry_out", _answer_ends_early),
         transactional=2,
         flush_seconds=0.2,
     ),
@@ -131,7 +137,7 @@ MUTANTS = (
         "transactions",
         "a new coordinator does not go on with what was decided before it",
         {"power": 5.0, "kill": 5.0},
-        (Coordinator, "finish_loading", _leave_the_decided),
+        (TransactionCoordinator, "finish_loading", _leave_the_decided),
         transactional=2,
         flush_seconds=0.2,
     ),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.message import AsyncQueueMessage, QueueMessage
     from moldau.client.queue.outgoing import Outgoing
-    from moldau.client.queue.sync import QueueClient
+    from moldau.client.queue.sync_client import QueueClient
     from moldau.client.queue.sync_worker import Worker
     from moldau.client.queue.worker import AsyncWorker
 
@@ -40,40 +40,40 @@ __version__ = "0.1.0"
 
 # The broker and the command line import this package too, and need none of it.
 _HOMES = {
-    "AckMode": "kafka.producer_config",
-    "Admin": "kafka.admin",
-    "AsyncAdmin": "kafka.async_admin",
-    "AsyncConsumer": "kafka.async_consumer",
-    "AsyncDelivery": "kafka.async_delivery",
-    "AsyncProducer": "kafka.async_producer",
-    "AsyncQueueClient": "queue.client",
-    "AsyncQueueMessage": "queue.message",
-    "AsyncTransaction": "kafka.async_producer",
-    "AsyncWorker": "queue.worker",
-    "BufferFullError": "errors",
-    "ClientError": "errors",
-    "Consumer": "kafka.consumer",
-    "ConsumerConfig": "kafka.consumer_config",
-    "Delivery": "kafka.deliveries",
-    "DeliveryFailedError": "errors",
-    "InvalidArgumentError": "errors",
-    "LeaseLostError": "errors",
-    "Message": "kafka.message",
-    "NotFoundError": "errors",
-    "OffsetResetPolicy": "kafka.consumer_config",
-    "Outgoing": "queue.outgoing",
-    "Producer": "kafka.producer",
-    "ProducerConfig": "kafka.producer_config",
-    "QueueClient": "queue.sync",
-    "QueueMessage": "queue.message",
-    "Receipt": "kafka.deliveries",
-    "RejectedError": "errors",
-    "SendFailedError": "errors",
-    "TimedOutError": "errors",
-    "Transaction": "kafka.transaction",
-    "UnavailableError": "errors",
-    "UnreachableError": "errors",
-    "Worker": "queue.sync_worker",
+    "AckMode": "moldau.client.kafka.producer_config",
+    "Admin": "moldau.client.kafka.admin",
+    "AsyncAdmin": "moldau.client.kafka.async_admin",
+    "AsyncConsumer": "moldau.client.kafka.async_consumer",
+    "AsyncDelivery": "moldau.client.kafka.async_delivery",
+    "AsyncProducer": "moldau.client.kafka.async_producer",
+    "AsyncQueueClient": "moldau.client.queue.client",
+    "AsyncQueueMessage": "moldau.client.queue.message",
+    "AsyncTransaction": "moldau.client.kafka.async_producer",
+    "AsyncWorker": "moldau.client.queue.worker",
+    "BufferFullError": "moldau.client.errors",
+    "ClientError": "moldau.client.errors",
+    "Consumer": "moldau.client.kafka.consumer",
+    "ConsumerConfig": "moldau.client.kafka.consumer_config",
+    "Delivery": "moldau.client.kafka.deliveries",
+    "DeliveryFailedError": "moldau.client.errors",
+    "InvalidArgumentError": "moldau.client.errors",
+    "LeaseLostError": "moldau.client.errors",
+    "Message": "moldau.client.kafka.message",
+    "NotFoundError": "moldau.client.errors",
+    "OffsetResetPolicy": "moldau.client.kafka.consumer_config",
+    "Outgoing": "moldau.client.queue.outgoing",
+    "Producer": "moldau.client.kafka.producer",
+    "ProducerConfig": "moldau.client.kafka.producer_config",
+    "QueueClient": "moldau.client.queue.sync_client",
+    "QueueMessage": "moldau.client.queue.message",
+    "Receipt": "moldau.client.kafka.deliveries",
+    "RejectedError": "moldau.client.errors",
+    "SendFailedError": "moldau.client.errors",
+    "TimedOutError": "moldau.client.errors",
+    "Transaction": "moldau.client.kafka.transaction",
+    "UnavailableError": "moldau.client.errors",
+    "UnreachableError": "moldau.client.errors",
+    "Worker": "moldau.client.queue.sync_worker",
 }
 
 __all__ = [
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> object:
     """Load what an application asks for, when it asks (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"moldau.client.{_HOMES[name]}"), name)
+    found = getattr(import_module(_HOMES[name]), name)
     globals()[name] = found
     return found
 

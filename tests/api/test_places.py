@@ -6,12 +6,12 @@ from typing import Any, cast
 import pytest
 from handler_calls import brokers, image, topic
 
-from moldau.control.announcements import Announcements, Led
-from moldau.control.cluster import ClusterService
+from moldau.control.cluster_service import ClusterService
+from moldau.control.leader_announcements import LeaderAnnouncements, LedPartition
 from moldau.data.disk_space import DiskGuard
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.ids import BrokerId, Epoch
-from moldau.testing.replicas import SetClock
+from moldau.testing.replicas import ManualClock
 
 TOPIC = topic("t", (1, 2, 3))
 ME, OTHER, THIRD, REMOVED = (BrokerId(number) for number in (1, 2, 3, 9))
@@ -19,9 +19,11 @@ ME, OTHER, THIRD, REMOVED = (BrokerId(number) for number in (1, 2, 3, 9))
 
 def cluster(heard: Leader | None, own: tuple[int, int, bool] | None) -> ClusterService:
     """`own`: leader, epoch and readiness of the replica here, if there is one."""
-    announcements = Announcements(me=ME, session=1, caller=cast("Any", None), peers=lambda: ())
+    announcements = LeaderAnnouncements(
+        me=ME, session=1, caller=cast("Any", None), peers=lambda: ()
+    )
     if heard is not None:
-        led = Led(TOPIC.topic_id, 0, heard.epoch, (1, 2))
+        led = LedPartition(TOPIC.topic_id, 0, heard.epoch, (1, 2))
         announcements._note(heard.broker, [led])
     hosted = None
     if own is not None:
@@ -33,7 +35,7 @@ def cluster(heard: Leader | None, own: tuple[int, int, bool] | None) -> ClusterS
     nothing = cast("Any", None)
     return ClusterService(
         me=ME,
-        clock=SetClock(),
+        clock=ManualClock(),
         metadata=cast("Any", SimpleNamespace(image=image(brokers(1, 2, 3), TOPIC))),
         metadata_members=nothing,
         partitions=cast("Any", SimpleNamespace(get=lambda name, index: hosted)),

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from moldau.cli.doctor import (
-    Verdict,
+    CheckStatus,
     check_advertised,
     check_data_dir,
     check_disk,
@@ -48,7 +48,7 @@ def test_a_healthy_place_has_no_trouble(cli, tmp_path):
 def test_a_port_taken_by_something_else_is_trouble(cli, tmp_path):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         finding = check_port(Address("127.0.0.1", server.getsockname()[1]), None)
-    assert finding.verdict is Verdict.TROUBLE
+    assert finding.verdict is CheckStatus.TROUBLE
     assert "in use" in finding.detail
     assert "--port" in finding.hint
 
@@ -65,44 +65,44 @@ def test_trouble_is_an_exit_code(cli, tmp_path):
 def test_a_running_broker_is_named_and_no_trouble(mock_brokers, tmp_path):
     config = load_config({"kafka.addr": mock_brokers, "data_dir": str(tmp_path)}, {}).config
     findings = {finding.check.partition(" ")[0]: finding for finding in examine(config)}
-    assert findings["port"].verdict is Verdict.WARNING
+    assert findings["port"].verdict is CheckStatus.WARNING
     assert "a broker runs here" in findings["port"].detail
-    assert findings["advertised"].verdict is Verdict.OK
+    assert findings["advertised"].verdict is CheckStatus.OK
     assert "reachable" in findings["advertised"].detail
 
 
 def test_an_advertised_address_that_nobody_can_reach_is_trouble(nobody):
     flags = {"kafka.advertised": "no-such-host.invalid:9092"}
     finding = check_advertised(load_config(flags, {}).config, running=False)
-    assert finding.verdict is Verdict.TROUBLE
+    assert finding.verdict is CheckStatus.TROUBLE
     assert "no such host" in finding.detail
     finding = check_advertised(load_config({"kafka.advertised": nobody}, {}).config, running=True)
-    assert finding.verdict is Verdict.TROUBLE
+    assert finding.verdict is CheckStatus.TROUBLE
     assert "connection refused" in finding.detail
 
 
 def test_a_listener_on_an_address_of_another_machine_is_trouble():
-    assert check_port(Address("192.0.2.1", 9092), None).verdict is Verdict.TROUBLE
-    assert check_port(Address("no-such-host.invalid", 9092), None).verdict is Verdict.TROUBLE
+    assert check_port(Address("192.0.2.1", 9092), None).verdict is CheckStatus.TROUBLE
+    assert check_port(Address("no-such-host.invalid", 9092), None).verdict is CheckStatus.TROUBLE
 
 
 def test_a_full_disk_is_trouble(tmp_path):
-    assert check_disk(str(tmp_path), 2**62).verdict is Verdict.TROUBLE
-    assert check_disk(str(tmp_path / "not" / "yet"), 0).verdict is Verdict.OK
+    assert check_disk(str(tmp_path), 2**62).verdict is CheckStatus.TROUBLE
+    assert check_disk(str(tmp_path / "not" / "yet"), 0).verdict is CheckStatus.OK
 
 
 def test_a_data_dir_in_use_is_trouble_unless_its_broker_is_the_one_that_runs(tmp_path):
     lock = tmp_path / LOCK_FILE
     lock.write_text("4711\n")
     (free,) = check_data_dir(str(tmp_path), running=False)
-    assert free.verdict is Verdict.OK
+    assert free.verdict is CheckStatus.OK
     with open(lock) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         (finding,) = check_data_dir(str(tmp_path), running=False)
-        assert finding.verdict is Verdict.TROUBLE
+        assert finding.verdict is CheckStatus.TROUBLE
         assert "4711" in finding.detail
         (finding,) = check_data_dir(str(tmp_path), running=True)
-        assert finding.verdict is Verdict.WARNING
+        assert finding.verdict is CheckStatus.WARNING
     assert os.listdir(tmp_path) == [LOCK_FILE]
 
 
@@ -114,15 +114,15 @@ def test_a_data_dir_without_rights_is_trouble(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     monkeypatch.setattr("os.access", lambda path, mode: False)
     (finding,) = check_data_dir(str(tmp_path), running=False)
-    assert finding.verdict is Verdict.TROUBLE
+    assert finding.verdict is CheckStatus.TROUBLE
     assert "permission denied" in finding.detail
     (finding,) = check_data_dir(str(tmp_path / "sub"), running=False)
-    assert finding.verdict is Verdict.TROUBLE
+    assert finding.verdict is CheckStatus.TROUBLE
 
 
 def test_too_few_open_files_are_a_warning():
-    assert check_open_files(1 << 40).verdict is Verdict.WARNING
-    assert check_open_files(1).verdict in (Verdict.OK, Verdict.WARNING)
+    assert check_open_files(1 << 40).verdict is CheckStatus.WARNING
+    assert check_open_files(1).verdict in (CheckStatus.OK, CheckStatus.WARNING)
 
 
 def test_a_broken_configuration_is_an_error_before_any_check(cli):

@@ -6,7 +6,7 @@ import pytest
 
 from moldau.cli.errors import ExitCode
 from moldau.client.errors import NotFoundError
-from moldau.client.wire.partition_admin import PartitionMove, PartitionPlace, Refusal
+from moldau.client.wire.partition_admin import PartitionMove, PartitionRefusal, PartitionReplicas
 from moldau.model.errors import ErrorCode
 
 pytestmark = pytest.mark.inprocess
@@ -19,7 +19,7 @@ class FakeAdmin:
         self.replicas = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
         self.moved: dict = {}
         self.under_way: list[list[PartitionMove]] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[PartitionRefusal] = []
         self.elected = []
         self.asked_elections: object = "nothing"
 
@@ -36,7 +36,8 @@ class FakeAdmin:
         if topic != "orders":
             raise NotFoundError(f"topic {topic} does not exist")
         return [
-            PartitionPlace("orders", number, on[0], on, on) for number, on in self.replicas.items()
+            PartitionReplicas("orders", number, on[0], on, on)
+            for number, on in self.replicas.items()
         ]
 
     def moves(self, parts=None):
@@ -117,7 +118,7 @@ def test_a_move_that_somebody_changed_is_an_error(cli, admin, monkeypatch):
 
 
 def test_refusals_are_named_and_the_rest_is_moved(cli, admin):
-    admin.refusals = [Refusal("orders", 1, 39, "no room")]
+    admin.refusals = [PartitionRefusal("orders", 1, 39, "no room")]
     outcome = cli("partition", "move", "orders", "--to", "1,2,4", "-y")
     assert outcome.code == ExitCode.FAILED
     assert "cannot move orders:1: no room" in outcome.err
@@ -125,7 +126,7 @@ def test_refusals_are_named_and_the_rest_is_moved(cli, admin):
 
 
 def test_refusals_of_everything_are_the_error(cli, admin):
-    admin.refusals = [Refusal("orders", 1, 39, "no room")]
+    admin.refusals = [PartitionRefusal("orders", 1, 39, "no room")]
     outcome = cli("partition", "move", "orders:1", "--to", "4", "-y")
     assert outcome.code == ExitCode.FAILED
     assert outcome.err == "error: cannot move orders:1: no room\n"
@@ -170,7 +171,7 @@ def test_moves_are_taken_back(cli, admin):
 
 
 def test_leaders_are_elected_where_that_changes_something(cli, admin):
-    needless = Refusal("orders", 0, ErrorCode.ELECTION_NOT_NEEDED, "leads already")
+    needless = PartitionRefusal("orders", 0, ErrorCode.ELECTION_NOT_NEEDED, "leads already")
     admin.refusals = [needless]
     outcome = cli("partition", "elect-leaders")
     assert (outcome.code, admin.asked_elections) == (0, None)
@@ -180,7 +181,9 @@ def test_leaders_are_elected_where_that_changes_something(cli, admin):
     assert outcome.code == 0
     assert admin.asked_elections == [("orders", 0), ("orders", 1)]
     assert outcome.err == "1 partition led by the preferred broker again\n"
-    admin.refusals = [Refusal("orders", 2, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "down")]
+    admin.refusals = [
+        PartitionRefusal("orders", 2, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "down")
+    ]
     outcome = cli("partition", "elect-leaders", "orders")
     assert outcome.code == ExitCode.FAILED
     assert "cannot elect the preferred leader of orders:2: down" in outcome.err

@@ -9,7 +9,7 @@ from raft_brokers import CONFIG, PATIENT
 from replica_brokers import MetadataBroker, MetadataCluster
 
 from moldau.control import metadata_store
-from moldau.control.metadata_store import Caller
+from moldau.control.metadata_store import PeerCaller
 from moldau.metadata.commands import (
     AllocateProducerIds,
     Command,
@@ -131,7 +131,7 @@ async def test_a_deletion_is_not_repeated_when_nobody_knows_whether_it_was_done(
 class LosesAnswers:
     """A caller whose peers carry out what they are asked, but the first answers are lost."""
 
-    def __init__(self, caller: Caller, count: int = 1) -> None:
+    def __init__(self, caller: PeerCaller, count: int = 1) -> None:
         self._caller = caller
         self.left = count
         self.calls = 0

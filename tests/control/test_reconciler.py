@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.control import reconciler as steward_module
-from moldau.control.reconciler import Steward
+from moldau.control.reconciler import Reconciler
 from moldau.metadata.apply import apply_all
 from moldau.metadata.commands import (
     Command,
@@ -22,10 +22,10 @@ from moldau.metadata.commands import (
 )
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
-from moldau.metadata.leaders import Announcement, Leader, Leaders
+from moldau.metadata.leaders import Leader, LeaderAnnouncement, Leaders
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members, check_change
 from moldau.testing.waiting import until
 
@@ -88,14 +88,14 @@ class World:
         self.changes: list[Members] = []
         self.transfers: list[tuple[str, BrokerId]] = []
         self.on_transfer: Callable[[FakeReplica, BrokerId], None] = lambda *_: None
-        self.refusal: RaftRefusal | None = None
+        self.refusal: RaftRejection | None = None
         self.announced: list[tuple[int, str, tuple[int, ...]]] = []
         self.apply(CreateCluster(cluster_id="c"))
         for number in range(1, brokers + 1):
             self.join(number)
         self.metadata = FakeReplica(99, tuple(range(1, brokers + 1)))
         fake: Any = self
-        self.steward = Steward(
+        self.steward = Reconciler(
             me=ME,
             metadata=fake,
             metadata_replica=self.metadata,  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ class World:
 
     # as the cluster
 
-    def look_for_contact(self) -> None: ...
+    def update_contact(self) -> None: ...
 
     # as the announcements
 
@@ -311,7 +311,7 @@ async def test_one_wish_that_is_refused_does_not_end_the_steward() -> None:
     world = World(4)
     world.create([1, 2, 3])
     world.move(0, 1, 2, 4)
-    world.refusal = RaftRefusal("not now")
+    world.refusal = RaftRejection("not now")
     await world.steward._step_partitions()
     world.refusal = None
     await world.steward._step_partitions()
@@ -464,7 +464,7 @@ async def test_who_is_in_sync_is_told_by_ready_leaders_only() -> None:
 
 def led_by_me(world: World, count: int) -> None:
     world.leaders = Leaders().announced(
-        Announcement(TOPIC_ID, PartitionIndex(index), Leader(ME, Epoch(0)))
+        LeaderAnnouncement(TOPIC_ID, PartitionIndex(index), Leader(ME, Epoch(0)))
         for index in range(count)
     )
 

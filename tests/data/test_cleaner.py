@@ -14,11 +14,18 @@ from msgspec.structs import replace
 from moldau.data.cleaner import Cleaner, CleanerConfig
 from moldau.data.cleaner_process import CleanerProcess, WorkerLostError
 from moldau.data.partitions import Partitions
-from moldau.log.clean_worker import Answer, Asked, CleanAsked, RemovalDone, WorkFailed, work
+from moldau.log.clean_worker import (
+    Asked,
+    CleanCommand,
+    RemovalDone,
+    WorkerReply,
+    WorkFailed,
+    run_command,
+)
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import (
     Epoch,
     Offset,
@@ -33,7 +40,7 @@ from moldau.replica.flusher import Flusher
 from moldau.replica.producers import ProducerTable
 from moldau.replica.replica import Replica
 from moldau.testing.logs import flush, headers_of
-from moldau.testing.replicas import SetClock
+from moldau.testing.replicas import ManualClock
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -59,7 +66,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.files = OsFiles(root)
-        self.clock = SetClock(wall_ms=1000)
+        self.clock = ManualClock(wall_ms=1000)
         self.hosted: list[Any] = []
         self.asked: list[Asked] = []
         self.room = 1 << 30
@@ -76,16 +83,16 @@ class World:
             flusher=self.flusher,
             clock=self.clock,
             ask=self.ask,
-            ask_held=self.ask_held,
+            replicated_offsets=self.replicated_offsets,
             room_bytes=lambda: self.room,
         )
 
-    async def ask_held(self, replicas: Iterable[Replica]) -> dict[TopicPartition, Offset]:
+    async def replicated_offsets(self, replicas: Iterable[Replica]) -> dict[TopicPartition, Offset]:
         return {replica.partition: self.held for replica in replicas}
 
-    async def ask(self, message: Asked) -> Answer:
+    async def ask(self, message: Asked) -> WorkerReply:
         self.asked.append(message)
-        return work(self.files, message)
+        return run_command(self.files, message)
 
     def add(self, *, batches: int, log: PartitionLog | None = None, compact: bool = True) -> Any:
         number = len(self.hosted)
@@ -106,7 +113,7 @@ class World:
 
     @property
     def cleaned(self) -> list[str]:
-        return [m.job.directory for m in self.asked if isinstance(m, CleanAsked)]
+        return [m.job.directory for m in self.asked if isinstance(m, CleanCommand)]
 
     def close(self) -> None:
         self.flusher.stop()
@@ -156,13 +163,13 @@ async def test_a_failure_waits_for_its_retry_and_others_go_on(
     world.add(batches=40)
     is_broken = True
 
-    async def ask(message: Asked) -> Answer:
+    async def ask(message: Asked) -> WorkerReply:
         world.asked.append(message)
-        if is_broken and isinstance(message, CleanAsked) and message.job.directory == "log0":
+        if is_broken and isinstance(message, CleanCommand) and message.job.directory == "log0":
             if len(world.asked) % 2:
                 raise WorkerLostError("gone")
             return WorkFailed("no room", is_full=True)
-        return work(world.files, message)
+        return run_command(world.files, message)
 
     world.cleaner._ask = ask
     while await world.cleaner.clean_next():
@@ -202,9 +209,9 @@ async def test_a_partition_that_goes_meanwhile_is_left_alone(tmp_path: Path) -> 
     world = World(tmp_path)
     hosted = world.add(batches=40)
 
-    async def ask(message: Asked) -> Answer:
+    async def ask(message: Asked) -> WorkerReply:
         world.asked.append(message)
-        answer = work(world.files, message)
+        answer = run_command(world.files, message)
         hosted.replica.is_open = False
         hosted.replica.log.discard()
         world.files.remove_tree("log0")
@@ -222,7 +229,7 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(tmp_path: Path) -> Non
     world = World(tmp_path)
     hosted = world.add(batches=40)
 
-    async def ask(message: Asked) -> Answer:
+    async def ask(message: Asked) -> WorkerReply:
         return RemovalDone()
 
     world.cleaner._ask = ask
@@ -298,7 +305,7 @@ async def test_tombstones_stay_until_all_replicas_hold_them(tmp_path: Path) -> N
     hosted.replica.high_watermark = log.end_offset
 
     async def clean() -> list[bytes | None]:
-        await world.cleaner.learn_held()
+        await world.cleaner.refresh_replicated_offsets()
         while await world.cleaner.clean_next():
             pass
         records = [r for batch in log.batches(Offset(0)) for r in read_records(batch)]

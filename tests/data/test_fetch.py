@@ -3,7 +3,7 @@
 import pytest
 from fetch_world import World
 
-from moldau.data.fetch import FetchRequest, FetchResult
+from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.model.errors import ErrorCode
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
@@ -62,7 +62,7 @@ async def test_a_commit_costs_a_parked_fetch_one_look_at_one_partition() -> None
     for _ in range(5):
         await world.append(0)
     assert len(looks) == 5
-    world.service.answer_all()
+    world.service.complete_all()
 
 
 async def test_time_answers_it_with_what_there_is() -> None:
@@ -99,7 +99,7 @@ async def test_one_that_may_be_deposed_does_not_say_that_an_offset_is_out_of_ran
 ) -> None:
     world = await World.make()
     await world.append(0)
-    monkeypatch.setattr(world.replicas["t", 0], "hears_majority", lambda: False)
+    monkeypatch.setattr(world.replicas["t", 0], "has_recent_majority", lambda: False)
     world.fetch((0, 5))
     assert world.answers[0][0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -118,7 +118,7 @@ async def test_an_offset_that_is_appended_and_not_committed_is_waited_for() -> N
     assert [(result.error, result.size) for result in world.answers[0]] == [(ErrorCode.NONE, size)]
     world.fetch((0, 3))
     assert world.answers[1][0].error is ErrorCode.OFFSET_OUT_OF_RANGE
-    world.service.answer_all()
+    world.service.complete_all()
     world.flusher.stop()
 
 
@@ -201,7 +201,7 @@ async def test_a_stopping_broker_answers_all_who_wait() -> None:
     world = await World.make()
     world.fetch((0, 0))
     world.fetch((1, 0))
-    world.service.answer_all()
+    world.service.complete_all()
     assert world.sizes == [[0], [0]]
 
 
@@ -229,8 +229,8 @@ def end(world: World, *, commits: bool, partition: int = 0) -> None:
     replica.write_marker(ProducerId(7), ProducerEpoch(0), marker, lambda _: None)
 
 
-def committed(world: World, offset: int, *, bytes_max: int = 1 << 20) -> FetchResult:
-    request = FetchRequest("t", 0, Offset(offset), bytes_max, -1, True)
+def committed(world: World, offset: int, *, bytes_max: int = 1 << 20) -> PartitionFetchResult:
+    request = PartitionFetch("t", 0, Offset(offset), bytes_max, -1, True)
     ((result,), _, _) = world.service.read([request], 1 << 20)
     return result
 
@@ -247,7 +247,7 @@ async def test_one_who_reads_committed_gets_nothing_of_an_open_transaction_nor_b
         assert len(result.aborted) == 0
         assert (result.high_watermark, result.last_stable_offset) == (3, 1)
     assert committed(world, 4).error is ErrorCode.OFFSET_OUT_OF_RANGE
-    ((plain,), _, _) = world.service.read([FetchRequest("t", 0, Offset(0), 1 << 20, -1)], 1 << 20)
+    ((plain,), _, _) = world.service.read([PartitionFetch("t", 0, Offset(0), 1 << 20, -1)], 1 << 20)
     assert (plain.size > size, plain.last_stable_offset, plain.aborted) == (True, 1, None)
 
 
@@ -272,7 +272,7 @@ async def test_a_parked_reader_of_committed_records_sleeps_until_a_transaction_e
     begin(world, 0)
     await until(lambda: world.replicas["t", 0].high_watermark == 1, "it is committed")
     world.service.fetch(
-        [FetchRequest("t", 0, Offset(0), 1 << 20, -1, True)],
+        [PartitionFetch("t", 0, Offset(0), 1 << 20, -1, True)],
         bytes_min=1,
         bytes_max=1 << 20,
         wait_ms_max=60_000,

@@ -6,8 +6,8 @@ import pytest
 from fetch_world import World
 
 from moldau.log.disk import DiskLog, open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ErrorCode
 from moldau.testing.logs import append, flush
 from moldau.testing.waiting import until

@@ -5,10 +5,10 @@ from typing import cast
 import pytest
 
 from moldau.data.disk_space import DiskGuard
-from moldau.data.maintenance import Upkeep, UpkeepConfig
+from moldau.data.maintenance import Maintenance, MaintenanceConfig
 from moldau.data.partitions import Partitions
 from moldau.model.errors import RefusedError
-from moldau.testing.replicas import SetClock
+from moldau.testing.replicas import ManualClock
 
 RESERVE = 1000
 
@@ -20,8 +20,8 @@ class World:
         self.free = RESERVE
         self.retries = 0
         self.disk = DiskGuard()
-        self.upkeep = Upkeep(
-            config=UpkeepConfig(
+        self.upkeep = Maintenance(
+            config=MaintenanceConfig(
                 retention_check_ms=1000,
                 flush_interval_ms=1000,
                 producer_id_expiry_ms=1000,
@@ -29,7 +29,7 @@ class World:
             ),
             partitions=cast(Partitions, self),
             disk=self.disk,
-            clock=SetClock(),
+            clock=ManualClock(),
             free_bytes=lambda: self.free,
             repair=lambda: None,
         )

@@ -9,7 +9,7 @@ from raft_brokers import Broker, Cluster
 from replica_brokers import make_batch, members
 
 from moldau.data.disk_space import DiskGuard
-from moldau.data.fetch import FetchRequest, FetchResult, FetchService
+from moldau.data.fetch import FetchService, PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import LATEST, OffsetService
 from moldau.data.partitions import Partitions, first_members
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ProduceService
@@ -63,9 +63,9 @@ async def test_a_topic_of_many_partitions_is_opened_and_dropped_in_turns_of_the_
     for command in (creation(100), DeleteTopic(name="t")):
         world.image = changed(world.image, command)
         turns = 0
-        await world.partitions.reconcile_gently(world.image)
+        await world.partitions.reconcile_in_steps(world.image)
         assert turns >= 4
-        await world.partitions.wait_led()
+        await world.partitions.wait_until_led()
         assert all(hosted.replica.is_ready for hosted in world.partitions)
     counting.cancel()
     assert (len(world.partitions), sorted(world.dropped)) == (0, list(range(100)))
@@ -98,7 +98,7 @@ async def test_a_topic_that_is_made_anew_under_its_name_is_another_one() -> None
     again = TopicId(b"fedcba9876543210")
     world.image = changed(world.image, DeleteTopic(name="t"))
     world.submit(creation(1, topic_id=again))
-    await world.partitions.wait_led()
+    await world.partitions.wait_until_led()
     assert (world.dropped, len(world.partitions)) == ([0, 1], 1)
     assert (world.replica().topic_id, old.is_open, world.replica().is_open) == (again, False, True)
     # What an earlier process left of the old one goes, and the new one stays.
@@ -135,7 +135,7 @@ async def test_only_replicas_of_this_broker_are_opened_and_new_partitions_too() 
 async def test_a_partition_is_left_when_its_move_is_over_and_not_before() -> None:
     world = World(3)
     world.submit(creation(assignments={0: (ME,), 1: (ME,)}))
-    await world.partitions.wait_led()
+    await world.partitions.wait_until_led()
     told: list[ErrorCode] = []
     replica, log = world.replica(), world.logs[0]
     replica.when_committed(Offset(replica.high_watermark + 1), told.append)
@@ -171,7 +171,7 @@ def left_by_its_group(replica: Replica) -> None:
 async def test_what_came_back_by_a_newer_image_is_not_dropped_by_an_older_one() -> None:
     world = World(3)
     world.submit(creation(assignments={0: (ME,)}))
-    await world.partitions.wait_led()
+    await world.partitions.wait_until_led()
     replica = world.replica()
     world.submit(moved(0, OTHER, THIRD))
     old = changed(world.image, reported(world.image))
@@ -187,7 +187,7 @@ async def test_what_came_back_by_a_newer_image_is_not_dropped_by_an_older_one() 
 async def test_what_a_leader_counts_on_is_not_dropped_whatever_the_image_says() -> None:
     world = World(3)
     world.submit(creation(assignments={0: (ME,)}))
-    await world.partitions.wait_led()
+    await world.partitions.wait_until_led()
     replica = world.replica()
     world.submit(moved(0, OTHER, THIRD))
     world.submit(reported(world.image))
@@ -244,10 +244,10 @@ async def test_a_follower_serves_no_client() -> None:
     world = World(2)
     world.submit(creation(assignments={0: (OTHER, ME)}))
     world.submit(creation(1, name="led", topic_id=TopicId(b"9" * 16), assignments={0: (ME,)}))
-    await world.partitions.wait_led()
-    answers: list[list[FetchResult]] = []
+    await world.partitions.wait_until_led()
+    answers: list[list[PartitionFetchResult]] = []
     FetchService(asyncio.get_running_loop(), world.partitions).fetch(
-        [FetchRequest(name, 0, Offset(0), 1000, -1) for name in ("t", "led")],
+        [PartitionFetch(name, 0, Offset(0), 1000, -1) for name in ("t", "led")],
         bytes_min=1,
         bytes_max=1000,
         wait_ms_max=60_000,
@@ -278,7 +278,7 @@ async def test_a_follower_serves_no_client() -> None:
 async def test_too_few_in_sync_refuse_who_wants_all_and_nobody_else() -> None:
     world = World()
     world.submit(creation(1, configs={"min.insync.replicas": "2"}))
-    await world.partitions.wait_led()
+    await world.partitions.wait_until_led()
     produce = ProduceService(world.partitions, DiskGuard(), SystemClock())
     with pytest.raises(RefusedError, match="1 replica is in sync") as refused:
         produce.append("t", 0, memoryview(make_batch(b"a")), ACKS_ALL)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from partitions_world import OTHER, World, creation, moved, reported
 
-from moldau.control.metadata_store import Gone, MetadataReplica, MetadataStore
+from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
 from moldau.data.partitions import Partitions
 from moldau.log.datadir import delete_partition, partition_path
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
+from moldau.log.os_filesystem import OsFiles
 from moldau.metadata.commands import (
     CreateCluster,
     DeleteTopic,
@@ -25,7 +25,7 @@ from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId, TopicPar
 from moldau.raft.membership import Members
 from moldau.server.clock import SystemClock
 from moldau.testing.logs import append
-from moldau.testing.replicas import ME, NotingListener, make_driver, make_flusher
+from moldau.testing.replicas import ME, RecordingListener, make_driver, make_flusher
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
@@ -53,7 +53,7 @@ async def test_a_partition_without_room_for_its_files_waits_offline_and_the_othe
     assert world.refusal(1) is ErrorCode.KAFKA_STORAGE_ERROR
     world.log_failures.clear()
     world.partitions.retry_offline()
-    await world.partitions.wait_led()
+    await world.partitions.wait_until_led()
     # What is damaged is left alone, whatever room there is.
     assert world.ready == [True, True, False]
     assert [*world.partitions.offline] == [("t", 2)]
@@ -136,7 +136,7 @@ async def test_a_partition_that_is_taken_offline_answers_all_and_vouches_for_not
     world.partitions.take_offline(hosted, CorruptionError("again"))
     assert world.partitions.offline[("t", 0)] is error
     world.partitions.retry_offline()
-    await world.partitions.wait_led()
+    await world.partitions.wait_until_led()
     assert world.ready == [isinstance(error, DiskFullError), True, True]
     # Late news of the one that went do not hurt the one that came.
     world.partitions.on_failed(replica, CorruptionError("late"))
@@ -165,7 +165,7 @@ class Disk:
             driver=self.driver,
             flusher=self.flusher,
             clock=SystemClock(),
-            listener=NotingListener(),
+            listener=RecordingListener(),
         )
         self.partitions = Partitions(
             open_log=lambda name, topic_id, index, config, new_id: open_disk_log(
@@ -188,11 +188,11 @@ class Disk:
         )
         self.store.start()
 
-    async def _follow(self, image: Image, gone: list[Gone]) -> None:
+    async def _follow(self, image: Image, gone: list[RemovedReplica]) -> None:
         if self.is_stuck:
             await asyncio.Event().wait()
         self.partitions.forget_logs(gone, image)
-        await self.partitions.reconcile_gently(image)
+        await self.partitions.reconcile_in_steps(image)
 
     def crash(self) -> None:
         assert self.store.settling is not None

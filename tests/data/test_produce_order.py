@@ -6,20 +6,20 @@ import pytest
 from replica_brokers import make_batch
 
 from moldau.data.disk_space import DiskGuard
-from moldau.data.partitions import Hosted
+from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ACKS_ALL, ProduceService
 from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.metadata.topic_configs import TopicConfig
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.testing.replicas import SetClock, lead_replica, make_flusher
+from moldau.testing.replicas import ManualClock, lead_replica, make_flusher
 
 
 class OnePartition:
-    def __init__(self, hosted: Hosted) -> None:
+    def __init__(self, hosted: HostedPartition) -> None:
         self._hosted = hosted
 
-    def get(self, topic: str, partition: int) -> Hosted:
+    def get(self, topic: str, partition: int) -> HostedPartition:
         return self._hosted
 
 
@@ -36,9 +36,9 @@ def code_of(service: ProduceService, sequence: int) -> ErrorCode:
 async def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(first: int) -> None:
     flusher = make_flusher(threads=0)
     replica = await lead_replica(MemoryLog(LogConfig()), flusher)
-    hosted = Hosted(replica, TopicConfig.resolve_layers({}, ()), False)
+    hosted = HostedPartition(replica, TopicConfig.resolve_layers({}, ()), False)
     disk = DiskGuard()
-    service = ProduceService(cast("Any", OnePartition(hosted)), disk, SetClock())
+    service = ProduceService(cast("Any", OnePartition(hosted)), disk, ManualClock())
     for sequence in range(first):
         assert code_of(service, sequence) is ErrorCode.NONE
     disk.is_full = True

@@ -6,14 +6,14 @@ from typing import cast
 import msgspec
 import pytest
 
-from moldau.data.partitions import Hosted, Partitions
-from moldau.data.replica_safety import Spares
+from moldau.data.partitions import HostedPartition, Partitions
+from moldau.data.replica_safety import ReplicaSafety
 from moldau.metadata.image import Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
-from moldau.replica.driver import Driver
-from moldau.testing.replicas import SetClock
+from moldau.replica.driver import RaftDriver
+from moldau.testing.replicas import ManualClock
 
 ME, OTHER, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)
 TOPIC_ID = TopicId(b"t" * 16)
@@ -35,12 +35,12 @@ class World:
             is_ready=leader == ME,
             group=None,
         )
-        self.clock = SetClock()
+        self.clock = ManualClock()
         self.asked: list[BrokerId] = []
         self.reply: bytes | RefusedError = msgspec.msgpack.encode(True)
-        self.spares = Spares(
+        self.spares = ReplicaSafety(
             partitions=cast(Partitions, self),
-            driver=cast(Driver, self),
+            driver=cast(RaftDriver, self),
             caller=self,
             clock=self.clock,
             me=ME,
@@ -54,7 +54,7 @@ class World:
     def hosted(self) -> SimpleNamespace:
         return SimpleNamespace(replica=self.replica)
 
-    def can_spare(self, group: object, broker: BrokerId) -> bool:
+    def can_lose_replica(self, group: object, broker: BrokerId) -> bool:
         return broker in self.spare
 
     async def call(
@@ -94,12 +94,12 @@ async def test_of_what_is_not_here_nothing_can_be_spared(topic_id: bytes, index:
 
 async def test_only_a_leader_that_is_another_is_asked() -> None:
     world = World(leader=OTHER)
-    assert await world.spares.may_begin_anew(TOPIC, FIRST)
-    assert await world.spares.can_do_without(cast(Hosted, world.hosted))
+    assert await world.spares.may_rebuild(TOPIC, FIRST)
+    assert await world.spares.can_lose(cast(HostedPartition, world.hosted))
     assert world.asked == [OTHER, OTHER]
     for leader in (ME, BrokerId(-1)):
         world.leader = leader
-        assert not await world.spares.may_begin_anew(TOPIC, FIRST)
+        assert not await world.spares.may_rebuild(TOPIC, FIRST)
     assert world.asked == [OTHER, OTHER]
 
 
@@ -107,12 +107,12 @@ async def test_only_a_leader_that_is_another_is_asked() -> None:
 async def test_without_an_answer_it_is_no(reply: bytes | RefusedError) -> None:
     world = World(leader=OTHER)
     world.reply = reply
-    assert not await world.spares.may_begin_anew(TOPIC, FIRST)
+    assert not await world.spares.may_rebuild(TOPIC, FIRST)
 
 
 async def test_a_leader_asks_itself_and_grants_nobody_else_meanwhile() -> None:
     world = World(leader=ME)
-    assert await world.spares.can_do_without(cast(Hosted, world.hosted))
+    assert await world.spares.can_lose(cast(HostedPartition, world.hosted))
     assert not await world.told(OTHER)
     assert world.asked == []
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from moldau.data.partitions import Partitions
-from moldau.data.replicated_offsets import HELD_METHOD, HeldOffsets
+from moldau.data.replicated_offsets import HELD_METHOD, ReplicatedOffsets
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicPartition
 from moldau.raft.membership import NO_BROKER
@@ -22,7 +22,7 @@ def replica(number: int, leader: BrokerId, *, held: int = 0, topic_id: bytes = I
         topic_id=topic_id,
         leader=leader,
         is_leader=leader == ME,
-        held_offset=Offset(held),
+        replicated_offset=Offset(held),
     )
 
 
@@ -39,7 +39,7 @@ class Hosts:
 class Net:
     """Carries the question to the leader; another broker does not answer."""
 
-    def __init__(self, leader: HeldOffsets) -> None:
+    def __init__(self, leader: ReplicatedOffsets) -> None:
         self.leader = leader
         self.calls = 0
 
@@ -53,8 +53,8 @@ class Net:
         return await self.leader.answer(ME, payload)
 
 
-def service(*replicas: Any, caller: Any = None) -> HeldOffsets:
-    return HeldOffsets(cast(Partitions, Hosts(*replicas)), caller)
+def service(*replicas: Any, caller: Any = None) -> ReplicatedOffsets:
+    return ReplicatedOffsets(cast(Partitions, Hosts(*replicas)), caller)
 
 
 async def test_each_leader_is_asked_once_for_all_that_it_leads() -> None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from partitions_world import OTHER, THIRD, World, creation
 
-from moldau.data.partitions import Hosted
-from moldau.data.scrub import Scrub
+from moldau.data.partitions import HostedPartition
+from moldau.data.scrub import Scrubber
 from moldau.model.ids import BrokerId, Epoch
 from moldau.testing.logs import append, flush
 
@@ -28,7 +28,7 @@ class Scrubbed:
             flush(log)
         self.slept: list[float] = []
         self.is_spare = is_spare
-        self.scrub = Scrub(
+        self.scrub = Scrubber(
             partitions=self.world.partitions,
             interval_seconds=60.0,
             bytes_per_second=1000,
@@ -36,7 +36,7 @@ class Scrubbed:
             sleep=self._sleep,
         )
 
-    async def _is_spare(self, hosted: Hosted) -> bool:
+    async def _is_spare(self, hosted: HostedPartition) -> bool:
         return self.is_spare
 
     async def _sleep(self, seconds: float) -> None:
@@ -47,7 +47,7 @@ class Scrubbed:
         batches = self.world.logs[index]._batches
         batches[7] = batches[7][:-1] + b"?"
 
-    def hosted(self, index: int) -> Hosted | None:
+    def hosted(self, index: int) -> HostedPartition | None:
         return self.world.partitions.get("t", index)
 
     @property
@@ -61,7 +61,7 @@ class Scrubbed:
 
 async def test_all_is_read_no_faster_than_it_may() -> None:
     scrubbed = Scrubbed(is_spare=True)
-    await scrubbed.scrub.go_through()
+    await scrubbed.scrub.scrub_all()
     assert scrubbed.scrub.metrics.bytes == scrubbed.stored
     assert sum(scrubbed.slept) == pytest.approx(scrubbed.stored / 1000)
     assert scrubbed.scrub.metrics.damaged == 0
@@ -71,7 +71,7 @@ async def test_all_is_read_no_faster_than_it_may() -> None:
 async def test_a_damaged_replica_that_can_be_spared_goes_offline_to_be_repaired() -> None:
     scrubbed = Scrubbed(is_spare=True)
     scrubbed.damage(0)
-    await scrubbed.scrub.go_through()
+    await scrubbed.scrub.scrub_all()
     assert (scrubbed.hosted(0), scrubbed.scrub.metrics.damaged) == (None, 1)
     assert list(scrubbed.world.partitions.offline) == [("t", 0)]
     assert scrubbed.hosted(1) is not None
@@ -83,7 +83,7 @@ async def test_one_that_cannot_be_spared_is_served_on_and_told_of(
 ) -> None:
     scrubbed = Scrubbed(is_spare=False)
     scrubbed.damage(1)
-    await scrubbed.scrub.go_through()
+    await scrubbed.scrub.scrub_all()
     assert scrubbed.hosted(1) is not None
     assert scrubbed.scrub.metrics.damaged == 1
     assert "t-1 is damaged, but its group cannot do without it" in caplog.text

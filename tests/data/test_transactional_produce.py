@@ -14,7 +14,7 @@ from moldau.data.partitions import Partitions
 from moldau.data.produce import ACKS_ALL, ProduceService
 from moldau.data.traffic import Traffic
 from moldau.data.transactional_produce import (
-    Outcome,
+    AppendOutcome,
     TransactionalProduce,
     TransactionalWrite,
     error_for,
@@ -34,7 +34,7 @@ from moldau.model.ids import (
 from moldau.records.control import EndMarker
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.replica import Replica
-from moldau.testing.replicas import SetClock, lead_replica, make_driver, make_flusher
+from moldau.testing.replicas import ManualClock, lead_replica, make_driver, make_flusher
 from moldau.testing.waiting import until
 
 PARTITION = TopicPartition("t", PartitionIndex(0))
@@ -83,11 +83,11 @@ class World:
         self.hosted = hosted
 
         def lead(topic: str, index: int) -> Any:
-            replica.check_leading()
+            replica.check_leadership()
             return hosted
 
         partitions = cast(Partitions, SimpleNamespace(get=lead, find=lead, lead=lead))
-        produce = ProduceService(partitions, DiskGuard(), SetClock())
+        produce = ProduceService(partitions, DiskGuard(), ManualClock())
         loop = asyncio.get_running_loop()
         self.service = TransactionalProduce(loop, partitions, produce, self.gate)
         self.outcomes: list[int | ErrorCode] = []
@@ -117,7 +117,7 @@ class World:
         # The buffer that it came in is used for the next request.
         batch[:] = bytes(len(batch))
 
-    def heard(self, outcome: Outcome) -> None:
+    def heard(self, outcome: AppendOutcome) -> None:
         if isinstance(outcome, RefusedError):
             self.outcomes.append(outcome.code)
         else:
@@ -351,7 +351,7 @@ async def test_a_write_that_comes_while_another_is_given_up_is_asked_about_anew(
     async with opened() as world:
         hear = world.heard
 
-        def write_again(outcome: Outcome) -> None:
+        def write_again(outcome: AppendOutcome) -> None:
             world.heard = hear  # type: ignore[method-assign]
             hear(outcome)
             world.write(0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from moldau.client.wire.connection import KafkaConnection
-from moldau.edge.kafka import authorized
+from moldau.edge.kafka import authorized_operations
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -98,6 +98,6 @@ def test_operations_are_told_if_asked_for(
         include_topic_authorized_operations=True,
     )
     response = connection.ask(request, MetadataResponse, version)
-    assert response.topics[0].topic_authorized_operations == authorized.ON_TOPIC
+    assert response.topics[0].topic_authorized_operations == authorized_operations.ON_TOPIC
     if version <= 10:
-        assert response.cluster_authorized_operations == authorized.ON_CLUSTER
+        assert response.cluster_authorized_operations == authorized_operations.ON_CLUSTER

@@ -7,8 +7,8 @@ from pathlib import Path
 from faults.clients import NAME_HEADER, History, payload
 from faults.stored import cleaned_files, record_replica
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.record import Headers, Record, build_batch
 from moldau.testing.logs import flush, headers_of

@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from moldau.groups.config import GroupConfig
-from moldau.groups.consumer.topics import TopicSize
-from moldau.groups.coordinator import Coordinator
+from moldau.groups.consumer.subscriptions import TopicSize
+from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import (
     CommitOffsets,
     ConsumerHeartbeat,
@@ -83,7 +83,7 @@ class World:
         self.log = [] if log is None else log
         self.ids = count(1) if ids is None else ids
         self.config = GroupConfig(**{"initial_rebalance_delay_ms": 0, **config})
-        self.coordinator = Coordinator(
+        self.coordinator = GroupCoordinator(
             self.config, lambda client: f"{client}-{next(self.ids)}", self.wall_ms, self.topics
         )
         self.requests = count(1)

@@ -1,7 +1,7 @@
 import pytest
 
 from moldau.groups.config import GroupConfig
-from moldau.groups.coordinator import Coordinator
+from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import CommitOffsets, Heartbeat, Join, Sync
 from moldau.model.errors import ConfigError, ErrorCode
 from moldau.model.ids import TimestampMs
@@ -70,8 +70,8 @@ def test_groups_are_listed_by_state_and_type(world):
     assert len(listed(group_types=["Classic"])) == 2
 
 
-def make_loading() -> Coordinator:
-    return Coordinator(GroupConfig(), lambda client: client, lambda: TimestampMs(0))
+def make_loading() -> GroupCoordinator:
+    return GroupCoordinator(GroupConfig(), lambda client: client, lambda: TimestampMs(0))
 
 
 def test_a_coordinator_that_loads_says_so():

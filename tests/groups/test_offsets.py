@@ -1,6 +1,6 @@
 import pytest
 
-from moldau.groups import offsets, removal
+from moldau.groups import deletion, offsets
 from moldau.groups.events import OffsetToCommit
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, Offset
@@ -223,7 +223,7 @@ def test_offsets_of_a_simple_consumer_expire_by_their_commit(make_world):
 
 def test_many_old_offsets_are_looked_for_and_removed_a_part_at_a_time(make_world, monkeypatch):
     monkeypatch.setattr(offsets, "_LOOKED_AT_MAX", 5)
-    monkeypatch.setattr(removal, "_REMOVED_MAX", 4)
+    monkeypatch.setattr(deletion, "_REMOVED_MAX", 4)
     world = make_world(offsets_retention_ms=100_000, offsets_retention_check_ms=1000)
     groups = [f"g{number}" for number in range(6)]
     for group in groups:
@@ -244,7 +244,7 @@ def test_many_old_offsets_are_looked_for_and_removed_a_part_at_a_time(make_world
 
 
 def test_a_group_with_many_offsets_is_deleted_by_several_writes(world, monkeypatch):
-    monkeypatch.setattr(removal, "_REMOVED_MAX", 4)
+    monkeypatch.setattr(deletion, "_REMOVED_MAX", 4)
     for count in (3, 4, 9):
         world.commit({world.tp("t", index): 1 for index in range(count)})
         assert world.delete_groups("g") == {"g": ErrorCode.NONE}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from moldau.log.clean import CleanRequest
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import (
     Epoch,
     Offset,
@@ -100,7 +100,7 @@ def clean(
     request = CleanRequest(
         now=TimestampMs(now),
         end_offset=log.end_offset if end is None else Offset(end),
-        held_offset=log.end_offset if held is None else Offset(held),
+        replicated_offset=log.end_offset if held is None else Offset(held),
         **asked,  # type: ignore[arg-type]
     )
     task = log.begin_clean(request)

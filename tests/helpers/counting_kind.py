@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.spec import Context, Outcome, Plan, Progress, Settings, Step
+from moldau.spark.pipelines.spec import (
+    Outcome,
+    PipelineContext,
+    PipelineSettings,
+    Plan,
+    Progress,
+    Step,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountSettings(Settings):
+class CountSettings(PipelineSettings):
     kind: ClassVar[str] = "count"
 
     topics: tuple[str, ...]
@@ -32,7 +39,7 @@ def plan(settings: CountSettings) -> Plan:
     )
 
 
-def run(settings: CountSettings, context: Context) -> Outcome:
+def run(settings: CountSettings, context: PipelineContext) -> Outcome:
     if settings.fail == "refused":
         raise InvalidArgumentError("it cannot count that", hint="use --rows")
     if settings.fail == "defect":

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import cast
 
-from moldau.data.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
+from moldau.data.fetch import FetchService, ParkedFetch, PartitionFetch, PartitionFetchResult
 from moldau.data.partitions import Partitions
 from moldau.data.traffic import Traffic
 from moldau.log.interface import LogConfig, PartitionLog
@@ -28,7 +28,7 @@ class World:
         self.replicas: dict[tuple[str, int], Replica] = {}
         loop = asyncio.get_running_loop()
         self.service = FetchService(loop, cast(Partitions, self), reply_bytes_max)
-        self.answers: list[list[FetchResult]] = []
+        self.answers: list[list[PartitionFetchResult]] = []
         self.traffic = Traffic()
         self.offline: list[CorruptionError] = []
 
@@ -80,7 +80,7 @@ class World:
     ) -> ParkedFetch | None:
         return self.service.fetch(
             [
-                FetchRequest("t", partition, Offset(offset), partition_bytes_max, epoch)
+                PartitionFetch("t", partition, Offset(offset), partition_bytes_max, epoch)
                 for partition, offset in wanted
             ],
             bytes_min=bytes_min,

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from moldau.groups.subscription import assignment_bytes, read_assignment, read_subscription
+from moldau.groups.consumer_protocol import assignment_bytes, read_assignment, read_subscription
 from moldau.model.errors import ErrorCode
 
 START_OVER = {

@@ -5,12 +5,12 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, cast
 
-from moldau.control.topics import TopicService
-from moldau.coordination.directory import java_hash
-from moldau.coordination.groups import GroupService
-from moldau.data.partitions import Hosted, Partitions
+from moldau.control.topic_service import TopicService
+from moldau.coordination.coordinator_service import java_hash
+from moldau.coordination.group_service import GroupService
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.groups.config import GroupConfig
-from moldau.groups.coordinator import Coordinator
+from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import Heartbeat, Join, OffsetToCommit, Sync
 from moldau.groups.results import HeartbeatResult, JoinResult, SyncResult
 from moldau.log.memory import MemoryLog
@@ -34,9 +34,9 @@ from moldau.model.ids import (
 )
 from moldau.records.batch import BatchHeader, read_header, stamp
 from moldau.records.control import EndMarker, build_end_marker
-from moldau.replica.guards import Guard
 from moldau.replica.replica import Proposal
-from moldau.testing.replicas import SetClock
+from moldau.replica.verification_guards import VerificationGuard
+from moldau.testing.replicas import ManualClock
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 
@@ -62,7 +62,7 @@ class OffsetsReplica:
         data: bytearray | memoryview,
         headers: list[BatchHeader],
         *,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Proposal:
         if self.refusal is not None:
             raise self.refusal
@@ -77,7 +77,7 @@ class OffsetsReplica:
             self.commit()
         return Proposal(base, self.log.end_offset, NO_TIMESTAMP)
 
-    def guard_for(self, header: BatchHeader) -> Guard | None:
+    def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
         """Whether a transaction may be opened is the matter of real replicas."""
         return None
 
@@ -99,7 +99,7 @@ class OffsetsReplica:
         else:
             self._waiters.append((offset, callback))
 
-    async def confirm_leading(self) -> None:
+    async def confirm_leadership(self) -> None:
         """A majority says what the test says."""
         await asyncio.sleep(0)
         if self.is_deposed:
@@ -153,7 +153,7 @@ class World:
         self.creation_refusal: RefusedError | None = None
         self.created: Callable[[], None] = lambda: None
         self.fresh_refusals = 0
-        self.clock = SetClock(wall_ms=1_700_000_000_000)
+        self.clock = ManualClock(wall_ms=1_700_000_000_000)
         self._member_numbers = count(1)
         self.groups = self.make_groups()
         for broker in (ME, OTHER):
@@ -171,12 +171,12 @@ class World:
             "broker": ME,
             "leader_of": lambda topic, index: self.leaders.get(index, NO_LEADER),
             "fresh_image": self._fresh_image,
-            "on_defect": self.defects.append,
+            "on_internal_error": self.defects.append,
         }
         return GroupService(
             loop=asyncio.get_running_loop(),
             clock=self.clock,
-            new_coordinator=lambda: Coordinator(
+            new_coordinator=lambda: GroupCoordinator(
                 GroupConfig(initial_rebalance_delay_ms=0),
                 new_member_id=lambda client: f"{client}-{next(self._member_numbers)}",
                 wall_ms=self.clock.wall_ms,
@@ -244,7 +244,7 @@ class World:
             self.host(index)
         hosted = self.hosted[index]
         self.leaders[index] = Leader(ME, hosted.replica.epoch)
-        self.groups.lead(index, cast(Hosted, hosted))
+        self.groups.lead(index, cast(HostedPartition, hosted))
         return hosted.replica
 
     def depose(self, index: int = 0) -> None:

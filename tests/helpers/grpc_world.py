@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 import uvloop
 
-from moldau.edge.grpc.server import GrpcLimits, GrpcListener, listener_for
+from moldau.edge.grpc.listener import GrpcLimits, GrpcListener, listener_for
 from moldau.model.topology import JoinReply, JoinRequest
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports

@@ -19,7 +19,7 @@ from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.connection import Connection, Reply
+from moldau.net.connection import Connection, DeferredReply
 from moldau.wire.framing import read_response_header
 from moldau.wire.registry import RESPONSES
 from moldau.wire.schema import Request, Response
@@ -100,13 +100,13 @@ class FakeConnection:
     def __init__(self) -> None:
         self.replies: list[bytes] = []
         self.closed_because: str | None = None
-        self._deferred: Reply | None = None
+        self._deferred: DeferredReply | None = None
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
         self.replies.append(b"".join(_bytes_of(chunk) for chunk in chunks))
 
-    def defer(self) -> Reply:
-        self._deferred = Reply(cast("Connection", self), 0)
+    def defer(self) -> DeferredReply:
+        self._deferred = DeferredReply(cast("Connection", self), 0)
         return self._deferred
 
     def reply_completed(self) -> None:

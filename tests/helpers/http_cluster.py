@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from moldau.edge.http.server import HttpLimits, HttpListener, listener_for
+from moldau.edge.http.listener import HttpLimits, HttpListener, listener_for
 from moldau.model.topology import (
     Endpoint,
     JoinReply,
@@ -161,7 +161,7 @@ def served(
         broker_id=1,
         image=SimpleNamespace(cluster_id="c"),
         cluster=world.cluster,
-        fetch=SimpleNamespace(answer_all=lambda: None),
+        fetch=SimpleNamespace(complete_all=lambda: None),
     )
     # The fake has no parts that count anything; /metrics is tested with a real broker.
     vitals: Any = SimpleNamespace()

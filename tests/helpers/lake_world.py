@@ -54,7 +54,7 @@ def batch_of(rows: Sequence[Row]) -> Any:
 
 def append(table: LakeTable, rows: Sequence[Row], *, query: str = "archive") -> None:
     """One commit of one small file per date."""
-    from moldau.spark.lake.files import write_files
+    from moldau.spark.lake.parquet_files import write_files
 
     table.ensure(archive_schema())
     last = table.last_batch(query)
@@ -65,7 +65,7 @@ def append(table: LakeTable, rows: Sequence[Row], *, query: str = "archive") -> 
 
 def rows_in(table: LakeTable) -> list[Row]:
     """All rows, in the order of topic, partition and offset."""
-    from moldau.spark.lake.files import read_table
+    from moldau.spark.lake.parquet_files import read_table
 
     found = []
     for batch in read_table(table):

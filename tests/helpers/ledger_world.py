@@ -7,15 +7,15 @@ from typing import Any, cast
 
 from group_world import ME, OTHER, HostedHere, OffsetsReplica, turns
 
-from moldau.control.topics import TopicService
-from moldau.coordination.directory import java_hash
-from moldau.data.partitions import Hosted, Partitions
-from moldau.groups.queue.answers import Answer, Refusal
-from moldau.groups.queue.commands import Ack, Command, Message, Poll, Read, TakeOver
+from moldau.control.topic_service import TopicService
+from moldau.coordination.coordinator_service import java_hash
+from moldau.data.partitions import HostedPartition, Partitions
+from moldau.groups.queue.commands import Ack, Command, LogMessage, LogSlice, Poll, TakeOver
 from moldau.groups.queue.config import QueueConfig
-from moldau.groups.queue.machine import QueueMachine
 from moldau.groups.queue.records import encode
+from moldau.groups.queue.results import CommandResult, Refusal
 from moldau.groups.queue.state import QueueId, QueueRecord
+from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.groups.queue.tokens import Token
 from moldau.log.memory import MemoryLog
 from moldau.metadata.apply import apply
@@ -39,7 +39,7 @@ from moldau.queues import ledgers as ledgers_module
 from moldau.queues.ledgers import LedgerRefusedError, Ledgers
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
-from moldau.testing.replicas import SetClock
+from moldau.testing.replicas import ManualClock
 
 PARTITIONS = 2
 MESSAGES = 1_000
@@ -75,9 +75,9 @@ class Links:
 
     async def _ask(self, theirs: Ledgers, method: int, payload: bytes) -> bytes:
         answerers: dict[int, Callable[[BrokerId, bytes], Awaitable[bytes]]] = {
-            ledgers_module.STORED_METHOD: theirs.answer_stored,
-            ledgers_module.WRITE_METHOD: theirs.answer_write,
-            ledgers_module.FORGET_METHOD: theirs.answer_forget,
+            ledgers_module.STORED_METHOD: theirs.handle_stored,
+            ledgers_module.WRITE_METHOD: theirs.handle_write,
+            ledgers_module.FORGET_METHOD: theirs.handle_forget,
         }
         return await answerers[method](self._me, payload)
 
@@ -92,14 +92,14 @@ class OneBroker:
         self.offline: list[int] = []
         self.ledgers = Ledgers(
             loop=asyncio.get_running_loop(),
-            clock=SetClock(wall_ms=1_700_000_000_000),
+            clock=ManualClock(wall_ms=1_700_000_000_000),
             partitions=cast(Partitions, self),
             topics=cast(TopicService, self),
             state_partitions=PARTITIONS,
             broker=me,
             leader_of=lambda topic, index: world.leaders.get(index, NO_LEADER),
             fresh_image=self._fresh_image,
-            on_defect=world.defects.append,
+            on_internal_error=world.defects.append,
             caller=Links(world, me),
         )
 
@@ -204,7 +204,7 @@ class LedgerWorld:
             if index not in here.hosted or here.hosted[index].replica is not replica:
                 here.hosted[index] = HostedHere(replica)
             self.leaders[index] = Leader(broker, replica.epoch)
-            here.ledgers.lead(index, cast(Hosted, here.hosted[index]))
+            here.ledgers.lead(index, cast(HostedPartition, here.hosted[index]))
 
     def depose(self, index: int, broker: BrokerId = ME) -> None:
         """Nobody leads; what waits for a commit hears of it."""
@@ -254,7 +254,7 @@ class QueueLeader:
     def __init__(self, ledgers: Ledgers, queue: QueueId, epoch: int) -> None:
         self._ledgers = ledgers
         self.queue = queue
-        self.machine = QueueMachine(queue, QueueConfig(), Epoch(epoch))
+        self.machine = QueueStateMachine(queue, QueueConfig(), Epoch(epoch))
 
     async def load(self) -> None:
         self.machine.load(await self._ledgers.stored(self.queue))
@@ -270,7 +270,7 @@ class QueueLeader:
             )
         )
 
-    async def do(self, *commands: Command) -> list[Answer]:
+    async def do(self, *commands: Command) -> list[CommandResult]:
         decisions = self.machine.decide_all(commands)
         records = [each.record for each in decisions if each.record is not None]
         if records:
@@ -286,10 +286,10 @@ class QueueLeader:
             count_max=1,
             now=TimestampMs(1),
             visibility_ms=60_000,
-            read=Read(
+            read=LogSlice(
                 first=first,
                 end=Offset(first + messages),
-                messages=tuple(Message(Offset(offset)) for offset in offsets),
+                messages=tuple(LogMessage(Offset(offset)) for offset in offsets),
             ),
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from moldau.control.metadata_store import Gone, MetadataReplica, MetadataStore
+from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import CreateCluster, CreateTopic, RegisterBroker
@@ -12,8 +12,8 @@ from moldau.raft.membership import Members
 from moldau.server.clock import SystemClock
 from moldau.testing.replicas import (
     ME,
-    NotingListener,
-    SetClock,
+    ManualClock,
+    RecordingListener,
     make_driver,
     make_flusher,
     wait_ready,
@@ -39,11 +39,11 @@ class World:
         self.log = log
         self.flusher = make_flusher()
         self.driver = make_driver(self.flusher)
-        self.listener = NotingListener()
+        self.listener = RecordingListener()
         self.images: list[Image] = []
         self.following: Image = EMPTY_IMAGE
         """What the broker is made to be as, or was last."""
-        self.gone: list[Gone] = []
+        self.gone: list[RemovedReplica] = []
         self.gate = asyncio.Event()
         """Cleared: whoever makes the broker as the image says comes to no end."""
         self.gate.set()
@@ -67,14 +67,14 @@ class World:
             members=voters or Members((ME,)),
             driver=self.driver,
             flusher=self.flusher,
-            clock=SetClock(),
+            clock=ManualClock(),
             listener=self.listener,
         )
         self.store = MetadataStore(
             self.replica, SystemClock(), NoCaller(), self._follow, self._count_committed
         )
 
-    async def _follow(self, image: Image, gone: list[Gone]) -> None:
+    async def _follow(self, image: Image, gone: list[RemovedReplica]) -> None:
         self.following = image
         await self.gate.wait()
         if self.is_gate_for_one:

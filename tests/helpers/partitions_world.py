@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from moldau.data.partitions import Hosted, Partitions
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.metadata.apply import apply
@@ -134,9 +134,9 @@ class World:
 
     async def create(self, partitions: int = 3) -> None:
         self.submit(creation(partitions))
-        await self.partitions.wait_led()
+        await self.partitions.wait_until_led()
 
-    def hosted(self, index: int) -> Hosted:
+    def hosted(self, index: int) -> HostedPartition:
         hosted = self.partitions.get("t", index)
         assert hosted is not None
         return hosted

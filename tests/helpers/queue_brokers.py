@@ -22,7 +22,12 @@ import grpc
 from grpc import aio
 
 from moldau.client.queue.loop_thread import shared_loop
-from moldau.model.tickets import Ticket, TicketKind, decode_ticket, encode_ticket
+from moldau.model.delivery_tokens import (
+    DeliveryToken,
+    TokenKind,
+    decode_delivery_token,
+    encode_delivery_token,
+)
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
@@ -487,9 +492,9 @@ class FakeCluster:
                     message.CopyFrom(each.log[offset])
                     message.attempt = queue.attempts[offset]
                     message.lease_until_ms = int((time.time() + visibility) * 1000)
-                    message.token = encode_ticket(
-                        Ticket(
-                            TicketKind.QUEUE,
+                    message.token = encode_delivery_token(
+                        DeliveryToken(
+                            TokenKind.QUEUE,
                             self.ids[name],
                             each.number,
                             f"{offset}-{message.attempt}-{leader}".encode(),
@@ -502,7 +507,7 @@ class FakeCluster:
         return found
 
     def settle(self, group: Group, leader: int, request: Any, token: bytes, what: str) -> int:
-        ticket = decode_ticket(token)
+        ticket = decode_delivery_token(token)
         names = {held: name for name, held in self.ids.items()}
         if ticket is None or ticket.topic_id not in names:
             return pb.BAD_TOKEN

@@ -2,28 +2,28 @@
 
 import random
 
-from moldau.groups.queue.answers import Done, Judged, Polled, Refusal
 from moldau.groups.queue.commands import (
     Ack,
-    Bury,
     Evict,
     ExpireDue,
     Extend,
-    Message,
+    LogMessage,
+    LogSlice,
     Nack,
     Poll,
-    Read,
     Recall,
+    SettleDead,
     TakeOver,
     Trim,
 )
 from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
 from moldau.groups.queue.invariants import check_invariants
 from moldau.groups.queue.ledger import Ledger
-from moldau.groups.queue.machine import QueueMachine
 from moldau.groups.queue.records import decode, encode
-from moldau.groups.queue.shelves import DAY_MS, HOUR_MS, MINUTE_MS
+from moldau.groups.queue.results import Done, GrantedLeases, Refusal, SettleResult
 from moldau.groups.queue.state import Dead, Leased, QueueId, Waiting
+from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.groups.queue.tokens import Token, decode_token, encode_token
 
 QUEUE = QueueId("workers", bytes(range(16)), 3)
@@ -47,7 +47,7 @@ class World:
             open_max=leases_max + rng.choice([0, 2, 8]),
         )
         self.now = self.latest = 1_000
-        self.log: list[Message | None] = []
+        self.log: list[LogMessage | None] = []
         self.log_start = 0
         self.has_appointments = rng.random() < 0.5
         self.times: list[int] = []
@@ -61,7 +61,7 @@ class World:
         self.dead: set[int] = set()
         self.deliveries: dict[int, int] = {}
         self.held: dict[int, tuple[str, int]] = {}
-        self.past: QueueMachine | None = None
+        self.past: QueueStateMachine | None = None
         self.epoch = 0
         self.begin(new_epoch=True)
 
@@ -73,7 +73,7 @@ class World:
             self.past = getattr(self, "machine", None)
             self.epoch += self.rng.choice([1, 1, 3])
         self.ledger = self.loaded()
-        self.machine = QueueMachine(QUEUE, self.config, self.epoch)
+        self.machine = QueueStateMachine(QUEUE, self.config, self.epoch)
         self.machine.load(self.ledger.stored(QUEUE))
         decision = self.machine.decide(
             TakeOver(epoch=self.epoch, now=self.now, start=0, end=len(self.log))
@@ -136,11 +136,11 @@ class World:
     def enter(self, command, decision) -> None:
         self.dead |= set(decision.died)
         match command, decision.answer:
-            case Poll(), Polled(leases=leases):
+            case Poll(), GrantedLeases(leases=leases):
                 assert len(leases) <= command.count_max
                 for lease in leases:
                     self.delivered(lease, command)
-            case ((Ack() | Nack() | Extend()), Judged(refusals=refusals)):
+            case ((Ack() | Nack() | Extend()), SettleResult(refusals=refusals)):
                 for token, refusal in zip(command.tokens, refusals, strict=True):
                     if refusal is Refusal.NONE:
                         self.answered(command, token)
@@ -148,7 +148,7 @@ class World:
                 self.taken_back(command, decision.record, count)
             case Recall(), Done():
                 pass
-            case Bury(), Done():
+            case SettleDead(), Done():
                 self.buried |= command.offsets & self.dead
                 self.dead -= command.offsets
             case Trim(), Done():
@@ -206,7 +206,7 @@ class World:
         check_invariants(state, self.config)
         # Not at every step: it takes longer than all the rest.
         for ledger in (self.ledger, self.loaded()) if self.rng.random() < 0.3 else ():
-            other = QueueMachine(QUEUE, self.config, self.epoch)
+            other = QueueStateMachine(QUEUE, self.config, self.epoch)
             other.load(ledger.stored(QUEUE))
             assert other.state == state, "the log tells the same state"
         assert state.next <= len(self.log)
@@ -239,9 +239,9 @@ class World:
             if kind < 0.15:
                 self.log.append(None)
             elif kind < (0.9 if self.has_appointments else 0.35):
-                self.log.append(Message(offset, self.some_time()))
+                self.log.append(LogMessage(offset, self.some_time()))
             else:
-                self.log.append(Message(offset))
+                self.log.append(LogMessage(offset))
 
     def some_time(self) -> int:
         if not self.has_appointments:
@@ -254,12 +254,12 @@ class World:
         # Again and again at the same times, also when they are near, or past.
         return self.rng.choice(self.times[-3:]) + self.rng.randrange(2_000)
 
-    def read(self) -> Read:
+    def read(self) -> LogSlice:
         first = max(0, self.machine.state.next - self.rng.choice([0, 0, 0, 2]))
         first += self.rng.random() < 0.05
         end = min(len(self.log), first + self.rng.choice([0, 1, 4, 100]))
         found = [message for message in self.log[first:end] if message is not None]
-        return Read(first=first, end=max(end, first), messages=tuple(found))
+        return LogSlice(first=first, end=max(end, first), messages=tuple(found))
 
     def some_tokens(self) -> tuple[tuple[Token, ...], str]:
         if not self.tokens:
@@ -317,7 +317,7 @@ class World:
                 return Evict(member=rng.choice(MEMBERS), now=self.now)
             case "bury":
                 offsets = {o for o in sorted(self.dead) if rng.random() < 0.7}
-                return Bury(offsets=frozenset(offsets | {rng.randrange(len(self.log) + 1)}))
+                return SettleDead(offsets=frozenset(offsets | {rng.randrange(len(self.log) + 1)}))
             case _:
                 self.log_start = rng.randrange(self.log_start, len(self.log) + 1)
                 return Trim(start=self.log_start)
@@ -327,7 +327,7 @@ class World:
         found = [message for message in self.log[shelf.first : end] if message is not None]
         if self.rng.random() < 0.5:
             found = [message for message in found if shelf.covers(message.deliver_at)]
-        read = Read(first=shelf.first, end=end, messages=tuple(found))
+        read = LogSlice(first=shelf.first, end=end, messages=tuple(found))
         return Recall(shelf=shelf.key, now=self.now, read=read)
 
     def step(self) -> None:
@@ -375,10 +375,10 @@ class World:
             if shelf is not None and shelf.recall_at <= self.now:
                 self.do(self.recall(shelf, 100))
             self.do(ExpireDue(now=self.now))
-            self.do(Bury(offsets=frozenset(self.dead)))
+            self.do(SettleDead(offsets=frozenset(self.dead)))
             first = self.machine.state.next
             found = tuple(message for message in self.log[first:] if message is not None)
-            read = Read(first=first, end=len(self.log), messages=found)
+            read = LogSlice(first=first, end=len(self.log), messages=found)
             for polled in self.do(
                 Poll(member="ann", count_max=10, now=self.now, visibility_ms=500, read=read)
             ):

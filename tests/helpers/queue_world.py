@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from moldau.data.appending import AppendService
+from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.disk_space import DiskGuard
-from moldau.data.partitions import Hosted
+from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ProduceService
-from moldau.groups.queue.answers import Refusal
 from moldau.groups.queue.ledger import Ledger
 from moldau.groups.queue.records import encode
+from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId, QueueRecord
 from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
@@ -29,28 +29,28 @@ from moldau.metadata.topic_configs import TopicConfig
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId
-from moldau.queues.leases import LeaseHost
 from moldau.queues.ledgers import LedgerRefusedError
-from moldau.queues.limits import LeaseLimits
-from moldau.queues.settling import Acked, Settling
+from moldau.queues.limits import QueueLimits
+from moldau.queues.queue_host import QueueHost
+from moldau.queues.settlement import Acked, Settlement
 from moldau.queues.types import (
     DONE,
     Delivery,
+    ErrorReason,
     PartitionStats,
-    Polled,
+    PollResult,
     QueueRefusedError,
-    Verdict,
-    Why,
+    TokenResult,
 )
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
 from moldau.records.control import EndMarker
 from moldau.records.record import Headers, Record, build_batch, read_records
 from moldau.replica.replica import Replica
-from moldau.testing.replicas import SetClock, make_driver, make_flusher, open_replica, wait_ready
+from moldau.testing.replicas import ManualClock, make_driver, make_flusher, open_replica, wait_ready
 from moldau.testing.waiting import until
 
-LIMITS = LeaseLimits(
+LIMITS = QueueLimits(
     timer_seconds_max=0.005, pause_seconds_min=0.001, pause_seconds_max=0.01, sweep_seconds=0.01
 )
 START_MS = 1_000_000
@@ -125,8 +125,8 @@ class FakeLedger:
 class QueueWorld:
     """A broker's partitions and its lease host. Topic `t` is the one with messages."""
 
-    def __init__(self, partitions: int = 1, limits: LeaseLimits = LIMITS, **settings: Any) -> None:
-        self.clock = SetClock(START_MS)
+    def __init__(self, partitions: int = 1, limits: QueueLimits = LIMITS, **settings: Any) -> None:
+        self.clock = ManualClock(START_MS)
         self.flusher = make_flusher(self.clock, threads=0)
         self.driver = make_driver(self.flusher, clock=self.clock)
         self.ledger = FakeLedger()
@@ -152,9 +152,9 @@ class QueueWorld:
         await world.create("t", partitions)
         return world
 
-    def new_host(self) -> LeaseHost:
+    def new_host(self) -> QueueHost:
         produce = ProduceService(cast(Any, self), DiskGuard(), self.clock)
-        appends = AppendService(
+        appends = AppendForwarder(
             me=BrokerId(1),
             image=lambda: cast(Any, self),
             leader_of=self._leader_of,
@@ -169,7 +169,7 @@ class QueueWorld:
                 return SimpleNamespace(error=ErrorCode.NOT_ENOUGH_REPLICAS, message="too few")
             return await real_append(*arguments, **named)
 
-        return LeaseHost(
+        return QueueHost(
             loop=asyncio.get_running_loop(),
             clock=self.clock,
             partitions=cast(Any, self),
@@ -179,7 +179,7 @@ class QueueWorld:
             ledgers=self.ledger,
             topics=self,
             appends=cast(Any, SimpleNamespace(append=append)),
-            on_defect=self._give_up,
+            on_internal_error=self._give_up,
             limits=self.limits,
         )
 
@@ -246,7 +246,7 @@ class QueueWorld:
         config = TopicConfig.resolve(
             {"max.message.bytes": str(self.message_bytes_max), "cleanup.policy": policy}
         )
-        return Hosted(replica, config, internal=False)
+        return HostedPartition(replica, config, internal=False)
 
     def find(self, topic: str, partition: int) -> Any:
         hosted = self.get(topic, partition)
@@ -256,7 +256,7 @@ class QueueWorld:
 
     def lead(self, topic: str, partition: int) -> Any:
         hosted = self.find(topic, partition)
-        hosted.replica.check_leading()
+        hosted.replica.check_leadership()
         return hosted
 
     def take_offline(self, hosted: Any, error: Exception) -> None:
@@ -347,7 +347,7 @@ class QueueWorld:
         wait: float = 0.0,
         visibility_ms: int | None = None,
         partitions: Sequence[int] | None = None,
-    ) -> Polled:
+    ) -> PollResult:
         topic = self.topics["t"]
         indexes = range(len(topic.partitions)) if partitions is None else partitions
         return await self.host.poll(
@@ -371,8 +371,8 @@ def values_of(deliveries: Sequence[Delivery]) -> list[bytes]:
 
 
 async def settle(
-    world: QueueWorld, deliveries: Sequence[Delivery], what: Settling, member: str = "w"
-) -> list[Verdict]:
+    world: QueueWorld, deliveries: Sequence[Delivery], what: Settlement, member: str = "w"
+) -> list[TokenResult]:
     tokens = [delivery.token for delivery in deliveries]
     return await world.host.settle(world.group, member, tokens, what)
 
@@ -382,7 +382,7 @@ async def ack(world: QueueWorld, deliveries: Sequence[Delivery], member: str = "
     assert verdicts == [DONE] * len(deliveries)
 
 
-async def why_refused(world: QueueWorld, **named: object) -> Why:
+async def why_refused(world: QueueWorld, **named: object) -> ErrorReason:
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll(**named)  # type: ignore[arg-type]
     return caught.value.why

@@ -11,10 +11,10 @@ import uvloop
 from msgspec.structs import replace
 
 from moldau.log.disk import open_disk_log, read_slice
-from moldau.log.files import OsFiles
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
-from moldau.log.votes import VoteJournal
+from moldau.log.os_filesystem import OsFiles
+from moldau.log.vote_journal import VoteJournal
 from moldau.model.errors import MoldauError, RefusedError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (
@@ -32,12 +32,12 @@ from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
 from moldau.records.control import EndMarker
-from moldau.replica.driver import Driver
+from moldau.replica.driver import RaftDriver
 from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher, FlushHandle
-from moldau.replica.group import Group
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
+from moldau.replica.raft_group import RaftGroup
 from moldau.replica.transport import Transport
 from moldau.server.clock import SystemClock
 from moldau.testing.logs import headers_of, make_batch
@@ -91,38 +91,40 @@ class Owner:
         self.replaced: list[BrokerId] = []
         self.on_committed: Callable[[int], None] = lambda _: None
 
-    def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
+    def on_role(self, group: RaftGroup, role: Role, epoch: Epoch, leader: BrokerId) -> None:
         self.roles.append((role, epoch, leader))
 
-    def on_commit(self, group: Group, offset: Offset) -> None:
+    def on_commit(self, group: RaftGroup, offset: Offset) -> None:
         assert offset >= self.commit
         self.commit = offset
         self.commits += 1
         self.on_committed(offset)
 
-    def on_control(self, group: Group, kind: ControlKind, payload: bytes, index: RaftIndex) -> None:
+    def on_control(
+        self, group: RaftGroup, kind: ControlKind, payload: bytes, index: RaftIndex
+    ) -> None:
         assert index < min(group.core.commit, group.log.flushed_index)
         assert self.commit >= group.log.offset_of(index)
         self.controls.append((kind, payload, index))
 
     def on_stored(
-        self, group: Group, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
+        self, group: RaftGroup, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
     ) -> None:
         self.stored += headers
 
-    def on_truncated(self, group: Group, offset: Offset) -> None:
+    def on_truncated(self, group: RaftGroup, offset: Offset) -> None:
         self.truncated.append(offset)
 
-    def snapshot(self, group: Group, offset: Offset) -> bytes:
+    def snapshot(self, group: RaftGroup, offset: Offset) -> bytes:
         return b"state at %d" % offset
 
-    def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
+    def on_reset(self, group: RaftGroup, offset: Offset, payload: bytes) -> None:
         self.resets.append((offset, payload))
 
-    def on_voter_replaced(self, group: Group, voter: BrokerId) -> None:
+    def on_voter_replaced(self, group: RaftGroup, voter: BrokerId) -> None:
         self.replaced.append(voter)
 
-    def on_failed(self, group: Group, error: MoldauError) -> None:
+    def on_failed(self, group: RaftGroup, error: MoldauError) -> None:
         self.failures.append(error)
 
 
@@ -130,12 +132,12 @@ def key(number: int = 0) -> GroupKey:
     return GroupKey(TopicId(b"topic" + bytes(11)), PartitionIndex(number))
 
 
-def make_group(number: int) -> Group:
+def make_group(number: int) -> RaftGroup:
     """A group of brokers 1 and 2 that no driver runs."""
     log = MemoryLog()
     view = GroupLog(log, Members((BrokerId(1), BrokerId(2))))
     core = RaftCore(me=BrokerId(1), log=view, config=RaftConfig(), chance=random.Random(1), now=0)
-    return Group(
+    return RaftGroup(
         key=key(number),
         log=log,
         view=view,
@@ -194,7 +196,7 @@ class Broker:
         else:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.votes = VoteJournal.open(OsFiles(self.directory), "votes")
-        self.driver = Driver(
+        self.driver = RaftDriver(
             loop=loop,
             clock=clock,
             rng=rng,
@@ -209,11 +211,11 @@ class Broker:
         for number, members in self.members.items():
             self.open(number, members)
 
-    def add(self, number: int, members: Members) -> Group:
+    def add(self, number: int, members: Members) -> RaftGroup:
         self.members[number] = members
         return self.open(number, members)
 
-    def open(self, number: int, members: Members) -> Group:
+    def open(self, number: int, members: Members) -> RaftGroup:
         self.open_log(number, members)
         self.owners[number] = Owner()
         return self.driver.add_group(key(number), self.logs[number], members, self.owners[number])
@@ -240,7 +242,7 @@ class Broker:
             assert isinstance(self.votes, VoteJournal)
             self.votes.close()
 
-    def group(self, number: int = 0) -> Group:
+    def group(self, number: int = 0) -> RaftGroup:
         group = self.driver.groups.get(key(number).name)
         assert group is not None
         return group
@@ -374,7 +376,7 @@ class Cluster:
                 await asyncio.sleep(0.01)
                 continue
 
-            def is_deposed(group: Group = group, epoch: int = epoch) -> bool:
+            def is_deposed(group: RaftGroup = group, epoch: int = epoch) -> bool:
                 return group.epoch != epoch or not group.is_leader
 
             await until(

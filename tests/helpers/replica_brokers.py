@@ -8,9 +8,9 @@ from raft_brokers import Broker, Cluster, key
 from moldau.control.metadata_store import (
     FRESH_METHOD,
     SUBMIT_METHOD,
-    Gone,
     MetadataReplica,
     MetadataStore,
+    RemovedReplica,
 )
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, MoldauError
@@ -18,10 +18,10 @@ from moldau.model.ids import BrokerId, Offset, PartitionIndex, TimestampMs, Topi
 from moldau.raft.membership import Members
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
-from moldau.replica.group import Group
+from moldau.replica.raft_group import RaftGroup
 from moldau.replica.replica import Proposal, Replica
 from moldau.server.clock import SystemClock
-from moldau.testing.replicas import NotingListener
+from moldau.testing.replicas import RecordingListener
 from moldau.testing.waiting import until, wait_seconds_max
 
 
@@ -29,16 +29,16 @@ class ReplicaBroker(Broker):
     """Opens a Replica for every group."""
 
     replicas: dict[int, Replica]
-    listeners: dict[int, NotingListener]
+    listeners: dict[int, RecordingListener]
 
     def start(self) -> None:
         self.replicas = {}
         self.listeners = {}
         super().start()
 
-    def open(self, number: int, members: Members) -> Group:
+    def open(self, number: int, members: Members) -> RaftGroup:
         self.open_log(number, members)
-        listener = self.listeners[number] = NotingListener()
+        listener = self.listeners[number] = RecordingListener()
         replica = self.replicas[number] = Replica(
             partition=TopicPartition("t", PartitionIndex(number)),
             topic_id=key(number).topic_id,
@@ -112,9 +112,9 @@ class MetadataBroker(Broker):
     replica: MetadataReplica
     store: MetadataStore
     images: list[Image]
-    gone: list[Gone]
+    gone: list[RemovedReplica]
 
-    def open(self, number: int, members: Members) -> Group:
+    def open(self, number: int, members: Members) -> RaftGroup:
         self.open_log(number, members)
         self.images, self.gone = [], []
         self.replica = MetadataReplica(
@@ -132,14 +132,14 @@ class MetadataBroker(Broker):
             SystemClock(),
             self.transport,
             self._note,
-            on_committed=self.driver.beat_now,
+            on_committed=self.driver.send_heartbeats_now,
         )
         self.transport.rpc.serve(SUBMIT_METHOD, self.store.answer)
         self.transport.rpc.serve(FRESH_METHOD, self.store.answer_fresh)
         self.store.start()
         return self.replica.group
 
-    async def _note(self, image: Image, gone: list[Gone]) -> None:
+    async def _note(self, image: Image, gone: list[RemovedReplica]) -> None:
         self.images.append(image)
         self.gone += gone
 

@@ -10,9 +10,9 @@ from moldau.model.flush import FlushPolicy
 from moldau.model.ids import FIRST_LOG, LogId
 from moldau.replica.replica import Replica
 from moldau.testing.replicas import (
+    ManualClock,
     MemoryVotes,
-    NotingListener,
-    SetClock,
+    RecordingListener,
     lead_replica,
     make_driver,
     make_flusher,
@@ -64,11 +64,11 @@ class World:
 
     def __init__(self, flush: FlushPolicy) -> None:
         self.failures: list[StorageError] = []
-        self.clock = SetClock(wall_ms=1_700_000_000_000)
+        self.clock = ManualClock(wall_ms=1_700_000_000_000)
         self.flusher = make_flusher(self.clock, self.failures.append, threads=2)
         self.log = HeldLog(LogConfig(flush=flush))
         self.votes = MemoryVotes()
-        self.listener = NotingListener()
+        self.listener = RecordingListener()
         self.driver = make_driver(self.flusher, clock=self.clock, votes=self.votes)
 
     @classmethod

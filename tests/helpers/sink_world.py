@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
-from moldau.spark.sink.broker_port import BrokerPort
 from moldau.spark.sink.decisions import Entry, Ledger, encode_entry
-from moldau.spark.sink.protocol import Begin, Task, TaskDone, Transaction
+from moldau.spark.sink.protocol import Begin, TaskAttempt, TaskResult, Transaction
+from moldau.spark.sink.sink_client import SinkClient
 
 QUERY = "q"
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Brokers:
         return found.epoch == transaction.epoch and found.state == "open"
 
 
-class ModelPort(BrokerPort):
+class ModelPort(SinkClient):
     """A process's way to the brokers; `step` is where it may stop, or die."""
 
     def __init__(self, brokers: Brokers, call: "Call") -> None:
@@ -399,7 +399,7 @@ class World:
     def _driver(self, process: Process, run: str) -> None:
         port = ModelPort(self.brokers, Call(self, process))
         while (batch := self.done_batches) < self.batches:
-            done: dict[int, TaskDone] = {}
+            done: dict[int, TaskResult] = {}
             writer = run
             if self.is_versioned and self.is_alone:
                 writer = f"{run}/{next(self.writers)}"
@@ -424,13 +424,13 @@ class World:
                 return
             self.done_batches = batch + 1
 
-    def _abort(self, port: ModelPort, done: list[TaskDone], batch: int) -> None:
+    def _abort(self, port: ModelPort, done: list[TaskResult], batch: int) -> None:
         if self.is_versioned:
             protocol.abort_version(port, done)
         else:
             protocol.abort_batch(port, done, batch)
 
-    def _tasks(self, driver: Process, run: str, batch: int, done: dict[int, TaskDone]) -> None:
+    def _tasks(self, driver: Process, run: str, batch: int, done: dict[int, TaskResult]) -> None:
         """Raises ClientError when a part failed four times."""
         failed: dict[int, int] = dict.fromkeys(range(self.parts), 0)
         running: dict[int, list[Process]] = {part: [] for part in range(self.parts)}
@@ -455,8 +455,8 @@ class World:
                 running[part] = alive
             driver.pause()
 
-    def _attempt(self, run: str, batch: int, part: int, done: dict[int, TaskDone]) -> Process:
-        task = Task(
+    def _attempt(self, run: str, batch: int, part: int, done: dict[int, TaskResult]) -> Process:
+        task = TaskAttempt(
             query=QUERY,
             run=run,
             batch=batch,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from moldau.log.files import OsFile, OsFiles
+from moldau.log.os_filesystem import OsFile, OsFiles
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings
+from moldau.spark.pipelines.spec import Outcome, PipelineContext, PipelineSettings, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings(Settings):
+class StreamSettings(PipelineSettings):
     kind: ClassVar[str] = "stream"
 
     topics: tuple[str, ...]
@@ -24,7 +24,7 @@ def plan(settings: StreamSettings) -> Plan:
     return Plan(reads=settings.topics, writes=(), steps=())
 
 
-def run(settings: StreamSettings, context: Context) -> Outcome:
+def run(settings: StreamSettings, context: PipelineContext) -> Outcome:
     stream = (
         context.spark.readStream.format("moldau")
         .option("kafka.bootstrap.servers", settings.bootstrap)

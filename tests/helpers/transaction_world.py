@@ -8,10 +8,10 @@ from typing import Any, cast
 from group_world import ME, OTHER, HostedHere, OffsetsReplica
 from group_world import World as GroupWorld
 
-from moldau.control.topics import TopicService
+from moldau.control.topic_service import TopicService
 from moldau.coordination.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
-from moldau.coordination.transactions import ADMIT_METHOD, TransactionService
-from moldau.data.partitions import Hosted, Partitions
+from moldau.coordination.transaction_service import ADMIT_METHOD, TransactionService
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
@@ -19,7 +19,7 @@ from moldau.model.ids import BrokerId, Epoch, PartitionIndex, ProducerId, TopicP
 from moldau.records.control import EndMarker
 from moldau.replica.producers import ProducerTable
 from moldau.transactions.config import TransactionConfig
-from moldau.transactions.coordinator import Coordinator
+from moldau.transactions.coordinator import TransactionCoordinator
 
 __all__ = ["ME", "OTHER", "DataReplica", "TransactionWorld", "tp"]
 
@@ -103,7 +103,7 @@ class TransactionWorld:
         self.service = TransactionService(
             loop=loop,
             clock=self.clock,
-            new_coordinator=lambda epoch, token: Coordinator(
+            new_coordinator=lambda epoch, token: TransactionCoordinator(
                 TransactionConfig(**{"complete_wait_ms": 0, **config}),
                 epoch,
                 self.clock.wall_ms,
@@ -115,7 +115,7 @@ class TransactionWorld:
             state_partitions=STATE_PARTITIONS,
             broker=ME,
             leader_of=self.leader_of,
-            on_defect=self.defects.append,
+            on_internal_error=self.defects.append,
             take_producer_id=self._take_producer_id,
             markers=self.sender,
             caller=self,
@@ -193,7 +193,7 @@ class TransactionWorld:
         """This broker leads that partition of the state, and says so."""
         if index not in self.stored:
             self.host(index)
-        self.service.lead(index, cast(Hosted, self.stored[index]))
+        self.service.lead(index, cast(HostedPartition, self.stored[index]))
         return self.stored[index].replica
 
     async def settle(self, turns: int = 30) -> None:

@@ -12,22 +12,22 @@ from moldau.log.clean import CleanRequest
 from moldau.log.clean_worker import (
     FRAME_BYTES_MAX,
     HEAD_BYTES,
-    Answer,
     Asked,
-    CleanAsked,
+    CleanCommand,
     CleanDone,
-    RemovalAsked,
     RemovalDone,
+    RemoveFilesCommand,
+    WorkerReply,
     WorkFailed,
+    decode_reply,
     frame,
     frame_bytes,
-    read_answer,
-    work,
+    run_command,
 )
 from moldau.log.disk import DiskLog, open_disk_log
-from moldau.log.files import OsFiles
+from moldau.log.disk_cleaning import DiskClean
 from moldau.log.interface import LogConfig
-from moldau.log.swapping import DiskClean
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
@@ -48,7 +48,9 @@ def filled(log: DiskLog) -> DiskClean:
         log.append(data, headers_of(data))
     flush(log)
     task = log.begin_clean(
-        CleanRequest(now=TimestampMs(1000), end_offset=log.end_offset, held_offset=log.end_offset)
+        CleanRequest(
+            now=TimestampMs(1000), end_offset=log.end_offset, replicated_offset=log.end_offset
+        )
     )
     assert task is not None
     return task
@@ -69,12 +71,12 @@ def process(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
         started.kill()
 
 
-def ask(process: "subprocess.Popen[bytes]", message: Asked) -> Answer:
+def ask(process: "subprocess.Popen[bytes]", message: Asked) -> WorkerReply:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(frame(message))
     process.stdin.flush()
-    return read_answer(process.stdout.read(frame_bytes(process.stdout.read(HEAD_BYTES))))
+    return decode_reply(process.stdout.read(frame_bytes(process.stdout.read(HEAD_BYTES))))
 
 
 def test_a_log_is_cleaned_by_another_process(
@@ -82,7 +84,7 @@ def test_a_log_is_cleaned_by_another_process(
 ) -> None:
     log = open_disk_log(OsFiles(tmp_path), "log", CONFIG)
     task = filled(log)
-    answer = ask(process, CleanAsked(task.job))
+    answer = ask(process, CleanCommand(task.job))
     assert isinstance(answer, CleanDone)
     assert count(log) == 40
     assert log.end_clean(task, answer.result)
@@ -90,16 +92,16 @@ def test_a_log_is_cleaned_by_another_process(
     assert answer.result.counts.records_dropped == 40 - count(log)
     stale = log.take_stale_files()
     assert stale
-    assert ask(process, RemovalAsked(stale)) == RemovalDone()
+    assert ask(process, RemoveFilesCommand(stale)) == RemovalDone()
     assert not any((tmp_path / path).exists() for path in stale)
     # Twice does no harm.
-    assert ask(process, RemovalAsked(stale)) == RemovalDone()
+    assert ask(process, RemoveFilesCommand(stale)) == RemovalDone()
 
 
 def test_the_process_has_a_low_priority_and_ends_with_its_input(
     tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    assert ask(process, RemovalAsked([])) == RemovalDone()
+    assert ask(process, RemoveFilesCommand([])) == RemovalDone()
     assert os.getpriority(os.PRIO_PROCESS, process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
     assert process.stdin is not None
     process.stdin.close()
@@ -112,7 +114,7 @@ def test_a_damaged_log_is_reported_and_left_as_it_is() -> None:
     task = filled(log)
     names = disk.listdir("log")
     disk.flip_bit(log._segments[2].path, 5000, 3)
-    answer = work(disk, CleanAsked(task.job))
+    answer = run_command(disk, CleanCommand(task.job))
     assert isinstance(answer, WorkFailed)
     assert answer.is_corrupt
     assert log._segments[2].path in answer.reason
@@ -126,7 +128,7 @@ def test_a_full_disk_is_reported_and_nothing_is_left_behind(room: int) -> None:
     task = filled(log)
     names = disk.listdir("log")
     disk.capacity_bytes = disk.capacity_bytes - disk.free_bytes() + room
-    answer = work(disk, CleanAsked(task.job))
+    answer = run_command(disk, CleanCommand(task.job))
     assert isinstance(answer, WorkFailed)
     assert answer.is_full
     assert disk.listdir("log") == names
@@ -138,7 +140,7 @@ def test_a_deleted_log_is_reported(tmp_path: Path) -> None:
     log = open_disk_log(files, "log", CONFIG)
     task = filled(log)
     files.remove_tree("log")
-    answer = work(files, CleanAsked(task.job))
+    answer = run_command(files, CleanCommand(task.job))
     assert isinstance(answer, WorkFailed)
     assert not answer.is_full
 

@@ -18,7 +18,7 @@ from moldau.log import clean_write
 from moldau.log.clean import CleanRequest, CleanResult, CleanTask
 from moldau.log.clean_run import remove_files
 from moldau.log.clean_write import CleanWriter
-from moldau.log.cleaned import CleanedFile
+from moldau.log.cleaned_file import CleanedFile
 from moldau.log.disk import DiskLog, open_disk_log
 from moldau.log.interface import ControlKind, LogConfig
 from moldau.log.sealed import seal
@@ -77,7 +77,9 @@ def contents(log: DiskLog) -> list[Record]:
 def begin(log: DiskLog, now: int) -> CleanTask | None:
     return log.begin_clean(
         CleanRequest(
-            now=TimestampMs(now), end_offset=log.flushed_offset, held_offset=log.flushed_offset
+            now=TimestampMs(now),
+            end_offset=log.flushed_offset,
+            replicated_offset=log.flushed_offset,
         )
     )
 

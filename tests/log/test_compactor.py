@@ -24,7 +24,7 @@ from moldau.log.clean import (
     CleanJob,
     CleanRequest,
     CleanResult,
-    SegmentFact,
+    SegmentInfo,
 )
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.model.ids import (
@@ -293,9 +293,9 @@ def test_tombstones_grow_old_however_often_a_log_is_cleaned() -> None:
     state = Cleaned()
     for number in range(3 * 24 * 60):
         now, end = TimestampMs(number * minute), Offset(number)
-        request = CleanRequest(now=now, end_offset=end, held_offset=end)
+        request = CleanRequest(now=now, end_offset=end, replicated_offset=end)
         job = JOB._replace(horizon=state.horizon(request, retention), round=number)
-        segment = SegmentFact(Offset(0), number, 0, end, now, now)
+        segment = SegmentInfo(Offset(0), number, 0, end, now, now)
         result = CleanResult([segment], end, 1, CleanCounts())
         state = state.advanced(job, result, now)
     assert len(state.horizons) <= HORIZONS_MAX

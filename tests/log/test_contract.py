@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogStart, PartitionLog
 from moldau.log.memory import MemoryLog
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes

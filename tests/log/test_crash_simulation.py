@@ -15,8 +15,10 @@ import pytest
 from effort import seeds
 
 from moldau.log import recovery
+from moldau.log.control_journal import ControlJournal
 from moldau.log.disk import DiskLog, open_disk_log
 from moldau.log.flush import DataFlush, DiskFlush
+from moldau.log.flush_mark import FLAG_CLEAN, FlushMark
 from moldau.log.head import Head, save_head
 from moldau.log.interface import (
     ControlEntry,
@@ -25,8 +27,6 @@ from moldau.log.interface import (
     FlushTask,
     LogConfig,
 )
-from moldau.log.journal import ControlJournal
-from moldau.log.mark import FLAG_CLEAN, FlushMark
 from moldau.log.segment import Segment
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
@@ -488,12 +488,14 @@ def recover_without_flushing(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_control_entries_beyond_the_data(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("moldau.log.recovery.Controls.below", lambda controls, offset: controls.count)
+    patch.setattr(
+        "moldau.log.recovery.ControlEntries.below", lambda controls, offset: controls.count
+    )
 
 
 def keep_snapshots_beyond_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("moldau.log.recovery.drop_snapshots", lambda *arguments: None)
-    patch.setattr("moldau.log.cutting.drop_snapshots", lambda *arguments: None)
+    patch.setattr("moldau.log.truncation.drop_snapshots", lambda *arguments: None)
 
 
 def remove_segments_before_the_start_is_durable(patch: pytest.MonkeyPatch) -> None:
@@ -504,7 +506,7 @@ def remove_segments_before_the_start_is_durable(patch: pytest.MonkeyPatch) -> No
         real(files, directory, head)
 
     real = save_head
-    patch.setattr("moldau.log.cutting.save_head", save)
+    patch.setattr("moldau.log.truncation.save_head", save)
 
 
 def keep_the_clean_mark_while_writing(patch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from moldau.log.datadir import (
     Identity,
     delete_partition,
     list_partitions,
+    move_to_strays,
     partition_path,
     purge_deleted,
     read_identity,
-    set_aside,
     write_identity,
 )
-from moldau.log.files import OsFiles
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.testing.simdisk import SimDisk
@@ -63,7 +63,7 @@ IDENTITIES = [
         directory_id="d",
         metadata_voters=(BrokerId(0), BrokerId(3)),
     ),
-    Identity(broker_id=BrokerId(1), cluster_id="c", directory_id="d", is_founding=True),
+    Identity(broker_id=BrokerId(1), cluster_id="c", directory_id="d", is_bootstrapping=True),
 ]
 
 
@@ -84,16 +84,16 @@ def test_an_identity_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_only_who_was_alone_at_first_has_founded_a_cluster() -> None:
-    assert not any(identity.is_founder for identity in IDENTITIES)
+    assert not any(identity.is_bootstrap_broker for identity in IDENTITIES)
     founder = Identity(
         broker_id=BrokerId(4), cluster_id="c", directory_id="d", metadata_voters=(BrokerId(4),)
     )
-    assert founder.is_founder
+    assert founder.is_bootstrap_broker
     # The only voter is another one.
     joined = Identity(
         broker_id=BrokerId(5), cluster_id="c", directory_id="d", metadata_voters=(BrokerId(4),)
     )
-    assert not joined.is_founder
+    assert not joined.is_bootstrap_broker
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"broker_id": "x"}'])
@@ -184,7 +184,7 @@ def test_no_stray_takes_the_place_of_an_earlier_one() -> None:
         path = partition_path("t", TOPIC_ID, ZERO)
         disk.makedirs(path)
         disk.replace(f"{path}/note", b"%d" % number)
-        set_aside(disk, "t", TOPIC_ID, ZERO)
+        move_to_strays(disk, "t", TOPIC_ID, ZERO)
     found = [disk.read(f"strays/{name}/note") for name in disk.listdir("strays")]
     assert found == [b"0", b"1", b"2"]
     assert disk.listdir("topics") == []

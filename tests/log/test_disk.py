@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from moldau.log.disk import CLOSED_LOADED_MAX, DiskLog, open_disk_log, read_slice
-from moldau.log.files import OsFiles
-from moldau.log.flush import Fill
+from moldau.log.flush import ZeroFill
+from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig
-from moldau.log.mark import HEADER_BYTES
+from moldau.log.os_filesystem import OsFiles
 from moldau.log.writing import FILL_BYTES_MAX, FILL_FIRST_BYTES
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
@@ -116,12 +116,12 @@ def test_large_flushes_write_no_zeros_of_their_own() -> None:
 
 def test_filling_stops_when_it_is_cancelled_and_when_the_disk_is_full() -> None:
     disk = SimDisk(capacity_bytes=1000)
-    fill = Fill(disk.open("file", create=True), 0, 5000)
+    fill = ZeroFill(disk.open("file", create=True), 0, 5000)
     fill.run()
     assert not fill.is_done
     assert disk.read("file") == bytes(1000)
     disk = SimDisk()
-    fill = Fill(disk.open("file", create=True), 0, 5000)
+    fill = ZeroFill(disk.open("file", create=True), 0, 5000)
     fill.cancel()
     fill.run()
     assert disk.read("file") == b""
@@ -130,7 +130,7 @@ def test_filling_stops_when_it_is_cancelled_and_when_the_disk_is_full() -> None:
 def test_an_append_into_the_area_being_filled_is_not_overwritten() -> None:
     disk = SimDisk()
     log = open_disk_log(disk, "log", LogConfig())
-    fill: Fill | None = None
+    fill: ZeroFill | None = None
     batches = []
     while fill is None:
         batches.append(append(log, value=b"x" * 5000))

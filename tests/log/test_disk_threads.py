@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.flush import DiskFlush
 from moldau.log.interface import LogConfig
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import Offset
 from moldau.testing.logs import append, flush
 

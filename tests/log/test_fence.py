@@ -5,9 +5,9 @@ import random
 import pytest
 
 from moldau.log.disk import DiskLog, open_disk_log
-from moldau.log.fence import FENCE_PATH, leave_fence, mend, read_fence
+from moldau.log.fence import FENCE_PATH, read_fence, rewrite_unflushed, write_fence
 from moldau.log.interface import ControlKind, LogConfig
-from moldau.log.votes import VoteJournal
+from moldau.log.vote_journal import VoteJournal
 from moldau.model.errors import StorageError
 from moldau.model.ids import BrokerId, Epoch, Offset
 from moldau.testing.logs import append, flush
@@ -35,8 +35,8 @@ def fail_flush(log: DiskLog, disk: SimDisk) -> None:
 def restart(disk: SimDisk, *, is_mended: bool) -> DiskLog:
     """Start in the same directory, with what the page cache shows."""
     if is_mended:
-        leave_fence(disk, "flush failed")
-        mend(disk, ["log"], ["votes"])
+        write_fence(disk, "flush failed")
+        rewrite_unflushed(disk, ["log"], ["votes"])
     return open_log(disk)
 
 
@@ -48,7 +48,7 @@ def survivors(disk: SimDisk) -> list[bytes]:
 def test_a_disk_that_flushes_nothing_more_still_shows_the_fence_to_a_restart() -> None:
     disk = SimDisk()
     disk.fail_next_flush()
-    leave_fence(disk, "flush failed: EIO")
+    write_fence(disk, "flush failed: EIO")
     assert read_fence(disk) == "flush failed: EIO"
 
 
@@ -93,8 +93,8 @@ def test_votes_are_written_anew_too() -> None:
     disk.fail_next_flush("votes")
     with pytest.raises(StorageError, match="Input/output"):
         votes.record({"g": (Epoch(4), BrokerId(2))})
-    leave_fence(disk, "flush failed")
-    mend(disk, [], ["votes"])
+    write_fence(disk, "flush failed")
+    rewrite_unflushed(disk, [], ["votes"])
     found = VoteJournal.open(disk.crash(random.Random(1)), "votes")
     assert found.get("g") == (4, 2)
 
@@ -107,10 +107,10 @@ def test_what_was_flushed_before_is_not_written_again() -> None:
     flush(log)
     append(log)
     fail_flush(log, disk)
-    leave_fence(disk, "flush failed")
+    write_fence(disk, "flush failed")
     written: list[str] = []
     disk.on_step = written.append
-    mend(disk, ["log"], [])
+    rewrite_unflushed(disk, ["log"], [])
     segments = {step.split()[1] for step in written if step.startswith("write log/0")}
     assert len(segments) == 1 < len([name for name in disk.listdir("log") if ".log" in name])
 
@@ -120,18 +120,18 @@ def test_the_fence_stays_until_all_is_written() -> None:
     log = open_log(disk)
     append(log)
     fail_flush(log, disk)
-    leave_fence(disk, "flush failed")
+    write_fence(disk, "flush failed")
     disk.fail_next_flush()
     with pytest.raises(OSError, match="Input/output"):
-        mend(disk, ["log"], [])
+        rewrite_unflushed(disk, ["log"], [])
     assert read_fence(disk) == "flush failed"
-    mend(disk, ["log"], [])
+    rewrite_unflushed(disk, ["log"], [])
     assert read_fence(disk) is None
     assert not disk.exists(FENCE_PATH)
 
 
 def test_what_is_not_there_needs_no_mending() -> None:
     disk = SimDisk()
-    leave_fence(disk, "flush failed")
-    mend(disk, ["metadata", "log"], ["votes"])
+    write_fence(disk, "flush failed")
+    rewrite_unflushed(disk, ["metadata", "log"], ["votes"])
     assert read_fence(disk) is None

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from moldau.log.disk import DiskLog, open_disk_log
-from moldau.log.files import OsFiles
+from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogStart
-from moldau.log.mark import HEADER_BYTES
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError, DiskFullError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes

@@ -30,21 +30,21 @@ from moldau.metadata.commands import (
     SpreadInternalTopics,
 )
 from moldau.metadata.decide import decide
+from moldau.metadata.due_commands import due_commands
 from moldau.metadata.image import EMPTY_IMAGE, BrokerState, Endpoint, Image, collision_key
 from moldau.metadata.records import (
     BrokerConfigsSet,
     BrokerRegistered,
     BrokerStateSet,
+    DesiredReplicasReached,
     FeatureLevelSet,
     MetadataRecord,
-    ReplicasReached,
     TopicCreated,
     TopicDeleted,
     decode_record,
     encode_record,
 )
 from moldau.metadata.snapshot import decode_image, encode_image
-from moldau.metadata.upkeep import due_commands
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 
@@ -363,7 +363,7 @@ def test_records_about_what_is_gone_or_older_change_nothing() -> None:
     image = apply(image, create_record("a", 1))
     topic_id = image.topics["a"].topic_id
     for partition in (-1, 1):
-        reached = ReplicasReached(
+        reached = DesiredReplicasReached(
             topic_id=topic_id, partition=PartitionIndex(partition), replicas=(one,), wish=1
         )
         assert apply(image, reached) is image

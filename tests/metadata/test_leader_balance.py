@@ -12,13 +12,13 @@ from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.leader_balance import (
     ElectionType,
-    Transfer,
+    LeaderTransfer,
     balance_leaders,
     elect_leader,
     elections_due,
     preferred_leader,
 )
-from moldau.metadata.leaders import Announcement, Leader, Leaders
+from moldau.metadata.leaders import Leader, LeaderAnnouncement, Leaders
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 
@@ -44,13 +44,13 @@ def cluster(*partitions: tuple[int, ...]) -> Image:
 
 def led(*brokers: int) -> Leaders:
     return Leaders().announced(
-        Announcement(ID, PartitionIndex(index), Leader(BrokerId(broker), Epoch(1)))
+        LeaderAnnouncement(ID, PartitionIndex(index), Leader(BrokerId(broker), Epoch(1)))
         for index, broker in enumerate(brokers)
     )
 
 
-def transfer(partition: int, giver: int, taker: int) -> Transfer:
-    return Transfer(ID, PartitionIndex(partition), BrokerId(giver), BrokerId(taker))
+def transfer(partition: int, giver: int, taker: int) -> LeaderTransfer:
+    return LeaderTransfer(ID, PartitionIndex(partition), BrokerId(giver), BrokerId(taker))
 
 
 def test_leadership_goes_back_to_the_preferred_leader() -> None:

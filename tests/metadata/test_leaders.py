@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from moldau.metadata.apply import apply
 from moldau.metadata.image import EMPTY_IMAGE
-from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Announcement, Leader, Leaders
+from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, LeaderAnnouncement, Leaders
 from moldau.metadata.records import TopicCreated
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
@@ -11,8 +11,10 @@ from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
 A, B = TopicId(b"a" * 16), TopicId(b"b" * 16)
 
 
-def said(topic_id: TopicId, partition: int, broker: int, epoch: int) -> Announcement:
-    return Announcement(topic_id, PartitionIndex(partition), Leader(BrokerId(broker), Epoch(epoch)))
+def said(topic_id: TopicId, partition: int, broker: int, epoch: int) -> LeaderAnnouncement:
+    return LeaderAnnouncement(
+        topic_id, PartitionIndex(partition), Leader(BrokerId(broker), Epoch(epoch))
+    )
 
 
 def of(leaders: Leaders, topic_id: TopicId, partition: int) -> tuple[int, int]:
@@ -79,7 +81,7 @@ def test_deleted_topics_are_forgotten() -> None:
     st.randoms(use_true_random=False),
 )
 def test_announcements_lead_to_one_table_in_any_order_and_grouping(
-    epochs: list[Announcement], named: list[bool], random: object
+    epochs: list[LeaderAnnouncement], named: list[bool], random: object
 ) -> None:
     announcements = [
         entry._replace(

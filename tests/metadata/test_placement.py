@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.metadata.image import Broker, BrokerState
-from moldau.metadata.placement import Loads, Replicas, Spread, place
+from moldau.metadata.placement import Loads, ReplicaPlacer, Replicas, place
 from moldau.model.ids import BrokerId, TopicId
 
 SEED = TopicId(b"x" * 16)
@@ -155,7 +155,7 @@ def test_topics_do_not_all_begin_at_one_broker() -> None:
 
 def test_a_replacement_takes_the_place_and_keeps_racks_apart() -> None:
     brokers = make_brokers(["a", "b", "a", "b"])
-    spread = Spread(brokers, topic_id=SEED, existing=[(BrokerId(1), BrokerId(2))])
+    spread = ReplicaPlacer(brokers, topic_id=SEED, existing=[(BrokerId(1), BrokerId(2))])
     assert spread.replace((BrokerId(1), BrokerId(2)), BrokerId(1), 2) == (3, 2)
     assert spread.replace((BrokerId(3), BrokerId(2)), BrokerId(2), 2) == (3, 4)
 
@@ -164,7 +164,7 @@ def test_replacements_of_one_broker_spread_over_the_others() -> None:
     brokers = make_brokers([None] * 5)
     placed = place(brokers, topic_id=SEED, count=20, replication_factor=2)
     remaining = [broker for broker in brokers if broker.id != 1]
-    spread = Spread(remaining, topic_id=SEED, existing=placed)
+    spread = ReplicaPlacer(remaining, topic_id=SEED, existing=placed)
     moved = tuple(
         spread.replace(replicas, BrokerId(1), 2) if BrokerId(1) in replicas else replicas
         for replicas in placed
@@ -178,7 +178,7 @@ def test_a_replacement_counts_what_stays_only_once() -> None:
     two, three, four = (BrokerId(number) for number in (2, 3, 4))
     one = BrokerId(1)
     existing = [(one, two), (one, three), (four,), (four,)]
-    spread = Spread(make_brokers([None] * 4)[1:], topic_id=SEED, existing=existing)
+    spread = ReplicaPlacer(make_brokers([None] * 4)[1:], topic_id=SEED, existing=existing)
     assert spread.replace((one, two), one, 2) == (three, two)
     assert spread.replace((one, three), one, 2) == (two, three)
 
@@ -187,7 +187,7 @@ def test_a_broker_that_leaves_is_not_made_a_preferred_leader() -> None:
     leaving = Broker(id=BrokerId(0), host="h", port=1, state=BrokerState.DRAINING)
     for number in range(8):
         seed = TopicId(bytes([number]) * 16)
-        spread = Spread([leaving, *make_brokers([None] * 2)], topic_id=seed)
+        spread = ReplicaPlacer([leaving, *make_brokers([None] * 2)], topic_id=seed)
         for _ in range(4):
             spread.place((leaving.id,), 2)
         assert all(replicas[0] != leaving.id for replicas in spread.placed)
@@ -196,7 +196,7 @@ def test_a_broker_that_leaves_is_not_made_a_preferred_leader() -> None:
 def test_the_choice_prefers_racks_not_used_by_those_that_stay() -> None:
     brokers = make_brokers(["a", "a", "b", "b", "c"])
     rack_of = {broker.id: broker.rack for broker in brokers}
-    spread = Spread(brokers, topic_id=SEED)
+    spread = ReplicaPlacer(brokers, topic_id=SEED)
     for kept in pairwise(broker.id for broker in brokers):
         spread.place(kept, 3)
         replicas = spread.placed[-1]

@@ -10,14 +10,14 @@ from moldau.metadata.records import (
     BrokerRegistered,
     BrokerStateSet,
     ClusterCreated,
+    DesiredReplicasReached,
+    DesiredReplicasSet,
     FeatureLevelSet,
     MetadataRecord,
     PartitionsCreated,
     ProducerIdsAllocated,
     QueueGroupDropped,
     QueueGroupSet,
-    ReplicasReached,
-    ReplicasWished,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
@@ -156,7 +156,7 @@ NEW: list[tuple[str, MetadataRecord]] = [
         "0187a474797065af7265706c696361732d776973686564a8746f7069635f6964c410696969696969"
         "69696969696969696969a9706172746974696f6e00a87265706c69636173920201a6746172676574"
         "9102a66f726967696e9101a47769736803",
-        ReplicasWished(
+        DesiredReplicasSet(
             topic_id=ID,
             partition=PartitionIndex(0),
             replicas=(BrokerId(2), BrokerId(1)),
@@ -168,7 +168,9 @@ NEW: list[tuple[str, MetadataRecord]] = [
     (
         "0185a474797065b07265706c696361732d72656163686564a8746f7069635f6964c4106969696969"
         "6969696969696969696969a9706172746974696f6e00a87265706c696361739102a47769736803",
-        ReplicasReached(topic_id=ID, partition=PartitionIndex(0), replicas=(BrokerId(2),), wish=3),
+        DesiredReplicasReached(
+            topic_id=ID, partition=PartitionIndex(0), replicas=(BrokerId(2),), wish=3
+        ),
     ),
     (
         "0183a474797065ab71756575652d67726f7570a567726f757083a46e616d65a171a6746f70696373"

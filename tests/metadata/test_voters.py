@@ -7,7 +7,7 @@ from moldau.metadata.apply import apply_all
 from moldau.metadata.commands import Command, CreateTopic, DrainBroker, RegisterBroker
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Broker, BrokerState, Image
-from moldau.metadata.voters import next_members, wished_members, wished_voters
+from moldau.metadata.voters import desired_members, desired_voters, next_members
 from moldau.model.ids import BrokerId, TopicId
 from moldau.raft.membership import Members, check_change
 
@@ -22,21 +22,21 @@ def make_brokers(*racks: str | None) -> list[Broker]:
 
 
 def test_one_two_three_or_five_vote() -> None:
-    counts = [len(wished_voters(make_brokers(*[None] * n), ())) for n in range(9)]
+    counts = [len(desired_voters(make_brokers(*[None] * n), ())) for n in range(9)]
     assert counts == [0, 1, 2, 3, 3, 5, 5, 5, 5]
 
 
 def test_those_who_vote_go_on_voting() -> None:
     brokers = make_brokers(*[None] * 7)
     sitting = [BrokerId(number) for number in (7, 5, 3)]
-    assert set(sitting) <= set(wished_voters(brokers, sitting))
-    assert wished_voters(brokers[3:], [BrokerId(7)]) == (4, 5, 7)
+    assert set(sitting) <= set(desired_voters(brokers, sitting))
+    assert desired_voters(brokers[3:], [BrokerId(7)]) == (4, 5, 7)
 
 
 def test_voters_come_from_different_racks() -> None:
     brokers = make_brokers("a", "a", "b", "c")
-    assert wished_voters(brokers, ()) == (1, 3, 4)
-    assert wished_voters(brokers, (TWO,)) == (2, 3, 4)
+    assert desired_voters(brokers, ()) == (1, 3, 4)
+    assert desired_voters(brokers, (TWO,)) == (2, 3, 4)
 
 
 def test_racks_that_come_later_get_their_voters() -> None:
@@ -45,7 +45,7 @@ def test_racks_that_come_later_get_their_voters() -> None:
     voters: tuple[BrokerId, ...] = ()
     for count in range(1, len(racks) + 1):
         brokers = make_brokers(*racks[:count])
-        before, voters = voters, wished_voters(brokers, voters)
+        before, voters = voters, desired_voters(brokers, voters)
         assert len(set(voters) - set(before)) <= 2, "one comes, and one goes at most"
     found = Counter(racks[voter - 1] for voter in voters)
     assert sorted(found.values()) == [1, 2, 2]
@@ -59,8 +59,8 @@ def test_voters_are_spread_over_racks_and_then_stay(
     racks: list[str | None], current: set[BrokerId]
 ) -> None:
     brokers = make_brokers(*racks)
-    voters = wished_voters(brokers, sorted(current))
-    assert wished_voters(brokers, voters) == voters
+    voters = desired_voters(brokers, sorted(current))
+    assert desired_voters(brokers, voters) == voters
     voting = Counter(racks[voter - 1] for voter in voters)
     for rack, count in Counter(racks).items():
         others = [voting[other] for other in set(racks) - {rack}]
@@ -72,9 +72,9 @@ def test_a_broker_that_leaves_does_not_vote_unless_it_is_alone() -> None:
         Broker(id=BrokerId(number), host="h", port=1, state=BrokerState.DRAINING)
         for number in (1, 2)
     ]
-    assert wished_voters(brokers, (ONE,)) == (1, 2)
+    assert desired_voters(brokers, (ONE,)) == (1, 2)
     brokers.append(Broker(id=THREE, host="h", port=1))
-    assert wished_voters(brokers, (ONE, TWO)) == (3,)
+    assert desired_voters(brokers, (ONE, TWO)) == (3,)
 
 
 broker_sets = st.sets(st.integers(1, 8).map(BrokerId), max_size=6)
@@ -146,9 +146,9 @@ def test_every_broker_belongs_to_the_metadata_group_until_it_is_drained() -> Non
         ),
         CreateTopic(name="a", topic_id=TopicId(b"t" * 16), assignments={0: (4,)}),
     )
-    members = wished_members(image, Members((ONE,)))
+    members = desired_members(image, Members((ONE,)))
     assert members == Members((ONE, TWO, THREE), (FOUR,))
     leaving = after(image, DrainBroker(broker_id=FOUR))
-    assert wished_members(leaving, members) == members
+    assert desired_members(leaving, members) == members
     leaving = after(image, DrainBroker(broker_id=ONE))
-    assert wished_members(leaving, members) == Members((TWO, THREE, FOUR))
+    assert desired_members(leaving, members) == Members((TWO, THREE, FOUR))

@@ -15,8 +15,8 @@ from sliced import opened
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import FileSlice
 from moldau.net.buffers import ByteBudget
-from moldau.net.connection import Connection, Reply
-from moldau.testing.replicas import SetClock
+from moldau.net.connection import Connection, DeferredReply
+from moldau.testing.replicas import ManualClock
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -65,7 +65,7 @@ async def test_many_frames_of_many_sizes_in_one_stream_keep_their_content() -> N
 
 
 async def test_replies_leave_in_the_order_of_requests() -> None:
-    deferred: list[Reply] = []
+    deferred: list[DeferredReply] = []
 
     def answer(connection: Connection, frame: bytes) -> None:
         if frame == b"slow":
@@ -164,7 +164,7 @@ async def test_reading_pauses_while_too_many_requests_are_unanswered(
 ) -> None:
     # No turn is over because the machine stood still.
     monkeypatch.setattr("moldau.net.connection._TURN_SECONDS_MAX", wait_seconds_max())
-    deferred: list[Reply] = []
+    deferred: list[DeferredReply] = []
 
     def answer(connection: Connection, frame: bytes) -> None:
         deferred.append(connection.defer())
@@ -238,7 +238,7 @@ async def test_a_client_that_asks_without_end_leaves_turns_to_others() -> None:
 
 
 async def test_replies_that_wait_for_an_earlier_one_count_as_in_flight() -> None:
-    first: list[Reply] = []
+    first: list[DeferredReply] = []
     budget = ByteBudget(1 << 24)
 
     def answer(connection: Connection, frame: bytes) -> None:
@@ -310,9 +310,9 @@ async def test_a_client_that_waits_for_its_reply_is_not_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.01)
-    waiting: list[Reply] = []
+    waiting: list[DeferredReply] = []
     handler = Recorder(lambda connection, frame: waiting.append(connection.defer()))
-    clock = SetClock()
+    clock = ManualClock()
     async with listening(handler, idle_seconds_max=10, clock=clock) as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later"))
@@ -331,7 +331,7 @@ async def test_a_client_that_waits_for_its_reply_is_not_idle(
 
 
 async def test_the_budget_of_all_connections_pauses_reading_and_resumes() -> None:
-    deferred: list[Reply] = []
+    deferred: list[DeferredReply] = []
     budget = ByteBudget(10_000)
 
     def answer(connection: Connection, frame: bytes) -> None:
@@ -466,7 +466,7 @@ async def test_a_closed_connection_tells_its_unanswered_requests() -> None:
 
 
 async def test_draining_answers_what_is_in_flight_and_then_closes() -> None:
-    deferred: list[Reply] = []
+    deferred: list[DeferredReply] = []
 
     def answer(connection: Connection, frame: bytes) -> None:
         deferred.append(connection.defer())

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 from connections import Recorder, framed, listening, read_frame, settled
 
-from moldau.net.connection import NONE_OVERLAP, Connection, Reply
+from moldau.net.connection import NONE_OVERLAP, Connection, DeferredReply
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
 
 
 async def test_frames_wait_for_the_answers_before_them_unless_they_may_overlap() -> None:
-    waiting: list[Reply] = []
+    waiting: list[DeferredReply] = []
 
     def answer(connection: Connection, frame: bytes) -> None:
         connection.overlaps = 7 if frame.startswith(b"\0\7") else NONE_OVERLAP

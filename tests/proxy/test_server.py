@@ -135,7 +135,7 @@ def test_a_waiting_poll_is_answered_by_whichever_broker_has_something(
 def test_what_arrives_after_the_answer_is_not_lost(
     stub: Stub, brokers: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moldau.client.queue.polling.HOLD_SECONDS_MAX", wait_seconds_max())
+    monkeypatch.setattr("moldau.client.queue.poller.HOLD_SECONDS_MAX", wait_seconds_max())
     consumer = connect(stub)
     filling = once_polls_wait(brokers, lambda: fill(brokers, 2))
     (first,) = poll(stub, consumer, count=1, wait=60)
@@ -409,7 +409,7 @@ def test_a_proxy_whose_brokers_were_never_there_says_so_before_its_client_gives_
     brokers: FakeCluster, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More than its usual lead, for a machine that is busy just then.
-    monkeypatch.setattr("moldau.proxy.answers._ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("moldau.proxy.unary_handlers._ANSWER_SECONDS", 1.0)
     seconds = 5.0
     silent = f"{scheme}127.0.0.1:{free_ports(1)[0]}"
     proxy = Proxy("127.0.0.1:0", [silent], seconds_max=60.0)

@@ -7,7 +7,7 @@ from moldau.metadata.image import EMPTY_IMAGE, Endpoint, Image, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.ids import BrokerId, Epoch, TopicId
 from moldau.queues.assignments import Assignments
-from moldau.testing.replicas import SetClock
+from moldau.testing.replicas import ManualClock
 
 
 def image_of(*commands: Command) -> Image:
@@ -32,7 +32,7 @@ IMAGE = image_of(
 
 class World:
     def __init__(self) -> None:
-        self.clock = SetClock()
+        self.clock = ManualClock()
         self.leaders: dict[tuple[str, int], int] = {}
         self.assignments = Assignments(
             clock=self.clock, image=lambda: IMAGE, leader_of=self._leader_of

@@ -15,8 +15,8 @@ from moldau.model.queue_headers import (
     DEAD_OFFSET_HEADER,
     DEAD_PARTITION_HEADER,
 )
-from moldau.queues.settling import Acked, Extended, Nacked
-from moldau.queues.types import DONE, Delivery, QueueRefusedError, Why
+from moldau.queues.settlement import Acked, Extended, Nacked
+from moldau.queues.types import DONE, Delivery, ErrorReason, QueueRefusedError
 
 ATTEMPTS_MAX = 3
 MEMBERS = ("w1", "w2", "w3")
@@ -88,7 +88,7 @@ class Simulation:
         )
         if verdict == DONE:
             self.books.acked.add(value)
-        elif verdict.why is Why.UNAVAILABLE:
+        elif verdict.why is ErrorReason.UNAVAILABLE:
             self.books.perhaps_acked.add(value)
 
     # ---- what goes wrong

@@ -8,16 +8,16 @@ import pytest
 from group_world import ME, OTHER, turns
 from ledger_world import LedgerWorld, QueueLeader, encoded, written
 
-from moldau.coordination import directory as coordination_module
-from moldau.groups.queue.answers import Refusal
+from moldau.coordination import coordinator_service as coordination_module
 from moldau.groups.queue.records import SLOTS
+from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId
 from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId
-from moldau.queues import keeper as keeper_module
+from moldau.queues import ledger_host as keeper_module
 from moldau.queues import ledgers as ledgers_module
-from moldau.queues.ledgers import FORGET_METHOD, STORED_METHOD, WRITE_METHOD, LedgerAsked
+from moldau.queues.ledgers import FORGET_METHOD, STORED_METHOD, WRITE_METHOD, LedgerRequest
 
 
 async def led(world: LedgerWorld, queue: QueueId, epoch: int = 1) -> QueueLeader:
@@ -544,15 +544,15 @@ async def test_who_stands_in_line_for_a_peer_that_is_silent_turns_to_the_one_ele
     [
         b"",
         b"\xc1",
-        msgspec.msgpack.encode(LedgerAsked("g", bytes(16), 0, ((b"\0", b""),))),
-        msgspec.msgpack.encode(LedgerAsked("g", bytes(16), 0, ((b"\x7f\x7f", b"x"),))),
+        msgspec.msgpack.encode(LedgerRequest("g", bytes(16), 0, ((b"\0", b""),))),
+        msgspec.msgpack.encode(LedgerRequest("g", bytes(16), 0, ((b"\x7f\x7f", b"x"),))),
     ],
 )
 async def test_bytes_of_a_peer_that_are_no_records_do_not_reach_the_log(payload: bytes) -> None:
     world = LedgerWorld()
     world.lead()
     with pytest.raises(RefusedError) as refused:
-        await world.ledgers.answer_write(OTHER, payload)
+        await world.ledgers.handle_write(OTHER, payload)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert world.records(0) == world.records(1) == []
 
@@ -562,9 +562,9 @@ async def test_records_of_another_queue_than_the_one_that_is_named_are_refused()
     world.lead()
     leader = await led(world, world.queue("a", index=0))
     named = world.queue("b", index=0)
-    asked = LedgerAsked(
+    asked = LedgerRequest(
         named.group, named.topic_id, named.partition, tuple(encoded(leader.next_record()))
     )
     with pytest.raises(RefusedError) as refused:
-        await world.ledgers.answer_write(OTHER, msgspec.msgpack.encode(asked))
+        await world.ledgers.handle_write(OTHER, msgspec.msgpack.encode(asked))
     assert refused.value.code is ErrorCode.INVALID_REQUEST

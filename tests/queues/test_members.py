@@ -7,11 +7,11 @@ import pytest
 
 from moldau.model.ids import TopicId
 from moldau.queues import members as members_module
-from moldau.queues.group_calls import GroupCalls
-from moldau.queues.group_messages import GroupTold, MemberTold
+from moldau.queues.group_rpc_client import GroupRpcClient
+from moldau.queues.group_rpc_messages import GroupDescription, MemberDescription
 from moldau.queues.members import Members
-from moldau.queues.types import QueueRefusedError, Why
-from moldau.testing.replicas import SetClock
+from moldau.queues.types import ErrorReason, QueueRefusedError
+from moldau.testing.replicas import ManualClock
 from moldau.testing.waiting import until
 
 TOPIC = TopicId(b"t" * 16)
@@ -28,15 +28,15 @@ class Coordinator:
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def describe(self, group: str) -> GroupTold:
+    async def describe(self, group: str) -> GroupDescription:
         self.asked += 1
         names = dict(self.members)
         await self.answering.wait()
         if self.refusal is not None:
             raise self.refusal
-        return GroupTold(
+        return GroupDescription(
             members=[
-                MemberTold(
+                MemberDescription(
                     member=name,
                     topics=("t",),
                     is_queue=self.is_queue,
@@ -53,11 +53,11 @@ class Coordinator:
 class World:
     def __init__(self) -> None:
         self.coordinator = Coordinator()
-        self.clock = SetClock()
+        self.clock = ManualClock()
         self.gone: list[tuple[str, str]] = []
         self.members = Members(
             clock=self.clock,
-            calls=cast(GroupCalls, self.coordinator),
+            calls=cast(GroupRpcClient, self.coordinator),
             on_gone=lambda group, name: self.gone.append((group, name)),
         )
 
@@ -83,7 +83,7 @@ async def test_who_is_unknown_is_looked_for_at_once() -> None:
     assert (await world.members.member("g", "b")).name == "b"
     with pytest.raises(QueueRefusedError) as caught:
         await world.members.member("g", "c")
-    assert caught.value.why is Why.UNKNOWN_CONSUMER
+    assert caught.value.why is ErrorReason.UNKNOWN_CONSUMER
     assert world.coordinator.asked == 3
 
 
@@ -133,13 +133,13 @@ async def test_while_no_coordinator_answers_what_is_known_does_for_a_while() -> 
     world = World()
     world.coordinator.members = {"a": []}
     await world.members.member("g", "a")
-    world.coordinator.refusal = QueueRefusedError(Why.UNAVAILABLE)
+    world.coordinator.refusal = QueueRefusedError(ErrorReason.UNAVAILABLE)
     world.clock.steady += 5
     await world.members.member("g", "a")
     world.clock.steady += 6
     with pytest.raises(QueueRefusedError) as caught:
         await world.members.member("g", "a")
-    assert caught.value.why is Why.UNAVAILABLE
+    assert caught.value.why is ErrorReason.UNAVAILABLE
     world.coordinator.refusal = None
     await world.members.member("g", "a")
 

@@ -10,13 +10,13 @@ from queue_world import QueueWorld, values_of
 
 from moldau.data import stored_batches
 from moldau.data.fetch import FetchService
-from moldau.data.reading import ReadPage, read_page
+from moldau.data.record_reader import ReadPage, read_page
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, PartitionIndex, TopicId, TopicPartition
 from moldau.queues import ordered
-from moldau.queues.group_messages import Committed
+from moldau.queues.group_rpc_messages import OffsetCommitResult
 from moldau.queues.ordered import ANSWER_BYTES_MAX, OrderedGroups
-from moldau.queues.types import Delivery, QueueRefusedError, Verdict, Why
+from moldau.queues.types import Delivery, ErrorReason, QueueRefusedError, TokenResult
 from moldau.testing.waiting import until
 
 
@@ -50,11 +50,11 @@ class World:
 
     async def commit(
         self, group: str, member: str, offsets: Sequence[tuple[TopicPartition, int]]
-    ) -> list[Committed]:
+    ) -> list[OffsetCommitResult]:
         told = []
         for partition, offset in offsets:
             before = self.committed.get(partition, -1)
-            told.append(Committed(int(self.refusal), before))
+            told.append(OffsetCommitResult(int(self.refusal), before))
             if self.refusal is ErrorCode.NONE:
                 self.committed[partition] = max(before, offset)
         return told
@@ -78,16 +78,18 @@ class World:
             has=self.has,
         )
 
-    async def ack(self, *deliveries: Delivery, member: str = "m") -> list[Why | None]:
+    async def ack(self, *deliveries: Delivery, member: str = "m") -> list[ErrorReason | None]:
         tokens = [one.token for one in deliveries]
         return _whys(await self.groups.ack("g", member, tokens))
 
-    async def nack(self, *deliveries: Delivery, delay_ms: int | None = None) -> list[Why | None]:
+    async def nack(
+        self, *deliveries: Delivery, delay_ms: int | None = None
+    ) -> list[ErrorReason | None]:
         tokens = [one.token for one in deliveries]
         return _whys(await self.groups.nack("g", "m", tokens, delay_ms, self.has))
 
 
-def _whys(verdicts: list[Verdict]) -> list[Why | None]:
+def _whys(verdicts: list[TokenResult]) -> list[ErrorReason | None]:
     return [verdict.why for verdict in verdicts]
 
 
@@ -103,7 +105,7 @@ async def test_polls_repeat_and_acks_go_forward() -> None:
     assert await world.ack(first[1]) == [None]
     assert world.committed == {place(): 2}
     assert values_of(await world.poll()) == [b"c"]
-    assert await world.ack(*first) == [Why.SETTLED, Why.SETTLED, None]
+    assert await world.ack(*first) == [ErrorReason.SETTLED, ErrorReason.SETTLED, None]
     assert await world.poll() == []
     # The place was asked for once: from then on every ack comes by here.
     assert world.asked_for == 1
@@ -173,7 +175,7 @@ async def test_a_begin_that_cannot_be_stored_is_not_taken() -> None:
     world.refusal = ErrorCode.ILLEGAL_GENERATION
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll(at_end=True)
-    assert caught.value.why is Why.UNAVAILABLE
+    assert caught.value.why is ErrorReason.UNAVAILABLE
 
 
 async def test_a_partition_that_pauses_leaves_the_others_alone() -> None:
@@ -234,12 +236,12 @@ async def test_acks_and_nacks_of_who_does_not_have_the_partition_are_refused() -
     await world.broker.send(b"a")
     (found,) = await world.poll()
     world.refusal = ErrorCode.ILLEGAL_GENERATION
-    assert await world.ack(found) == [Why.NOT_ASSIGNED]
+    assert await world.ack(found) == [ErrorReason.NOT_ASSIGNED]
     assert len(await world.poll()) == 1
     world.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert await world.ack(found) == [Why.UNAVAILABLE]
+    assert await world.ack(found) == [ErrorReason.UNAVAILABLE]
     world.owned = set()
-    assert await world.nack(found) == [Why.NOT_ASSIGNED]
+    assert await world.nack(found) == [ErrorReason.NOT_ASSIGNED]
 
 
 async def test_a_nack_below_what_is_acked_is_settled() -> None:
@@ -247,7 +249,7 @@ async def test_a_nack_below_what_is_acked_is_settled() -> None:
     await world.broker.send(b"a", b"b")
     first = await world.poll()
     await world.ack(first[0])
-    assert await world.nack(first[0]) == [Why.SETTLED]
+    assert await world.nack(first[0]) == [ErrorReason.SETTLED]
     assert values_of(await world.poll()) == [b"b"]
 
 
@@ -258,8 +260,8 @@ async def test_who_does_not_lead_says_so() -> None:
     world.broker.replicas["t", 0].end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll()
-    assert caught.value.why is Why.NOT_LEADER
-    assert await world.ack(found) == [Why.NOT_LEADER]
+    assert caught.value.why is ErrorReason.NOT_LEADER
+    assert await world.ack(found) == [ErrorReason.NOT_LEADER]
     assert world.committed == {}
 
 
@@ -355,13 +357,13 @@ async def test_a_leader_that_may_be_none_any_more_asks_before_it_delivers(
         if not is_leading:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    monkeypatch.setattr(replica, "hears_majority", lambda: False)
-    monkeypatch.setattr(replica, "confirm_leading", confirm)
+    monkeypatch.setattr(replica, "has_recent_majority", lambda: False)
+    monkeypatch.setattr(replica, "confirm_leadership", confirm)
     assert values_of(await world.poll()) == [b"a"]
     is_leading = False
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll()
-    assert caught.value.why is Why.NOT_LEADER
+    assert caught.value.why is ErrorReason.NOT_LEADER
 
 
 @pytest.mark.parametrize("by_leader", [False, True])

@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from queue_world import LIMITS
 
 from moldau.data import stored_batches
-from moldau.groups.queue.commands import Message
+from moldau.groups.queue.commands import LogMessage
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import ONLY_GROUP_HEADER
-from moldau.queues.limits import LeaseLimits
+from moldau.queues.limits import QueueLimits
 from moldau.queues.reader import QueueReader, decode_entries, deliver_at
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
@@ -39,7 +39,7 @@ def append(replica: Replica, batch: bytes) -> None:
 
 
 async def make(
-    *batches: bytes, limits: LeaseLimits = LIMITS, directory: Path | None = None
+    *batches: bytes, limits: QueueLimits = LIMITS, directory: Path | None = None
 ) -> tuple[QueueReader, Replica]:
     config = LogConfig(flush=FlushPolicy.NEVER)
     log = MemoryLog(config) if directory is None else _disk_log(directory, config)
@@ -63,7 +63,7 @@ async def test_it_reads_on_from_where_it_was(on_disk: bool, codec: Codec, tmp_pa
     await reader.read_on(10)
     offered = reader.offer(10, 1 << 20, NOW, is_first=True)
     assert (offered.read.first, offered.read.end) == (1, 3)
-    assert offered.read.messages == (Message(Offset(1)), Message(Offset(2)))
+    assert offered.read.messages == (LogMessage(Offset(1)), LogMessage(Offset(2)))
     taken = reader.take(Offset(2))
     assert [(offset, entry.record.value) for offset, entry in taken.items()] == [(1, b"b")]
     assert reader.ahead_count == 1
@@ -80,7 +80,7 @@ async def test_an_offer_ends_before_what_is_too_much_and_holds_what_is_not_due()
     assert (none.ready_count, none.is_cut, none.read.end) == (0, True, 0)
     reader.take(Offset(5))
     delayed = reader.offer(5, 1 << 20, NOW, is_first=True)
-    assert (delayed.ready_count, delayed.read.messages) == (0, (Message(Offset(5), 2_000),))
+    assert (delayed.ready_count, delayed.read.messages) == (0, (LogMessage(Offset(5), 2_000),))
 
 
 async def test_what_is_kept_is_bounded_and_what_is_not_is_read_again() -> None:

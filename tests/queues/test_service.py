@@ -13,22 +13,28 @@ from moldau.metadata.commands import DropQueueGroup
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex
-from moldau.queues.group_messages import (
-    BeatAsked,
-    BeatKind,
-    BeatTold,
-    Committed,
-    GroupTold,
-    MemberTold,
+from moldau.queues.group_rpc_messages import (
+    GroupDescription,
+    HeartbeatKind,
+    MemberDescription,
+    MemberHeartbeatRequest,
+    MemberHeartbeatResponse,
+    OffsetCommitResult,
 )
 from moldau.queues.members import Members
 from moldau.queues.ordered import OrderedGroups
 from moldau.queues.service import QueueService
-from moldau.queues.types import Assigned, Assignment, PollAsked, QueueRefusedError, Why
+from moldau.queues.types import (
+    AssignedPartition,
+    Assignment,
+    ErrorReason,
+    PollOptions,
+    QueueRefusedError,
+)
 from moldau.testing.waiting import until
 
 ASSIGNMENT = Assignment(
-    epoch=7, partitions=(Assigned("t", PartitionIndex(0), BrokerId(1), "here:1"),)
+    epoch=7, partitions=(AssignedPartition("t", PartitionIndex(0), BrokerId(1), "here:1"),)
 )
 
 
@@ -40,7 +46,7 @@ class World:
         self.members: dict[str, bool] = {"w": True, "v": True, "m": False}
         """Whether they are of the queue."""
         self.owned = [0]
-        self.beats: list[BeatAsked] = []
+        self.beats: list[MemberHeartbeatRequest] = []
         self.told_gone: list[tuple[str, str]] = []
         self.submitted: list[Any] = []
         self.defects: list[BaseException] = []
@@ -69,7 +75,7 @@ class World:
                 fetch=FetchService(loop, cast(Any, broker)),
                 calls=cast(Any, self),
             ),
-            on_defect=self.defects.append,
+            on_internal_error=self.defects.append,
         )
         self.leader = Leader(BrokerId(1), Epoch(1))
         cast(Any, broker).queue_groups = broker.groups
@@ -93,10 +99,10 @@ class World:
 
     # ---- in place of the coordinator
 
-    def _told(self, name: str) -> MemberTold:
+    def _told(self, name: str) -> MemberDescription:
         topic_id = self.broker.topics["t"].topic_id
         is_queue = self.members[name]
-        return MemberTold(
+        return MemberDescription(
             member=name,
             topics=("t",),
             is_queue=is_queue,
@@ -104,31 +110,31 @@ class World:
             revoking=[],
         )
 
-    async def describe(self, group: str) -> GroupTold:
+    async def describe(self, group: str) -> GroupDescription:
         is_queue = group == "g"
-        return GroupTold(
+        return GroupDescription(
             members=[self._told(name) for name in self.members if self.members[name] == is_queue],
             classic_members=0,
             has_offsets=False,
         )
 
-    async def beat(self, asked: BeatAsked) -> BeatTold:
+    async def beat(self, asked: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
         self.beats.append(asked)
-        if asked.kind is BeatKind.LEAVE:
+        if asked.kind is HeartbeatKind.LEAVE:
             self.members.pop(asked.member, None)
-            return BeatTold(interval_ms=0)
-        return BeatTold(interval_ms=500, told=self._told(asked.member))
+            return MemberHeartbeatResponse(interval_ms=0)
+        return MemberHeartbeatResponse(interval_ms=500, told=self._told(asked.member))
 
     async def offsets(self, group: str, partitions: Any) -> list[int]:
         return [-1] * len(partitions)
 
-    async def commit(self, group: str, member: str, offsets: Any) -> list[Committed]:
-        return [Committed(ErrorCode.NONE)] * len(offsets)
+    async def commit(self, group: str, member: str, offsets: Any) -> list[OffsetCommitResult]:
+        return [OffsetCommitResult(ErrorCode.NONE)] * len(offsets)
 
-    async def tell_gone(self, group: str, member: str) -> None:
+    async def announce_member_left(self, group: str, member: str) -> None:
         self.told_gone.append((group, member))
 
-    def assignment(self, told: MemberTold) -> Assignment:
+    def assignment(self, told: MemberDescription) -> Assignment:
         return ASSIGNMENT
 
     # ---- a consumer
@@ -136,10 +142,10 @@ class World:
     async def poll(self, consumer: str = "w", **asked: Any) -> list[bytes]:
         group = "g" if self.members.get(consumer, True) else "o"
         given = {"count_max": 10, **asked}
-        polled = await self.service.poll(PollAsked(group=group, consumer=consumer, **given))
+        polled = await self.service.poll(PollOptions(group=group, consumer=consumer, **given))
         return values_of(polled.deliveries)
 
-    async def why(self, consumer: str = "w", **asked: Any) -> Why:
+    async def why(self, consumer: str = "w", **asked: Any) -> ErrorReason:
         with pytest.raises(QueueRefusedError) as caught:
             await self.poll(consumer, **asked)
         return caught.value.why
@@ -153,7 +159,7 @@ async def test_members_of_each_kind_get_messages_of_theirs() -> None:
     assert await world.poll("v") == []
     # The ordered group takes nothing away, and nothing is taken away from it.
     assert await world.poll("m") == await world.poll("m") == [b"a", b"b"]
-    assert await world.why("stranger") is Why.UNKNOWN_CONSUMER
+    assert await world.why("stranger") is ErrorReason.UNKNOWN_CONSUMER
 
 
 async def test_who_is_gone_waits_no_longer_and_what_it_has_is_for_others() -> None:
@@ -170,7 +176,7 @@ async def test_who_is_gone_waits_no_longer_and_what_it_has_is_for_others() -> No
     await world.service.disconnect("g", "w")
     with pytest.raises(QueueRefusedError) as caught:
         await waiting
-    assert caught.value.why is Why.UNKNOWN_CONSUMER
+    assert caught.value.why is ErrorReason.UNKNOWN_CONSUMER
     assert await other == [b"a"]
     await until(lambda: world.told_gone == [("g", "w")], "the member is told as gone")
     assert not world.service._polling
@@ -193,16 +199,16 @@ async def test_partitions_that_are_named_must_exist_be_assigned_and_led_here() -
     one = {"t": frozenset({1})}
     await world.broker.send(b"a", partition=1)
     assert await world.poll(partitions=one) == [b"a"]
-    assert await world.why(partitions={"x": frozenset({0})}) is Why.UNKNOWN_TOPIC
-    assert await world.why(partitions={"t": frozenset({2})}) is Why.INVALID_ARGUMENT
+    assert await world.why(partitions={"x": frozenset({0})}) is ErrorReason.UNKNOWN_TOPIC
+    assert await world.why(partitions={"t": frozenset({2})}) is ErrorReason.INVALID_ARGUMENT
     await world.broker.create("other", 1)
-    assert await world.why(partitions={"other": frozenset({0})}) is Why.UNKNOWN_TOPIC
-    assert await world.why("m", partitions=one) is Why.NOT_ASSIGNED
+    assert await world.why(partitions={"other": frozenset({0})}) is ErrorReason.UNKNOWN_TOPIC
+    assert await world.why("m", partitions=one) is ErrorReason.NOT_ASSIGNED
     world.owned = [1]
     assert await world.poll("m", partitions=one) == [b"a"]
     world.broker.replicas["t", 1].end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert await world.why(partitions=one) is Why.NOT_LEADER
-    assert await world.why("m", partitions=one) is Why.NOT_LEADER
+    assert await world.why(partitions=one) is ErrorReason.NOT_LEADER
+    assert await world.why("m", partitions=one) is ErrorReason.NOT_LEADER
     # Who names none is given what there is here.
     assert await world.poll() == await world.poll("m") == []
 
@@ -232,20 +238,20 @@ async def test_what_is_for_queues_only_is_refused_for_others() -> None:
     world = await World.make()
     service = world.service
 
-    async def why(call: Any) -> Why:
+    async def why(call: Any) -> ErrorReason:
         with pytest.raises(QueueRefusedError) as caught:
             await call
         return caught.value.why
 
-    assert await world.why("m", visibility_ms=5) is Why.INVALID_ARGUMENT
-    assert await why(service.extend("o", "m", [b"x"], visibility_ms=5)) is Why.OTHER_MODE
-    assert await why(service.stats("o")) is Why.OTHER_MODE
-    assert await why(service.peek("o", "t", count_max=1)) is Why.OTHER_MODE
-    assert await why(service.peek("g", "x", count_max=1)) is Why.UNKNOWN_TOPIC
-    assert await why(service.peek("g", "t", count_max=0)) is Why.INVALID_ARGUMENT
+    assert await world.why("m", visibility_ms=5) is ErrorReason.INVALID_ARGUMENT
+    assert await why(service.extend("o", "m", [b"x"], visibility_ms=5)) is ErrorReason.OTHER_MODE
+    assert await why(service.stats("o")) is ErrorReason.OTHER_MODE
+    assert await why(service.peek("o", "t", count_max=1)) is ErrorReason.OTHER_MODE
+    assert await why(service.peek("g", "x", count_max=1)) is ErrorReason.UNKNOWN_TOPIC
+    assert await why(service.peek("g", "t", count_max=0)) is ErrorReason.INVALID_ARGUMENT
     world.members = {}
-    assert await why(service.stats("nobody")) is Why.UNKNOWN_GROUP
-    assert await why(service.delete_group("nobody")) is Why.UNKNOWN_GROUP
+    assert await why(service.stats("nobody")) is ErrorReason.UNKNOWN_GROUP
+    assert await why(service.delete_group("nobody")) is ErrorReason.UNKNOWN_GROUP
 
 
 async def test_the_numbers_of_a_group_are_of_what_is_led_here() -> None:
@@ -284,14 +290,14 @@ async def test_a_deleted_group_has_neither_members_nor_messages_nor_a_name() -> 
     world = await World.make()
     await world.broker.send(b"a")
     (found,) = (
-        await world.service.poll(PollAsked(group="g", consumer="w", count_max=1))
+        await world.service.poll(PollOptions(group="g", consumer="w", count_max=1))
     ).deliveries
     assert (await world.service.ack("g", "w", [found.token]))[0].why is None
     await world.service.delete_group("g")
     assert world.submitted == [DropQueueGroup(name="g")]
     assert sorted(beat.member for beat in world.beats) == ["v", "w"]
     assert world.broker.ledger.forgotten
-    assert await world.why() is Why.UNKNOWN_CONSUMER
+    assert await world.why() is ErrorReason.UNKNOWN_CONSUMER
 
 
 async def test_a_topic_that_was_added_to_the_group_elsewhere_is_looked_for(
@@ -300,7 +306,7 @@ async def test_a_topic_that_was_added_to_the_group_elsewhere_is_looked_for(
     world = await World.make()
     await world.broker.send(b"a")
     world.broker.groups["g"] = replace(world.broker.group, topics=())
-    asked = PollAsked(group="g", consumer="w", count_max=1)
+    asked = PollOptions(group="g", consumer="w", count_max=1)
 
     async def fresh() -> Any:
         world.broker.groups["g"] = world.broker.group
@@ -308,6 +314,6 @@ async def test_a_topic_that_was_added_to_the_group_elsewhere_is_looked_for(
 
     with pytest.raises(QueueRefusedError) as caught:
         await world.service.poll(asked)
-    assert caught.value.why is Why.UNKNOWN_TOPIC
+    assert caught.value.why is ErrorReason.UNKNOWN_TOPIC
     monkeypatch.setattr(world, "fresh", fresh)
     assert values_of((await world.service.poll(asked)).deliveries) == [b"a"]

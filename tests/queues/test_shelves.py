@@ -4,10 +4,10 @@ import asyncio
 
 from queue_world import QueueWorld, ack, settle, stats, values_of
 
-from moldau.groups.queue.shelves import DAY_MS, HOUR_MS, MINUTE_MS
+from moldau.groups.queue.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
 from moldau.model.queue_headers import DELIVER_AT_HEADER
-from moldau.queues.settling import Acked
-from moldau.queues.types import MessageState, Why
+from moldau.queues.settlement import Acked
+from moldau.queues.types import ErrorReason, MessageState
 
 
 async def send_later(world: QueueWorld, ahead_ms: int, *values: bytes) -> None:
@@ -66,7 +66,7 @@ async def test_a_late_ack_of_a_dead_letter_is_refused() -> None:
     world.pass_time(2_500)
     assert await world.take() == []
     (verdict,) = await settle(world, taken, Acked())
-    assert verdict.why is Why.EXPIRED
+    assert verdict.why is ErrorReason.EXPIRED
     assert "dead letter" in verdict.message
 
 

@@ -10,7 +10,7 @@ from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
 from moldau.raft.membership import Members
-from moldau.raft.messages import Append, Entry, Message, VoteAnswered
+from moldau.raft.messages import AppendRequest, EntryInfo, Message, VoteResponse
 
 
 class ListLog:
@@ -79,7 +79,7 @@ class Node:
                     self.log.flushed_index = min(self.log.flushed_index, end)
                 case e.StoreEntries(start) if isinstance(event, e.Received):
                     message = event.message
-                    if isinstance(message, Append):
+                    if isinstance(message, AppendRequest):
                         self.log.epochs += [
                             entry.epoch for entry in message.entries if entry.start >= start
                         ]
@@ -107,26 +107,26 @@ class Node:
 
     def elect(self) -> list[e.Effect]:
         """Make it the leader: every other voter says yes."""
-        self.step(e.CampaignAsked())
+        self.step(e.CampaignRequested())
         others = [voter for voter in self.core.members.voters if voter != self.core.me]
         for voter in others:
             if self.core.role is e.Role.PRE_CANDIDATE:
-                self.receive(voter, VoteAnswered(Epoch(self.core.epoch + 1), True, True))
+                self.receive(voter, VoteResponse(Epoch(self.core.epoch + 1), True, True))
         effects = self.persist()
         for voter in others:
             if self.core.role is e.Role.CANDIDATE:
-                effects = self.receive(voter, VoteAnswered(self.core.epoch, True, False))
+                effects = self.receive(voter, VoteResponse(self.core.epoch, True, False))
         assert self.core.is_leader
         return effects
 
 
-def append(epoch: int, start: int, prev: int, epochs: list[int], commit: int = 0) -> Append:
+def append(epoch: int, start: int, prev: int, epochs: list[int], commit: int = 0) -> AppendRequest:
     """An Append with entries of the given epochs."""
     entries = tuple(
-        Entry(RaftIndex(start + place), RaftIndex(start + place + 1), Epoch(number))
+        EntryInfo(RaftIndex(start + place), RaftIndex(start + place + 1), Epoch(number))
         for place, number in enumerate(epochs)
     )
-    return Append(Epoch(epoch), RaftIndex(start), Epoch(prev), entries, RaftIndex(commit))
+    return AppendRequest(Epoch(epoch), RaftIndex(start), Epoch(prev), entries, RaftIndex(commit))
 
 
 MakeNode = Callable[..., Node]
@@ -148,5 +148,5 @@ def make_node() -> MakeNode:
 
 
 @pytest.fixture
-def make_append() -> Callable[..., Append]:
+def make_append() -> Callable[..., AppendRequest]:
     return append

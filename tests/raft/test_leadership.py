@@ -4,15 +4,15 @@ import pytest
 
 from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, RaftIndex
 from moldau.raft import events as e
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
-from moldau.raft.messages import AppendAnswered, Ping, Pong, TimeoutNow
+from moldau.raft.messages import AppendResponse, RaftHeartbeat, RaftHeartbeatResponse, TimeoutNow
 
 
-def answer(epoch: int, matched: int) -> AppendAnswered:
+def answer(epoch: int, matched: int) -> AppendResponse:
     place = RaftIndex(matched)
-    return AppendAnswered(Epoch(epoch), True, place, place, place, Epoch(epoch), FIRST_LOG)
+    return AppendResponse(Epoch(epoch), True, place, place, place, Epoch(epoch), FIRST_LOG)
 
 
 def members(*voters: int, learners: tuple[int, ...] = ()) -> Members:
@@ -33,7 +33,7 @@ def ready_leader(make_node):
 
 def test_a_level_target_is_told_at_once(make_node) -> None:
     node = ready_leader(make_node)
-    assert node.sent(node.step(e.TransferAsked(BrokerId(2)))) == [(2, TimeoutNow(Epoch(0)))]
+    assert node.sent(node.step(e.TransferRequested(BrokerId(2)))) == [(2, TimeoutNow(Epoch(0)))]
     assert not node.core.may_propose
 
 
@@ -41,13 +41,13 @@ def test_a_target_that_lags_is_told_when_it_has_caught_up(make_node) -> None:
     node = ready_leader(make_node)
     node.log.epochs.append(Epoch(0))
     node.step(e.Appended(RaftIndex(2)))
-    assert node.sent(node.step(e.TransferAsked(BrokerId(2)))) == []
+    assert node.sent(node.step(e.TransferRequested(BrokerId(2)))) == []
     assert node.sent(node.receive(2, answer(0, 2))) == [(2, TimeoutNow(Epoch(0)))]
 
 
 def test_a_transfer_that_takes_too_long_is_given_up_and_writes_go_on(make_node) -> None:
     node = ready_leader(make_node)
-    node.step(e.TransferAsked(BrokerId(2)))
+    node.step(e.TransferRequested(BrokerId(2)))
     node.now += node.core.config.transfer_ms_max
     node.step(e.PeerAlive(BrokerId(2), Epoch(0)))
     effects = node.step(e.Tick())
@@ -57,24 +57,24 @@ def test_a_transfer_that_takes_too_long_is_given_up_and_writes_go_on(make_node) 
 
 @pytest.mark.parametrize("target", [1, 9])
 def test_a_transfer_needs_another_voter(make_node, target: int) -> None:
-    with pytest.raises(RaftRefusal):
-        ready_leader(make_node).step(e.TransferAsked(BrokerId(target)))
+    with pytest.raises(RaftRejection):
+        ready_leader(make_node).step(e.TransferRequested(BrokerId(target)))
 
 
 def test_followers_refuse_what_only_leaders_can(make_node) -> None:
     node = make_node()
     for event in (
-        e.TransferAsked(BrokerId(2)),
-        e.MembersAsked(members(1, 2)),
-        e.ReadAsked(1),
+        e.TransferRequested(BrokerId(2)),
+        e.MembershipChangeRequested(members(1, 2)),
+        e.ReadIndexRequested(1),
     ):
-        with pytest.raises(RaftRefusal):
+        with pytest.raises(RaftRejection):
             node.step(event)
 
 
 def test_members_count_as_soon_as_they_are_appended(make_node) -> None:
     node = ready_leader(make_node)
-    effects = node.step(e.MembersAsked(members(1, 2)))
+    effects = node.step(e.MembershipChangeRequested(members(1, 2)))
     assert node.core.members == members(1, 2)
     assert [effect.peer for effect in effects if isinstance(effect, e.SendAppend)] == [2]
 
@@ -82,32 +82,32 @@ def test_members_count_as_soon_as_they_are_appended(make_node) -> None:
 def test_nothing_changes_before_the_no_op_is_committed(make_node) -> None:
     node = make_node()
     node.elect()
-    with pytest.raises(RaftRefusal, match="committed in this epoch"):
-        node.step(e.MembersAsked(members(1, 2)))
+    with pytest.raises(RaftRejection, match="committed in this epoch"):
+        node.step(e.MembershipChangeRequested(members(1, 2)))
 
 
 def test_a_second_change_waits_for_the_first(make_node) -> None:
     node = ready_leader(make_node)
-    node.step(e.MembersAsked(members(1, 2)))
-    with pytest.raises(RaftRefusal, match="earlier change"):
-        node.step(e.MembersAsked(members(1)))
+    node.step(e.MembershipChangeRequested(members(1, 2)))
+    with pytest.raises(RaftRejection, match="earlier change"):
+        node.step(e.MembershipChangeRequested(members(1)))
 
 
 def test_a_learner_votes_only_when_it_has_caught_up(make_node) -> None:
     node = ready_leader(make_node)
-    node.step(e.MembersAsked(members(1, 2, 3, learners=(4,))))
+    node.step(e.MembershipChangeRequested(members(1, 2, 3, learners=(4,))))
     node.flush()
     node.receive(2, answer(0, 2))
-    with pytest.raises(RaftRefusal, match="not caught up"):
-        node.step(e.MembersAsked(members(1, 2, 3, 4)))
+    with pytest.raises(RaftRejection, match="not caught up"):
+        node.step(e.MembershipChangeRequested(members(1, 2, 3, 4)))
     node.receive(4, answer(0, 2))
-    node.step(e.MembersAsked(members(1, 2, 3, 4)))
+    node.step(e.MembershipChangeRequested(members(1, 2, 3, 4)))
     assert node.core.members.quorum == 3
 
 
 def test_a_removed_leader_leads_until_that_is_committed_and_then_hands_over(make_node) -> None:
     node = ready_leader(make_node)
-    node.step(e.MembersAsked(members(2, 3)))
+    node.step(e.MembershipChangeRequested(members(2, 3)))
     node.flush()
     node.receive(2, answer(0, 2))
     assert node.core.is_leader
@@ -119,30 +119,34 @@ def test_a_removed_leader_leads_until_that_is_committed_and_then_hands_over(make
 
 def test_a_read_is_served_when_a_majority_still_follows(make_node) -> None:
     node = ready_leader(make_node)
-    effects = node.step(e.ReadAsked(7))
+    effects = node.step(e.ReadIndexRequested(7))
     assert node.sent(effects) == [
-        (2, Ping(Epoch(0), RaftIndex(1), 1)),
-        (3, Ping(Epoch(0), RaftIndex(1), 1)),
+        (2, RaftHeartbeat(Epoch(0), RaftIndex(1), 1)),
+        (3, RaftHeartbeat(Epoch(0), RaftIndex(1), 1)),
     ]
-    assert e.ReadReady((7,), RaftIndex(1)) in node.receive(3, Pong(Epoch(0), 1, FIRST_LOG))
+    assert e.ReadReady((7,), RaftIndex(1)) in node.receive(
+        3, RaftHeartbeatResponse(Epoch(0), 1, FIRST_LOG)
+    )
 
 
 def test_reads_that_come_during_a_round_wait_for_the_next(make_node) -> None:
     node = ready_leader(make_node)
-    node.step(e.ReadAsked(7))
-    assert node.step(e.ReadAsked(8)) == []
-    assert node.step(e.ReadAsked(9)) == []
-    effects = node.receive(2, Pong(Epoch(0), 1, FIRST_LOG))
+    node.step(e.ReadIndexRequested(7))
+    assert node.step(e.ReadIndexRequested(8)) == []
+    assert node.step(e.ReadIndexRequested(9)) == []
+    effects = node.receive(2, RaftHeartbeatResponse(Epoch(0), 1, FIRST_LOG))
     assert e.ReadReady((7,), RaftIndex(1)) in effects
-    assert node.receive(3, Pong(Epoch(0), 1, FIRST_LOG)) == []
-    assert e.ReadReady((8, 9), RaftIndex(1)) in node.receive(3, Pong(Epoch(0), 2, FIRST_LOG))
+    assert node.receive(3, RaftHeartbeatResponse(Epoch(0), 1, FIRST_LOG)) == []
+    assert e.ReadReady((8, 9), RaftIndex(1)) in node.receive(
+        3, RaftHeartbeatResponse(Epoch(0), 2, FIRST_LOG)
+    )
 
 
 def test_reads_fail_when_leadership_ends(make_node) -> None:
     node = ready_leader(make_node)
-    node.step(e.ReadAsked(7))
-    node.step(e.ReadAsked(8))
-    effects = node.receive(2, Ping(Epoch(3), RaftIndex(0), 0))
+    node.step(e.ReadIndexRequested(7))
+    node.step(e.ReadIndexRequested(8))
+    effects = node.receive(2, RaftHeartbeat(Epoch(3), RaftIndex(0), 0))
     assert e.ReadFailed((7, 8)) in effects
 
 
@@ -167,5 +171,5 @@ def test_held_is_what_the_disks_of_all_members_have(make_node) -> None:
     assert node.core.held == 1
     node.receive(3, answer(0, 2))
     assert node.core.held == 2
-    node.receive(2, Ping(Epoch(3), RaftIndex(0), 0))
+    node.receive(2, RaftHeartbeat(Epoch(3), RaftIndex(0), 0))
     assert node.core.held == 0

@@ -7,7 +7,7 @@ import pytest
 
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members, check_change, decode_members, encode_members
 
 
@@ -63,7 +63,7 @@ def test_safe_changes_pass(old: Members, new: Members) -> None:
     ],
 )
 def test_unsafe_changes_are_refused(old: Members, new: Members, reason: str) -> None:
-    with pytest.raises(RaftRefusal, match=reason):
+    with pytest.raises(RaftRejection, match=reason):
         check_change(old, new)
 
 

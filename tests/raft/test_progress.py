@@ -2,7 +2,7 @@
 
 from moldau.model.ids import RaftIndex
 from moldau.raft.config import RaftConfig
-from moldau.raft.progress import FOREVER, PeerState, Progress
+from moldau.raft.progress import FOREVER, Progress, ProgressState
 
 CONFIG = RaftConfig(inflight_bytes_max=100, inflight_count_max=3)
 
@@ -61,7 +61,7 @@ def test_a_probe_forgets_what_was_in_flight() -> None:
     progress = replicating()
     progress.sent(RaftIndex(6), 60, 500)
     progress.become_probe(RaftIndex(5))
-    assert progress.state is PeerState.PROBE
+    assert progress.state is ProgressState.PROBE
     assert (progress.next, progress.room(CONFIG), progress.deadline) == (5, 100, FOREVER)
 
 

@@ -9,9 +9,9 @@ from raft_brokers import make_group, run
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.raft.events import Role, SendAppend
 from moldau.replica.cold_sends import ColdSends
-from moldau.replica.group import Group
-from moldau.replica.heartbeat import PeerBeat
 from moldau.replica.peer import Peer
+from moldau.replica.peer_heartbeat import PeerHeartbeat
+from moldau.replica.raft_group import RaftGroup
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -36,17 +36,19 @@ class World:
     """A peer, and groups of which each is cold as often as it has reads left."""
 
     def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.peer = Peer(BrokerId(2), None, PeerBeat(1, BrokerId(2)))
+        self.peer = Peer(BrokerId(2), None, PeerHeartbeat(1, BrokerId(2)))
         self.ended: list[Read] = []
-        self.groups: list[Group] = []
-        self.reads: dict[Group, list[Read]] = {}
+        self.groups: list[RaftGroup] = []
+        self.reads: dict[RaftGroup, list[Read]] = {}
         for number in range(count):
             group = make_group(number)
             group.core.role = Role.LEADER
             self.groups.append(group)
             self.reads[group] = [Read(), Read()]
             monkeypatch.setattr(
-                group.view, "find_cold", lambda *_, group=group: next(iter(self.reads[group]), None)
+                group.view,
+                "begin_prefetch",
+                lambda *_, group=group: next(iter(self.reads[group]), None),
             )
             monkeypatch.setattr(group.log, "end_check", self.ended.append)
         self.turns = 0
@@ -55,7 +57,7 @@ class World:
     def _count(self) -> None:
         self.turns += 1
 
-    def ask(self, group: Group) -> SendAppend:
+    def ask(self, group: RaftGroup) -> SendAppend:
         """As the end of a turn does: what waits is sent, or held back."""
         bulk = SendAppend(BrokerId(2), Epoch(1), RaftIndex(0), NO_EPOCH, 1000)
         self.peer.ask(group, bulk)
@@ -63,7 +65,7 @@ class World:
         assert self.cold.holds_back(self.peer, group, bulk)
         return bulk
 
-    async def finish(self, group: Group) -> None:
+    async def finish(self, group: RaftGroup) -> None:
         """Its first read."""
         turns = self.turns
         self.reads[group][0].go_on.set()

@@ -149,7 +149,7 @@ def test_producers_and_committed_values_are_the_same_after_any_compaction(
             CleanRequest(
                 now=now,
                 end_offset=log.end_offset,
-                held_offset=log.end_offset,
+                replicated_offset=log.end_offset,
                 first_unstable=live.first_unstable,
                 aborted=[AbortedRange(*span[:3]) for span in live.aborted.all()],
                 producers=[producer for producer, _ in live],

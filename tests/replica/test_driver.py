@@ -10,7 +10,7 @@ from raft_brokers import CONFIG, PATIENT, Cluster, content, key, propose, run
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.testing.waiting import until
@@ -250,7 +250,7 @@ def test_a_change_of_members_that_is_not_safe_is_refused_to_the_caller() -> None
             cluster.add_group()
             await cluster.produce()
             leader = await cluster.wait_for_leader()
-            with pytest.raises(RaftRefusal):
+            with pytest.raises(RaftRejection):
                 leader.driver.change_members(leader.group(), Members((leader.id,)))
             await cluster.produce()
 
@@ -266,7 +266,7 @@ def test_a_read_index_is_confirmed_by_a_majority_or_refused() -> None:
             assert await leader.driver.read_index(leader.group()) == end
             for broker in cluster.brokers.values():
                 if broker is not leader:
-                    with pytest.raises(RaftRefusal):
+                    with pytest.raises(RaftRejection):
                         broker.driver.read_index(broker.group())
                     broker.stop()
             cluster.use(CONFIG)

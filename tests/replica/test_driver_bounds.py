@@ -17,13 +17,13 @@ from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset
-from moldau.net.peers.handshake import Answer, Hello, decode_hello, encode_answer
+from moldau.net.peers.handshake import Hello, HelloResponse, decode_hello, encode_hello_response
 from moldau.net.peers.link import LinkLimits
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
-from moldau.replica import effects
+from moldau.replica import effect_executor
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
@@ -111,7 +111,7 @@ async def shake_hands(server: socket.socket) -> socket.socket:
     (size,) = struct.unpack(">I", await loop.sock_recv(peer, 4))
     hello = decode_hello(memoryview(await loop.sock_recv(peer, size)))
     assert hello == Hello(CLUSTER, hello.sender, f"dir{hello.sender}", BrokerId(3))
-    body = encode_answer(Answer(""))
+    body = encode_hello_response(HelloResponse(""))
     await loop.sock_sendall(peer, struct.pack(">I", len(body)) + body)
     return peer
 
@@ -520,7 +520,7 @@ def test_a_snapshot_larger_than_what_may_wait_in_a_link_arrives_whole(
 def test_a_snapshot_that_no_frame_can_take_is_not_sent_and_the_group_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(effects, "_SNAPSHOT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(effect_executor, "_SNAPSHOT_BYTES_MAX", 10_000)
 
     async def scenario() -> None:
         async with Cluster(3, config=replace(PATIENT, snapshot_retry_ms=500)) as cluster:
@@ -540,7 +540,7 @@ def test_a_snapshot_that_no_frame_can_take_is_not_sent_and_the_group_goes_on(
             await until(lambda: "too large to be sent" in caplog.text, "the error is logged")
             await cluster.produce(2)
             assert not back.owners[0].resets
-            monkeypatch.setattr(effects, "_SNAPSHOT_BYTES_MAX", 100_000)
+            monkeypatch.setattr(effect_executor, "_SNAPSHOT_BYTES_MAX", 100_000)
             await cluster.agree()
 
     run(scenario())

@@ -11,7 +11,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId
 from moldau.raft import events as e
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.events import Effect, Event
 from moldau.raft.membership import Members
 from moldau.testing.waiting import until
@@ -169,19 +169,19 @@ def test_whatever_happens_next_in_a_group_finds_a_core_that_knows_its_log(
 
             propose(leader)
             read = driver.read_index(group)
-            assert is_told(e.ReadAsked)
+            assert is_told(e.ReadIndexRequested)
             propose(leader)
-            with pytest.raises(RaftRefusal):
+            with pytest.raises(RaftRejection):
                 driver.transfer(group, BrokerId(9))
-            assert is_told(e.TransferAsked)
+            assert is_told(e.TransferRequested)
             propose(leader)
-            with pytest.raises(RaftRefusal):
+            with pytest.raises(RaftRejection):
                 driver.change_members(group, Members((BrokerId(7), BrokerId(8))))
-            assert is_told(e.MembersAsked)
+            assert is_told(e.MembershipChangeRequested)
             propose(leader)
             driver.on_link_lost(other.id)
             driver.on_link_up(other.id)
-            assert is_told(e.PeerLost)
+            assert is_told(e.PeerDisconnected)
             propose(leader)
             driver._on_due(group, driver.now)
             group.core.check_invariants()
@@ -228,7 +228,7 @@ def test_what_was_appended_in_the_turn_in_which_a_group_was_removed_is_nobodys_c
             await asyncio.sleep(0.05)
             assert owner.commits == commits
             with pytest.raises(RefusedError):
-                leader.driver.check_leading(group)
+                leader.driver.check_leadership(group)
 
     run(scenario())
 
@@ -273,8 +273,8 @@ def test_a_beat_in_between_tells_followers_of_a_commit_at_once() -> None:
             await until(lambda: owner.commit == end, "the leader commits")
             assert all(broker.owners[0].commit < end for broker in others)
             frames = [link.frames_total for link in leader.transport.links.values()]
-            driver.beat_now()
-            driver.beat_now()
+            driver.send_heartbeats_now()
+            driver.send_heartbeats_now()
             await until(
                 lambda: all(broker.owners[0].commit == end for broker in others),
                 "the followers commit",
@@ -284,7 +284,7 @@ def test_a_beat_in_between_tells_followers_of_a_commit_at_once() -> None:
             ]
             driver._beats.start()
             # From inside a commit: in the same turn.
-            owner.on_committed = lambda _: driver.beat_now()
+            owner.on_committed = lambda _: driver.send_heartbeats_now()
             await cluster.produce()
             await cluster.agree()
 
@@ -313,11 +313,11 @@ def test_who_hands_leadership_over_hears_how_that_ended() -> None:
             group = old.group()
             target = next(broker for broker in cluster.brokers.values() if broker is not old)
             handed = old.driver.transfer(group, target.id)
-            with pytest.raises(RaftRefusal):
+            with pytest.raises(RaftRejection):
                 old.driver.transfer(group, target.id)
             assert await handed
             assert group.leader == target.id
-            with pytest.raises(RaftRefusal):
+            with pytest.raises(RaftRejection):
                 old.driver.transfer(group, BrokerId(9))
 
     run(scenario())

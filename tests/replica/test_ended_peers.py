@@ -63,7 +63,7 @@ def test_only_both_signs_together_are_an_end(monkeypatch: pytest.MonkeyPatch) ->
                 link = broker.transport.links[leader.id]
                 address = link.address
                 link.move(("127.0.0.1", 1))
-                await until(lambda link=link: link.is_nobody_there, "nobody answers")
+                await until(lambda link=link: link.is_connection_refused, "nobody answers")
                 await asyncio.sleep(0)
                 assert ended == []
                 # Without that one, there is no sign of the leader left.
@@ -72,6 +72,6 @@ def test_only_both_signs_together_are_an_end(monkeypatch: pytest.MonkeyPatch) ->
                 assert set(ended) == {leader.id}
                 ended.clear()
                 link.move(address)
-                assert not link.is_nobody_there
+                assert not link.is_connection_refused
 
     run(scenario())

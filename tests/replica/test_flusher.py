@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.testing.logs import append
-from moldau.testing.replicas import SetClock, lead_replica, make_driver
+from moldau.testing.replicas import ManualClock, lead_replica, make_driver
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -68,7 +68,7 @@ class World:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.defects.append(context["exception"]))
         self.flusher = Flusher(
-            loop=loop, clock=SetClock(), workers=FlushThreads(2), on_failure=self.failures.append
+            loop=loop, clock=ManualClock(), workers=FlushThreads(2), on_failure=self.failures.append
         )
         self.flushed: list[TroubledLog] = []
 

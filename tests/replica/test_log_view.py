@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from moldau.log.disk import open_disk_log, read_slice
-from moldau.log.files import OsFiles
 from moldau.log.interface import ControlKind, LogConfig, LogStart, PartitionLog
 from moldau.log.memory import MemoryLog
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.model.slices import FileSlice
 from moldau.raft.membership import Members, encode_members
-from moldau.raft.messages import Append
+from moldau.raft.messages import AppendRequest
 from moldau.replica.log_view import GroupLog
-from moldau.replica.peer_codec import METADATA_GROUP, Parcel, decode_frame, encode_append
+from moldau.replica.peer_codec import METADATA_GROUP, RaftEnvelope, decode_frame, encode_append
 from moldau.testing.logs import append, flush
 
 MEMBERS = Members((BrokerId(1), BrokerId(2)))
@@ -52,7 +52,7 @@ def fill(log: PartitionLog, seed: int) -> None:
             append(log, count=rng.randint(1, 5), epoch=epoch, value=bytes(size))
 
 
-def carry(view: GroupLog, start: RaftIndex, bytes_max: int) -> Parcel:
+def carry(view: GroupLog, start: RaftIndex, bytes_max: int) -> RaftEnvelope:
     """Read entries and send them through the codec."""
     reading = view.read(start, bytes_max)
     pieces = [
@@ -63,7 +63,7 @@ def carry(view: GroupLog, start: RaftIndex, bytes_max: int) -> Parcel:
     assert len(entries) == reading.size
     head = encode_append(METADATA_GROUP.wire, Epoch(99), start, Epoch(0), FIRST, reading.size)
     (parcel,) = decode_frame(memoryview(head + entries))
-    assert isinstance(parcel.message, Append)
+    assert isinstance(parcel.message, AppendRequest)
     assert parcel.message.entries[-1].end == reading.end
     return parcel
 
@@ -91,7 +91,7 @@ def test_only_entries_from_the_wanted_one_on_are_stored(log: PartitionLog) -> No
     fill(log, 7)
     source = GroupLog(log, MEMBERS)
     whole = carry(source, FIRST, 1 << 30)
-    assert isinstance(whole.message, Append)
+    assert isinstance(whole.message, AppendRequest)
     for entry in whole.message.entries:
         copy = GroupLog(MemoryLog(), MEMBERS)
         before = [other for other in whole.message.entries if other.start < entry.start]

@@ -12,32 +12,32 @@ from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId, Epoch, LogId, Offset, PartitionIndex, RaftIndex, TopicId
 from moldau.raft.membership import Members, encode_members
 from moldau.raft.messages import (
-    Append,
-    AppendAnswered,
+    AppendRequest,
+    AppendResponse,
+    InstallSnapshot,
     Message,
-    Ping,
-    Pong,
-    Snapshot,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     TimeoutNow,
-    VoteAnswered,
-    VoteAsked,
+    VoteRequest,
+    VoteResponse,
 )
-from moldau.replica.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
 from moldau.replica.peer_codec import (
     METADATA_GROUP,
     BatchRun,
     ControlPart,
-    DamageTold,
+    CorruptAppend,
     GroupKey,
-    Parcel,
+    RaftEnvelope,
     decode_frame,
     encode_append,
     encode_batches_head,
     encode_control,
-    encode_damage,
+    encode_corrupt_append,
     encode_message,
     encode_snapshot,
 )
+from moldau.replica.peer_heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
 from moldau.testing.logs import make_batch
 
 epochs = st.integers(-1, 2**31 - 1).map(Epoch)
@@ -54,21 +54,21 @@ members = st.sets(st.integers(0, 1000), min_size=1, max_size=7).map(
 )
 small = st.one_of(
     st.builds(
-        AppendAnswered, epochs, st.booleans(), indexes, indexes, indexes, epochs, log_id=logs
+        AppendResponse, epochs, st.booleans(), indexes, indexes, indexes, epochs, log_id=logs
     ),
-    st.builds(VoteAsked, epochs, indexes, epochs, st.booleans(), st.booleans(), voter_log=logs),
-    st.builds(VoteAnswered, epochs, st.booleans(), st.booleans()),
-    st.builds(Ping, epochs, indexes, rounds),
-    st.builds(Pong, epochs, rounds, logs),
+    st.builds(VoteRequest, epochs, indexes, epochs, st.booleans(), st.booleans(), voter_log=logs),
+    st.builds(VoteResponse, epochs, st.booleans(), st.booleans()),
+    st.builds(RaftHeartbeat, epochs, indexes, rounds),
+    st.builds(RaftHeartbeatResponse, epochs, rounds, logs),
     st.builds(TimeoutNow, epochs),
 )
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> tuple[Snapshot, LogStart, bytes]:
+def snapshots(draw: st.DrawFn) -> tuple[InstallSnapshot, LogStart, bytes]:
     offset, count = draw(st.integers(0, 2**40)), draw(st.integers(0, 2**20))
     voters = draw(st.one_of(st.just(b""), members.map(encode_members)))
-    message = Snapshot(
+    message = InstallSnapshot(
         draw(epochs), RaftIndex(offset + count), draw(epochs), draw(members)
     )  # fmt: skip
     start = LogStart(Offset(offset), count, draw(epochs), voters)
@@ -76,7 +76,7 @@ def snapshots(draw: st.DrawFn) -> tuple[Snapshot, LogStart, bytes]:
 
 
 @st.composite
-def appends(draw: st.DrawFn) -> tuple[Append, bytes]:
+def appends(draw: st.DrawFn) -> tuple[AppendRequest, bytes]:
     """An Append with its encoded entries: batches and control entries as they come in a log."""
     offset = draw(st.integers(0, 1000))
     index = start = offset + draw(st.integers(0, 10))
@@ -100,28 +100,28 @@ def appends(draw: st.DrawFn) -> tuple[Append, bytes]:
                 offset += count
                 index += count
             data += encode_batches_head(len(run)) + run
-    message = Append(
+    message = AppendRequest(
         Epoch(epoch + draw(st.integers(0, 3))), RaftIndex(start), draw(epochs), (), draw(indexes)
     )
     return message, data
 
 
-def encoded(key: GroupKey, message: Append, entries: bytes) -> bytes:
+def encoded(key: GroupKey, message: AppendRequest, entries: bytes) -> bytes:
     head = encode_append(
         key.wire, message.epoch, message.start, message.prev_epoch, message.commit, len(entries)
     )
     return head + entries
 
 
-def decode(data: bytes) -> list[Parcel]:
+def decode(data: bytes) -> list[RaftEnvelope]:
     return list(decode_frame(memoryview(data)))
 
 
-def damage_of(message: Append, entries: bytes) -> str:
+def damage_of(message: AppendRequest, entries: bytes) -> str:
     """Why entries are left out. What comes before and after them in the frame is not."""
-    ping = encode_message(METADATA_GROUP.wire, Ping(Epoch(1), RaftIndex(2), 3))
+    ping = encode_message(METADATA_GROUP.wire, RaftHeartbeat(Epoch(1), RaftIndex(2), 3))
     before, parcel, after = decode(ping + encoded(METADATA_GROUP, message, entries) + ping)
-    assert before.message == after.message == Ping(Epoch(1), RaftIndex(2), 3)
+    assert before.message == after.message == RaftHeartbeat(Epoch(1), RaftIndex(2), 3)
     assert (parcel.message, parcel.parts) == (message, ())
     return parcel.damage
 
@@ -135,20 +135,20 @@ def test_small_messages_of_many_groups_survive_in_one_frame(
 
 
 @given(keys, snapshots())
-def test_snapshots_survive(key: GroupKey, sent: tuple[Snapshot, LogStart, bytes]) -> None:
+def test_snapshots_survive(key: GroupKey, sent: tuple[InstallSnapshot, LogStart, bytes]) -> None:
     (parcel,) = decode(encode_snapshot(key.wire, *sent))
     assert (parcel.group, parcel.message, parcel.start, parcel.payload) == (key.wire, *sent)
 
 
 @given(keys, appends(), small)
 def test_appends_survive_with_their_entries_and_what_follows_them(
-    key: GroupKey, sent: tuple[Append, bytes], after: Message
+    key: GroupKey, sent: tuple[AppendRequest, bytes], after: Message
 ) -> None:
     message, entries = sent
     frame = encoded(key, message, entries) + encode_message(key.wire, after)
     parcel, last = decode(frame)
     assert last.message == after
-    assert isinstance(parcel.message, Append)
+    assert isinstance(parcel.message, AppendRequest)
     assert parcel.message._replace(entries=()) == message
     again = b""
     index = message.start
@@ -172,8 +172,8 @@ def test_appends_survive_with_their_entries_and_what_follows_them(
 @given(keys, appends(), snapshots(), small, st.data())
 def test_a_frame_that_is_cut_anywhere_is_refused_or_ends_between_two_messages(
     key: GroupKey,
-    append: tuple[Append, bytes],
-    snapshot: tuple[Snapshot, LogStart, bytes],
+    append: tuple[AppendRequest, bytes],
+    snapshot: tuple[InstallSnapshot, LogStart, bytes],
     message: Message,
     data: st.DataObject,
 ) -> None:
@@ -207,40 +207,40 @@ def test_a_flipped_bit_inside_a_batch_is_noticed(data: st.DataObject) -> None:
     batch = bytearray(make_batch(0, value=b"some value"))
     at = data.draw(st.integers(21, len(batch) - 1))
     batch[at] ^= 1 << data.draw(st.integers(0, 7))
-    message = Append(Epoch(9), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    message = AppendRequest(Epoch(9), RaftIndex(0), Epoch(0), (), RaftIndex(0))
     entries = encode_batches_head(len(batch)) + bytes(batch)
     assert re.search("checksum|batch", damage_of(message, entries))
 
 
 def test_entries_of_a_later_epoch_than_their_leaders_are_refused() -> None:
     batch = make_batch(0, epoch=7)
-    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    message = AppendRequest(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
     assert "epoch 7" in damage_of(message, encode_batches_head(len(batch)) + batch)
 
 
 def test_entries_whose_epoch_falls_are_refused() -> None:
     entries = encode_control(ControlKind.NOOP, Epoch(4), b"")
     entries += encode_control(ControlKind.NOOP, Epoch(3), b"")
-    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    message = AppendRequest(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
     assert "epoch 3 after 4" in damage_of(message, entries)
 
 
 def test_batches_whose_offsets_leave_a_gap_are_refused() -> None:
     run = make_batch(0) + make_batch(5)
-    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    message = AppendRequest(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
     assert "offset 5 after 0" in damage_of(message, encode_batches_head(len(run)) + run)
 
 
 def test_a_follower_can_say_that_entries_are_damaged() -> None:
-    told = DamageTold(Epoch(3), RaftIndex(1 << 40))
-    (parcel,) = decode(encode_damage(METADATA_GROUP.wire, told))
+    told = CorruptAppend(Epoch(3), RaftIndex(1 << 40))
+    (parcel,) = decode(encode_corrupt_append(METADATA_GROUP.wire, told))
     assert (parcel.group, parcel.message) == (METADATA_GROUP.wire, told)
     with pytest.raises(PeerProtocolError):
-        decode(encode_damage(METADATA_GROUP.wire, told._replace(start=RaftIndex(-1))))
+        decode(encode_corrupt_append(METADATA_GROUP.wire, told._replace(start=RaftIndex(-1))))
 
 
 def test_members_that_are_none_are_refused() -> None:
-    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    message = AppendRequest(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
     for payload in (b"", b"\xff", encode_members(Members(())), b"\x92\x92\x01\x01\x90"):
         entries = encode_control(ControlKind.MEMBERSHIP, Epoch(1), payload)
         assert damage_of(message, entries)

@@ -22,8 +22,8 @@ async def led_by_one(cluster: ReplicaCluster) -> ReplicaBroker:
     return leader
 
 
-def can_spare(leader: ReplicaBroker, broker: BrokerId) -> bool:
-    return leader.driver.can_spare(leader.group(), broker)
+def can_lose_replica(leader: ReplicaBroker, broker: BrokerId) -> bool:
+    return leader.driver.can_lose_replica(leader.group(), broker)
 
 
 def begin_anew(broker: ReplicaBroker) -> None:
@@ -50,39 +50,39 @@ async def test_a_leader_can_spare_one_while_the_others_hold_everything() -> None
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         leader = await led_by_one(cluster)
         await until(
-            lambda: all(can_spare(leader, BrokerId(number)) for number in (1, 2, 3)),
+            lambda: all(can_lose_replica(leader, BrokerId(number)) for number in (1, 2, 3)),
             "both others are heard",
         )
-        assert not can_spare(cluster.at(2), BrokerId(3))
+        assert not can_lose_replica(cluster.at(2), BrokerId(3))
         # Whose log is not the one that the group counts on does not count.
         begin_anew(cluster.at(3))
-        await until(lambda: not can_spare(leader, BrokerId(2)), "the leader hears of it")
-        assert can_spare(leader, BrokerId(3))
+        await until(lambda: not can_lose_replica(leader, BrokerId(2)), "the leader hears of it")
+        assert can_lose_replica(leader, BrokerId(3))
 
 
 async def test_a_leader_can_spare_nobody_when_another_is_away() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         leader = await led_by_one(cluster)
         cluster.at(2).stop()
-        await until(lambda: not can_spare(leader, BrokerId(3)), "2 is missed")
+        await until(lambda: not can_lose_replica(leader, BrokerId(3)), "2 is missed")
 
 
 async def test_of_two_nobody_can_be_spared() -> None:
     async with ReplicaCluster(2, config=PATIENT) as cluster:
         leader = await led_by_one(cluster)
-        await until(lambda: leader.driver.hears_majority(leader.group()), "the other is heard")
-        assert not can_spare(leader, BrokerId(2))
+        await until(lambda: leader.driver.has_recent_majority(leader.group()), "the other is heard")
+        assert not can_lose_replica(leader, BrokerId(2))
 
 
 async def test_a_group_counts_on_whoever_hears_its_leader_and_nobody_else() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         await led_by_one(cluster)
         third = cluster.at(3)
-        await until(lambda: third.replica.is_counted, "it hears its leader")
+        await until(lambda: third.replica.is_active_member, "it hears its leader")
         group = third.group()
-        assert third.driver.hears_leader(group, 10_000)
+        assert third.driver.has_recent_leader(group, 10_000)
         cluster.cut_off(third)
-        await until(lambda: not third.driver.hears_leader(group, 50), "it hears nobody")
+        await until(lambda: not third.driver.has_recent_leader(group, 50), "it hears nobody")
 
 
 async def test_a_log_that_was_quicker_than_the_vote_is_known_to_the_votes() -> None:

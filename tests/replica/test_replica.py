@@ -395,7 +395,7 @@ async def test_who_does_not_lead_any_more_promises_nothing_of_what_it_was_propos
     world.replica.when_committed(Offset(world.replica.high_watermark + 1), told.append)
     assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     with pytest.raises(RefusedError):
-        await asyncio.wait_for(world.replica.confirm_leading(), wait_seconds_max())
+        await asyncio.wait_for(world.replica.confirm_leadership(), wait_seconds_max())
     world.stop()
 
 

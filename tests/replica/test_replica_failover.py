@@ -20,7 +20,7 @@ from replica_brokers import (
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset, ProducerId, TimestampMs
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members
 from moldau.replica.replica import Replica
 from moldau.testing.waiting import until
@@ -43,14 +43,16 @@ async def test_a_leader_that_stood_still_is_not_sure_to_lead() -> None:
         leader = await cluster.ready()
         await cluster.alike()
         cluster.use(CONFIG)
-        await until(leader.replica.hears_majority, "a majority answers")
-        assert [b.replica.hears_majority() for b in cluster.all if b is not leader] == [False] * 2
+        await until(leader.replica.has_recent_majority, "a majority answers")
+        assert [b.replica.has_recent_majority() for b in cluster.all if b is not leader] == [
+            False
+        ] * 2
         # The whole process stands still, as one that is paused.
         time.sleep(cluster.config.election_ms_min / 1000 + 0.05)
-        assert not leader.replica.hears_majority()
+        assert not leader.replica.has_recent_majority()
         # It may be deposed by then: the others stood still as well, and heard nothing of it.
         await until(
-            lambda: any(broker.replica.hears_majority() for broker in cluster.all),
+            lambda: any(broker.replica.has_recent_majority() for broker in cluster.all),
             "a majority answers somebody",
         )
 
@@ -111,7 +113,7 @@ async def test_a_follower_takes_nothing_from_clients() -> None:
         await cluster.alike()
         follower = next(broker for broker in cluster.all if broker is not leader)
         for act in (
-            follower.replica.check_leading,
+            follower.replica.check_leadership,
             lambda: propose(follower.replica, make_batch(b"b")),
             lambda: follower.replica.trim(Offset(1), lambda _: None),
         ):
@@ -119,8 +121,8 @@ async def test_a_follower_takes_nothing_from_clients() -> None:
                 act()
             assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         with pytest.raises(RefusedError, match=f"broker {leader.id} leads t-0"):
-            follower.replica.check_leading()
-        leader.replica.check_leading()
+            follower.replica.check_leadership()
+        leader.replica.check_leadership()
         assert values(follower.replica) == [b"a"]
 
 
@@ -382,7 +384,7 @@ async def change_members(cluster: ReplicaCluster, wanted: Members) -> None:
         """A learner's log may be whole before its leader has heard so: it refuses until then."""
         try:
             leader.driver.change_members(leader.group(), wanted)
-        except RaftRefusal:
+        except RaftRejection:
             return False
         return True
 
@@ -459,7 +461,7 @@ async def test_all_copies_are_waited_for_where_that_is_wished() -> None:
         leader = await cluster.ready()
         told: list[str] = []
         for copies in (1, 2):
-            leader.replica.copies_min = copies
+            leader.replica.min_insync_replicas = copies
             proposal = propose(leader.replica, make_batch(b"v"))
             assert not leader.replica.is_acknowledged(proposal.end_offset)
             leader.replica.when_acknowledged(
@@ -469,7 +471,7 @@ async def test_all_copies_are_waited_for_where_that_is_wished() -> None:
             await until(lambda: len(told) == copies, "a majority has it")  # noqa: B023
             assert leader.replica.is_acknowledged(proposal.end_offset)
         assert told == ["1 NONE", "2 NONE"]
-        leader.replica.copies_min = 3
+        leader.replica.min_insync_replicas = 3
         ends = [propose(leader.replica, make_batch(b"v")).end_offset for _ in range(3)]
         for end in (ends[1], ends[0], ends[2]):
             leader.replica.when_acknowledged(
@@ -498,7 +500,7 @@ async def test_a_learners_copy_does_not_count() -> None:
         absent = next(broker for broker in cluster.all[:3] if broker is not leader)
         absent.stop()
         leader = await cluster.ready()
-        leader.replica.copies_min = 3
+        leader.replica.min_insync_replicas = 3
         told: list[ErrorCode] = []
         end = propose(leader.replica, make_batch(b"v")).end_offset
         leader.replica.when_acknowledged(end, told.append)
@@ -516,7 +518,7 @@ async def test_who_waits_for_copies_is_told_when_the_leader_falls() -> None:
         others = [broker for broker in cluster.all if broker is not leader]
         others[0].stop()
         leader = await cluster.ready()
-        leader.replica.copies_min = 3
+        leader.replica.min_insync_replicas = 3
         told: list[ErrorCode] = []
         end = propose(leader.replica, make_batch(b"v")).end_offset
         leader.replica.when_acknowledged(end, told.append)
@@ -535,7 +537,7 @@ async def test_more_copies_than_there_are_voters_are_never_reached_and_cost_one_
     async with ReplicaCluster(1) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
-        leader.replica.copies_min = 2
+        leader.replica.min_insync_replicas = 2
         told: list[ErrorCode] = []
         looks = 0
         look = leader.replica._copies.end
@@ -555,6 +557,6 @@ async def test_more_copies_than_there_are_voters_are_never_reached_and_cost_one_
             seen = looks
             await until(lambda: looks > seen, "the timer fires")  # noqa: B023
             assert (told, looks - seen < 50) == ([], True)
-        leader.replica.copies_min = 1
+        leader.replica.min_insync_replicas = 1
         await until(lambda: len(told) == 200, "all are answered")
         assert set(told) == {ErrorCode.NONE}

@@ -23,8 +23,8 @@ from moldau.records.batch import stamp
 from moldau.replica.peer_codec import encode_append, encode_batches_head, encode_control
 from moldau.testing.replicas import (
     ME,
-    NotingListener,
-    SetClock,
+    ManualClock,
+    RecordingListener,
     make_driver,
     make_flusher,
     open_replica,
@@ -40,10 +40,10 @@ class Follower:
     def __init__(self, first: Members, log_id: LogId = FIRST_LOG) -> None:
         self.log = HeldLog(LogConfig(), log_id)
         self.failures: list[StorageError] = []
-        self.clock = SetClock(wall_ms=1_700_000_000_000)
+        self.clock = ManualClock(wall_ms=1_700_000_000_000)
         self.flusher = make_flusher(self.clock, self.failures.append)
         self.driver = make_driver(self.flusher, clock=self.clock)
-        self.listener = NotingListener()
+        self.listener = RecordingListener()
         self.driver.add_peer(OTHER, ("127.0.0.1", 9))
         self.replica = open_replica(
             self.log,

@@ -15,7 +15,7 @@ from moldau.records.batch import TRANSACTIONAL_BIT, read_header
 from moldau.records.control import EndMarker
 from moldau.records.record import Record, build_batch
 from moldau.replica.replica import Proposal, Replica
-from moldau.testing.replicas import SetClock, lead_replica, make_driver, make_flusher
+from moldau.testing.replicas import ManualClock, lead_replica, make_driver, make_flusher
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -68,7 +68,7 @@ class Machine:
     """What replicas of one broker share."""
 
     def __init__(self) -> None:
-        self.clock = SetClock(wall_ms=10_000)
+        self.clock = ManualClock(wall_ms=10_000)
         self.flusher = make_flusher(self.clock)
         self.driver = make_driver(self.flusher, clock=self.clock)
 

@@ -7,7 +7,7 @@ from raft_brokers import make_group
 
 from harness.virtual_loop import run_virtually
 from moldau.raft.progress import FOREVER
-from moldau.replica.group import Group
+from moldau.replica.raft_group import RaftGroup
 from moldau.replica.timers import GroupTimers
 
 
@@ -16,15 +16,15 @@ class Watch:
 
     def __init__(self) -> None:
         self.now = 0
-        self.due: list[tuple[Group, int]] = []
+        self.due: list[tuple[RaftGroup, int]] = []
         self.timers = GroupTimers(
             loop=asyncio.get_running_loop(), now=lambda: self.now, on_due=self.on_due
         )
 
-    def on_due(self, group: Group, now: int) -> None:
+    def on_due(self, group: RaftGroup, now: int) -> None:
         self.due.append((group, now))
 
-    def fire(self, now: int) -> list[Group]:
+    def fire(self, now: int) -> list[RaftGroup]:
         """As the loop would, once the time has come."""
         self.now = now
         self.due.clear()
@@ -111,7 +111,7 @@ def test_a_defect_leaves_the_timers_of_the_others_running() -> None:
         watch.timers.set(one, 100)
         watch.timers.set(two, 110)
 
-        def broken(group: Group, now: int) -> None:
+        def broken(group: RaftGroup, now: int) -> None:
             raise LookupError
 
         watch.timers._on_due = broken

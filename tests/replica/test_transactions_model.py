@@ -37,7 +37,7 @@ from moldau.records.control import EndMarker, read_end_marker
 from moldau.records.record import Record, build_batch
 from moldau.replica.producers import ProducerState
 from moldau.replica.replica import Replica
-from moldau.testing.replicas import NotingListener, SetClock
+from moldau.testing.replicas import ManualClock, RecordingListener
 
 PRODUCERS = 4
 EPOCH = Epoch(1)
@@ -143,7 +143,7 @@ class FakeDriver:
         core = SimpleNamespace(epoch=EPOCH, leader=self.me, is_ready=True)
         return SimpleNamespace(core=core, is_leader=True)
 
-    def check_leading(self, group: object) -> None: ...
+    def check_leadership(self, group: object) -> None: ...
 
     def appended(self, group: object, size: int) -> None: ...
 
@@ -167,8 +167,8 @@ class Broker:
             members=Members((BrokerId(1),)),
             driver=cast(Any, FakeDriver()),
             flusher=cast(Any, flusher),
-            clock=SetClock(wall_ms=1_000),
-            listener=NotingListener(),
+            clock=ManualClock(wall_ms=1_000),
+            listener=RecordingListener(),
         )
         if self.leads:
             replica.on_role(replica.group, Role.LEADER, EPOCH, BrokerId(1))

@@ -51,11 +51,11 @@ def entry(name):
 
 
 def load(*names):
-    return assignors.load(names, [entry(name) for name in ("good", "raises", "astray")])
+    return assignors.load_assignors(names, [entry(name) for name in ("good", "raises", "astray")])
 
 
 def test_the_built_in_ones_are_found_in_the_order_asked_for():
-    assert [one.name for one in assignors.load(["range", " uniform", "range"])] == [
+    assert [one.name for one in assignors.load_assignors(["range", " uniform", "range"])] == [
         "range",
         "uniform",
     ]
@@ -75,7 +75,7 @@ def test_one_that_is_not_there_is_named_with_those_that_are():
 @pytest.mark.parametrize("name", ["misnamed", "unmade"])
 def test_one_that_cannot_be_used_is_refused_at_the_start(name):
     with pytest.raises(ConfigError, match=name):
-        assignors.load([name], [entry(name)])
+        assignors.load_assignors([name], [entry(name)])
 
 
 @pytest.mark.parametrize("name", ["raises", "astray"])

@@ -64,13 +64,13 @@ async def start(
     config: ServerConfig,
     *,
     on_storage_failure: Callable[[StorageError], None] = fail,
-    on_defect: Callable[[BaseException], None] = fail,
+    on_internal_error: Callable[[BaseException], None] = fail,
 ) -> tuple[BrokerServer, BrokerInfo]:
     server = BrokerServer(
         config,
         Machine(),
         on_storage_failure=on_storage_failure,
-        on_defect=on_defect,
+        on_internal_error=on_internal_error,
         on_removed=lambda: fail(ConfigError("removed")),
     )
     try:
@@ -154,7 +154,7 @@ async def test_a_disk_that_fails_under_a_task_of_the_broker_is_no_defect(
     failures: list[StorageError] = []
     defects: list[BaseException] = []
     server, _ = await start(
-        config_of(tmp_path), on_storage_failure=failures.append, on_defect=defects.append
+        config_of(tmp_path), on_storage_failure=failures.append, on_internal_error=defects.append
     )
 
     async def end() -> None:
@@ -246,7 +246,7 @@ async def killed_before_the_first_record(directory: Path) -> None:
             cluster_id="c",
             directory_id="d",
             metadata_voters=(BrokerId(1),),
-            is_founding=True,
+            is_bootstrapping=True,
         )
     )
     storage.close()

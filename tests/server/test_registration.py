@@ -18,15 +18,15 @@ from moldau.model.topology import Endpoint, JoinRequest, TopologyBroker
 from moldau.raft.membership import Members
 from moldau.server import registration
 from moldau.server.config.schema import Address, ServerConfig
-from moldau.server.entry import Endpoints, Entry
 from moldau.server.machine import Machine
+from moldau.server.membership import ClusterMembership, Endpoints
 from moldau.server.registration import Registration, SupersededError
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
 ONE, TWO = BrokerId(1), BrokerId(2)
-ENTRY = Entry(
+ENTRY = ClusterMembership(
     broker_id=TWO,
     cluster_id="c",
     directory_id="d",
@@ -35,7 +35,7 @@ ENTRY = Entry(
         kafka=Endpoint("h", 1), raft=Endpoint("h", 2), http=Endpoint("127.0.0.1", 3)
     ),
     metadata_members=Members((ONE,), (TWO,)),
-    is_founder=False,
+    is_bootstrap_broker=False,
     image=EMPTY_IMAGE,
     epoch=0,
 )
@@ -114,7 +114,9 @@ class FakeStore:
 class World:
     """A registration, and what it told."""
 
-    def __init__(self, store: FakeStore, *, join: int | None = None, entry: Entry = ENTRY) -> None:
+    def __init__(
+        self, store: FakeStore, *, join: int | None = None, entry: ClusterMembership = ENTRY
+    ) -> None:
         self.store = store
         self.told: list[Image] = []
         self.epochs: list[int] = []
@@ -126,7 +128,7 @@ class World:
             entry,
             metadata,
             Machine(),
-            on_told=self.told.append,
+            on_member_image=self.told.append,
             on_epoch=self.epochs.append,
             is_cut_off=lambda: self.cut_off,
             on_removed=self._on_removed,
@@ -186,7 +188,7 @@ def test_a_start_registers_over_the_peers() -> None:
 
 
 def test_a_founder_names_the_cluster_first_and_only_once() -> None:
-    founder = replace(ENTRY, is_founder=True)
+    founder = replace(ENTRY, is_bootstrap_broker=True)
     world = World(FakeStore(EMPTY_IMAGE, image_of("now", 1)), entry=founder)
     world.make()
     assert [type(command) for command in world.store.submitted] == [CreateCluster, RegisterBroker]

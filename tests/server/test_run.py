@@ -37,7 +37,7 @@ pytestmark = pytest.mark.system
 
 FAULTS = """
 import os
-from moldau.log.files import OsFile
+from moldau.log.os_filesystem import OsFile
 
 def failing(method):
     def call(self, *arguments):

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from moldau.client.errors import ClientError
 from moldau.spark.metrics import MetricsServer
-from moldau.spark.pipelines.spec import Progress, State
-from moldau.spark.pipelines.state import Record
+from moldau.spark.pipelines.spec import PipelineState, Progress
+from moldau.spark.pipelines.status import Record
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -21,7 +21,9 @@ PROGRESS = Progress(
 )
 
 
-def record(name: str = "lake", state: State = State.RUNNING, **more: object) -> Record:
+def record(
+    name: str = "lake", state: PipelineState = PipelineState.RUNNING, **more: object
+) -> Record:
     return Record(name=name, kind="archive", state=state, **{"progress": PROGRESS, **more})  # type: ignore[arg-type]
 
 
@@ -97,7 +99,7 @@ def test_health_is_that_of_all(server: MetricsServer) -> None:
     assert ask(server, "/healthz") == (200, "starting\n")
     server.tell(record("a"))
     assert ask(server, "/healthz") == (200, "a running\n")
-    server.tell(record("b", State.FAILED))
+    server.tell(record("b", PipelineState.FAILED))
     assert ask(server, "/healthz") == (503, "a running\nb failed\n")
     assert ask(server, "/")[0] == 404
 

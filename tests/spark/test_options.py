@@ -6,7 +6,7 @@ import pytest
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.wire.security import Security
-from moldau.spark.option_table import OPTIONS, Fate, Option, Side
+from moldau.spark.option_table import OPTIONS, Option, OptionSupport, Side
 from moldau.spark.options import Options
 
 
@@ -51,14 +51,14 @@ def test_every_option_has_the_fate_that_the_table_says(
     monkeypatch.setattr("moldau.spark.options._told", set())
     side = Side.READ if option.side is Side.BOTH else option.side
     options = Options({option.name.lower(): "1"})
-    if option.fate in (Fate.REFUSED, Fate.CANNOT):
+    if option.fate in (OptionSupport.REFUSED, OptionSupport.CANNOT):
         with pytest.raises(InvalidArgumentError, match=option.name):
             options.check_names(side)
         return
     for _ in range(2):
         options.check_names(side)
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == (1 if option.fate is Fate.NO_EFFECT else 0)
+    assert len(said) == (1 if option.fate is OptionSupport.NO_EFFECT else 0)
     assert all(option.name in text for text in said)
 
 

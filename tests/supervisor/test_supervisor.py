@@ -9,15 +9,15 @@ import pytest
 
 from moldau.cli.errors import CommandError
 from moldau.client.processes import is_running, process_key
-from moldau.supervisor.control import ask, state_of
+from moldau.supervisor.control import send_request, state_of
 from moldau.supervisor.state import (
     ClusterState,
     Member,
     Ports,
     load_state,
     locked,
+    orphaned_brokers,
     save_state,
-    strays,
 )
 from moldau.supervisor.supervisor import Supervisor
 from moldau.testing.waiting import wait_until
@@ -76,7 +76,7 @@ class World:
 
         wait_until(holds, "it is so", describe=lambda: (self.states, self.said))
 
-    def ask(self, verb, **arguments):
+    def send_request(self, verb, **arguments):
         """What another process would ask, answered by the next step."""
         return self.supervisor._answer({"verb": verb, **arguments})
 
@@ -303,13 +303,13 @@ def test_requests_reach_the_supervisor_through_its_socket(world):
     w = world(1)
     replies = []
     path = w.state.control
-    thread = threading.Thread(target=lambda: replies.append(ask(path, "status")))
+    thread = threading.Thread(target=lambda: replies.append(send_request(path, "status")))
     thread.start()
     w.until(lambda: replies)
     thread.join()
     assert state_of(replies[0]).supervisor == process_key(os.getpid())
     w.supervisor.close()
-    assert ask(path, "status") is None
+    assert send_request(path, "status") is None
 
 
 def test_a_directory_with_a_long_name_has_a_socket_elsewhere(tmp_path):
@@ -335,9 +335,9 @@ def test_a_stranger_with_the_number_of_a_broker_is_not_taken_for_it(tmp_path):
     state = cluster(1)
     own = process_key(os.getpid())
     state.brokers[0].pid, state.brokers[0].started = own
-    assert len(strays(state)) == 1
+    assert len(orphaned_brokers(state)) == 1
     state.brokers[0].started = "another:time"
-    assert strays(state) == []
+    assert orphaned_brokers(state) == []
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}', "\xff"])

@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.structs import TopicPartition
 
 from moldau.log.disk import open_disk_log
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
+from moldau.log.os_filesystem import OsFiles
 from moldau.records.batch import read_header
 from moldau.records.compact import is_filler
 from moldau.records.record import read_records

@@ -7,7 +7,7 @@ import pytest
 from effort import seeds
 
 from moldau.testing.simdisk import SimCrash, SimDisk
-from moldau.testing.simtear import CrashRates, Truncation, Write, surviving_bytes
+from moldau.testing.torn_writes import CrashRates, Truncation, Write, surviving_bytes
 
 SEEDS = seeds(300)
 

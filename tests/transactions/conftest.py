@@ -7,7 +7,7 @@ import pytest
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, PartitionIndex, TimestampMs, TopicPartition
 from moldau.transactions.config import TransactionConfig
-from moldau.transactions.coordinator import Coordinator
+from moldau.transactions.coordinator import TransactionCoordinator
 from moldau.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -39,7 +39,7 @@ class World:
         self.epoch = epoch
         self.spare = count(spare)
         self.config = TransactionConfig(**{"busy_wait_ms_max": 0, "complete_wait_ms": 0, **config})
-        self.coordinator = Coordinator(self.config, Epoch(epoch), self.wall_ms)
+        self.coordinator = TransactionCoordinator(self.config, Epoch(epoch), self.wall_ms)
         self.requests = count(1)
         self.replies = {}
         self.writes: dict[int, Persist] = {}
@@ -113,7 +113,7 @@ class World:
     def init(self, name="t", timeout_ms=60_000, **fields):
         result = self.ask(InitProducer, transactional_id=name, timeout_ms=timeout_ms, **fields)
         if isinstance(result, NeedsProducerId):
-            fields["spare_id"] = next(self.spare)
+            fields["new_producer_id"] = next(self.spare)
             return self.init(name, timeout_ms, **fields)
         return result
 
@@ -149,7 +149,7 @@ class World:
             **fields,
         )
         if isinstance(result, NeedsProducerId):
-            fields["spare_id"] = next(self.spare)
+            fields["new_producer_id"] = next(self.spare)
             return self.end(producer, is_commit, name, version, **fields)
         return result
 

@@ -343,7 +343,7 @@ def test_a_failed_write_changes_nothing(world):
     world.refuse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert set(world.replies[request].errors.values()) == {ErrorCode.NOT_COORDINATOR}
     assert world.state() == "Empty"
-    request = world.init("u", spare_id=5)
+    request = world.init("u", new_producer_id=5)
     world.refuse()
     assert world.replies[request].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert world.coordinator.describe("u").error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

@@ -16,8 +16,7 @@ from moldau.model.ids import Epoch, PartitionIndex, TimestampMs, TopicPartition
 from moldau.transactions import coordinator as coordinator_module
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
-from moldau.transactions.coordinator import Coordinator
-from moldau.transactions.entries import Entry
+from moldau.transactions.coordinator import TransactionCoordinator
 from moldau.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -38,6 +37,7 @@ from moldau.transactions.results import (
     Reply,
     WriteMarkers,
 )
+from moldau.transactions.transaction_entry import TransactionEntry
 
 S = TransactionState
 NAMES = ("a", "b", "c")
@@ -88,7 +88,7 @@ class Chaos:
         self.markers: list[WriteMarkers] = []
         self.asked_for: dict[int, object] = {}
         self.waiting.clear()
-        self.coordinator = Coordinator(self.config, Epoch(self.epoch), self.wall_ms)
+        self.coordinator = TransactionCoordinator(self.config, Epoch(self.epoch), self.wall_ms)
         for key, value in self.log:
             self.coordinator.replay(key, value)
         self.run(self.coordinator.finish_loading(self.now))
@@ -156,7 +156,9 @@ class Chaos:
         if isinstance(result, NeedsProducerId):
             self.spare += 1
             self.request_ids += 1
-            again = msgspec.structs.replace(event, request_id=self.request_ids, spare_id=self.spare)
+            again = msgspec.structs.replace(
+                event, request_id=self.request_ids, new_producer_id=self.spare
+            )
             self.waiting[again.request_id] = again
             # Its effects come within those of the first one; nothing else is under way here.
             self.run(self.coordinator.handle(self.now, again))
@@ -322,22 +324,22 @@ def _prepared_may_be_decided_anew(monkeypatch):
 
 
 def _states_change_before_they_are_stored(monkeypatch):
-    honest = Coordinator._write
+    honest = TransactionCoordinator._write
 
     def write(self, one):
         honest(self, one)
         one.entry.stored = one.states[-1]
 
-    monkeypatch.setattr(Coordinator, "_write", write)
+    monkeypatch.setattr(TransactionCoordinator, "_write", write)
 
 
 def _markers_are_not_asked_for_after_loading(monkeypatch):
-    honest = Coordinator.finish_loading
+    honest = TransactionCoordinator.finish_loading
 
     def finish_loading(self, now):
         return [e for e in honest(self, now) if not isinstance(e, WriteMarkers)]
 
-    monkeypatch.setattr(Coordinator, "finish_loading", finish_loading)
+    monkeypatch.setattr(TransactionCoordinator, "finish_loading", finish_loading)
 
 
 def _failed_markers_are_forgotten(monkeypatch):
@@ -346,11 +348,11 @@ def _failed_markers_are_forgotten(monkeypatch):
         if entry is not None:
             self._heard_of(entry, event.token, entry.asked[event.token] - event.partitions)
 
-    monkeypatch.setattr(Coordinator, "_markers_failed", markers_failed)
+    monkeypatch.setattr(TransactionCoordinator, "_markers_failed", markers_failed)
 
 
 def _one_marker_is_enough(monkeypatch):
-    honest = Coordinator._markers_written
+    honest = TransactionCoordinator._markers_written
 
     def markers_written(self, now, event):
         entry = self._asked.get(event.token)
@@ -358,21 +360,21 @@ def _one_marker_is_enough(monkeypatch):
             entry.unmarked.clear()
         honest(self, now, event)
 
-    monkeypatch.setattr(Coordinator, "_markers_written", markers_written)
+    monkeypatch.setattr(TransactionCoordinator, "_markers_written", markers_written)
 
 
 def _markers_before_the_decision_is_stored(monkeypatch):
-    honest = Coordinator._carry_out
+    honest = TransactionCoordinator._carry_out
 
     def carry_out(self, now, entry, event, verdict):
-        if isinstance(verdict, decide.Change) and verdict.stored.state.is_prepared:
+        if isinstance(verdict, decide.WriteState) and verdict.stored.state.is_prepared:
             before, entry.stored = entry.stored, verdict.stored
             entry.unmarked = set(verdict.stored.partitions)
             self._end_or_ask(now, entry, waits=False)
             entry.stored = before
         honest(self, now, entry, event, verdict)
 
-    monkeypatch.setattr(Coordinator, "_carry_out", carry_out)
+    monkeypatch.setattr(TransactionCoordinator, "_carry_out", carry_out)
 
 
 def _fencing_keeps_the_epoch(monkeypatch):
@@ -385,11 +387,11 @@ def _fencing_keeps_the_epoch(monkeypatch):
 
 
 def _timeouts_are_forgotten(monkeypatch):
-    monkeypatch.setattr(Coordinator, "_time_out", lambda self, now, entry: None)
+    monkeypatch.setattr(TransactionCoordinator, "_time_out", lambda self, now, entry: None)
 
 
 def _a_second_write_of_an_id_begins(monkeypatch):
-    honest = Coordinator._request
+    honest = TransactionCoordinator._request
 
     def request(self, now, event):
         entry = self._entries.get(event.transactional_id)
@@ -397,25 +399,25 @@ def _a_second_write_of_an_id_begins(monkeypatch):
             entry.writing = None
         honest(self, now, event)
 
-    monkeypatch.setattr(Coordinator, "_request", request)
+    monkeypatch.setattr(TransactionCoordinator, "_request", request)
 
 
 def _waiting_requests_are_dropped(monkeypatch):
     def park(self, now, entry, event):
         pass
 
-    monkeypatch.setattr(Coordinator, "_park", park)
+    monkeypatch.setattr(TransactionCoordinator, "_park", park)
 
 
 def _answers_to_old_questions_count(monkeypatch):
-    honest = Coordinator._markers_written
+    honest = TransactionCoordinator._markers_written
 
     def markers_written(self, now, event):
         for entry in self._entries.values():
             entry.unmarked -= event.partitions
         honest(self, now, event)
 
-    monkeypatch.setattr(Coordinator, "_markers_written", markers_written)
+    monkeypatch.setattr(TransactionCoordinator, "_markers_written", markers_written)
 
 
 def _the_last_epoch_is_not_stored(monkeypatch):
@@ -434,17 +436,17 @@ def _a_failed_end_is_taken_for_done(monkeypatch):
     def persist_failed(self, now, token, error):
         self._persisted(now, token)
 
-    monkeypatch.setattr(Coordinator, "_persist_failed", persist_failed)
+    monkeypatch.setattr(TransactionCoordinator, "_persist_failed", persist_failed)
 
 
 def _tombstones_are_ignored(monkeypatch):
-    honest = Entry.apply
+    honest = TransactionEntry.apply
 
     def apply(self, record):
         if record.value is not None:
             honest(self, record)
 
-    monkeypatch.setattr(Entry, "apply", apply)
+    monkeypatch.setattr(TransactionEntry, "apply", apply)
 
 
 MUTANTS = [

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from moldau.api.cluster_views import ClusterViews
-from moldau.control.cluster import ClusterService
-from moldau.control.configs import ConfigService
+from moldau.api.cluster_queries import ClusterQueries
+from moldau.control.cluster_service import ClusterService
+from moldau.control.config_service import ConfigService
 from moldau.control.metadata_store import MetadataStore
 from moldau.control.producer_ids import ProducerIds
-from moldau.control.topics import TopicService
-from moldau.coordination.groups import GroupService
-from moldau.coordination.transactions import TransactionService
-from moldau.data.appending import AppendService
+from moldau.control.topic_service import TopicService
+from moldau.coordination.group_service import GroupService
+from moldau.coordination.transaction_service import TransactionService
+from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
@@ -43,8 +43,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     groups: GroupService
     transactions: TransactionService
     producer_ids: ProducerIds
-    views: ClusterViews
-    appends: AppendService
+    views: ClusterQueries
+    appends: AppendForwarder
     queues: QueueService
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]

@@ -23,7 +23,7 @@ def check_partition(topic: Topic, partition: int) -> None:
         )
 
 
-def leader_elsewhere(broker: Broker, topic: Topic, partition: int) -> int | None:
+def remote_leader(broker: Broker, topic: Topic, partition: int) -> int | None:
     """The broker that leads the partition, None if it is this one. Raises RefusedError."""
     check_partition(topic, partition)
     leader = broker.cluster.leader_of(topic, partition).broker

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moldau import __version__
-from moldau.cli.cluster.health import complaints
+from moldau.cli.click_groups import Command, LazyGroup, command
+from moldau.cli.cluster.health import broker_problems
 from moldau.cli.cluster.topology import (
     behind,
     broker_rows,
@@ -25,7 +26,6 @@ from moldau.cli.cluster.topology import (
     single_copies,
 )
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command, LazyGroup, command
 from moldau.cli.options import Duration, KeyValue, output_option, yes_option
 from moldau.cli.output import emit_document, emit_rows, emit_table, say
 
@@ -198,7 +198,7 @@ def status(number: int | None, output: str, http: str) -> int:
 
 
 def _show_all(topology: "Topology", output: str) -> int:
-    found = problems(topology) + complaints(topology)
+    found = problems(topology) + broker_problems(topology)
     single = single_copies(topology)
     notes = [f"{single.found}; for more: {single.command}"] if single else []
     document = {
@@ -237,7 +237,7 @@ def _show_one(topology: "Topology", number: int, output: str) -> int:
         for part in topic.partitions
         if number in part.replicas
     ]
-    found = complaints(topology, only=number)
+    found = broker_problems(topology, only=number)
     document = {**row, "behind": len(late), "partitions": parts, "problems": found}
     if not emit_document(document, output, name="id"):
         emit_table([row])

@@ -2,7 +2,7 @@
 
 import click
 
-from moldau.cli.lazy import command
+from moldau.cli.click_groups import command
 
 _INSTALL = {
     "bash": 'eval "$(moldau completion bash)"      # in ~/.bashrc',

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from moldau.cli.broker import load
+from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError
-from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import KeyValue, output_option
 from moldau.cli.output import emit_json, emit_rows, emit_yaml, say
 

@@ -20,8 +20,8 @@ import click
 
 from moldau import __version__
 from moldau.cli.broker import load
+from moldau.cli.click_groups import command
 from moldau.cli.errors import ExitCode
-from moldau.cli.lazy import command
 from moldau.cli.options import KeyValue, Properties
 from moldau.cli.output import color_wanted, emit_json, emit_yaml, format_bytes
 
@@ -35,7 +35,7 @@ _SPARE_FILES = 512
 _PACKAGES = ("confluent-kafka", "uvloop", "crc32c", "cramjam", "msgspec", "click", "rich", "PyYAML")
 
 
-class Verdict(StrEnum):
+class CheckStatus(StrEnum):
     """What a check found."""
 
     OK = "ok"
@@ -44,11 +44,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One line of the report."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckStatus
     detail: str
     hint: str = ""
 
@@ -87,14 +87,14 @@ def doctor(config_file: str | None, settings: Properties, output: str) -> int:
     else:
         for finding in findings:
             _print(finding)
-    trouble = any(finding.verdict is Verdict.TROUBLE for finding in findings)
+    trouble = any(finding.verdict is CheckStatus.TROUBLE for finding in findings)
     return ExitCode.FAILED if trouble else ExitCode.OK
 
 
-_COLORS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.TROUBLE: "red"}
+_COLORS = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.TROUBLE: "red"}
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: CheckResult) -> None:
     color = color_wanted()
     mark = click.style(f"{finding.verdict:<8}", fg=_COLORS[finding.verdict], bold=True)
     click.echo(f"{mark} {finding.check}: {finding.detail}", color=color)
@@ -102,7 +102,7 @@ def _print(finding: Finding) -> None:
         click.echo(f"{'':<8} hint: {finding.hint}")
 
 
-def examine(config: "ServerConfig") -> Iterator[Finding]:
+def examine(config: "ServerConfig") -> Iterator[CheckResult]:
     """All checks, one after another."""
     yield from check_versions()
     running = broker_at(config.kafka.addr)
@@ -115,16 +115,16 @@ def examine(config: "ServerConfig") -> Iterator[Finding]:
         yield from check_cluster(config.http.addr)
 
 
-def check_versions() -> Iterator[Finding]:
+def check_versions() -> Iterator[CheckResult]:
     """What runs here, for bug reports."""
     from importlib.metadata import PackageNotFoundError, version
 
     import confluent_kafka
 
     python = platform.python_version()
-    yield Finding(
+    yield CheckResult(
         check="versions",
-        verdict=Verdict.OK,
+        verdict=CheckStatus.OK,
         detail=f"moldau {__version__}, Python {python} on {platform.system()} "
         f"{platform.machine()}, librdkafka {confluent_kafka.libversion()[0]}",
     )
@@ -134,11 +134,11 @@ def check_versions() -> Iterator[Finding]:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
-    yield Finding(check="libraries", verdict=Verdict.OK, detail=", ".join(found))
+    yield CheckResult(check="libraries", verdict=CheckStatus.OK, detail=", ".join(found))
     if missing:
-        yield Finding(
+        yield CheckResult(
             check="libraries",
-            verdict=Verdict.WARNING,
+            verdict=CheckStatus.WARNING,
             detail=f"not installed: {', '.join(missing)}",
             hint="install them: pip install moldau",
         )
@@ -166,22 +166,22 @@ def _reachable(address: "Address") -> "Address":
     return address._replace(host=loopback.get(address.host, address.host))
 
 
-def check_port(address: "Address", running: str | None) -> Finding:
+def check_port(address: "Address", running: str | None) -> CheckResult:
     """Could a broker bind its address now?"""
     name = f"port {address}"
     if running is not None:
-        return Finding(
+        return CheckResult(
             check=name,
-            verdict=Verdict.WARNING,
+            verdict=CheckStatus.WARNING,
             detail=f"a broker runs here already ({running})",
             hint="for a second one: moldau dev --port 0 --data-dir ./.moldau-2",
         )
     try:
         family, kind, _, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        return Finding(
+        return CheckResult(
             check=name,
-            verdict=Verdict.TROUBLE,
+            verdict=CheckStatus.TROUBLE,
             detail=f"{address.host} is no address of this machine ({error.strerror})",
             hint="set kafka.addr",
         )
@@ -190,53 +190,55 @@ def check_port(address: "Address", running: str | None) -> Finding:
         try:
             probe.bind(place)
         except OSError as error:
-            return Finding(
+            return CheckResult(
                 check=name,
-                verdict=Verdict.TROUBLE,
+                verdict=CheckStatus.TROUBLE,
                 detail=f"cannot be bound ({(error.strerror or str(error)).lower()})",
                 hint="another program has it; take another port: moldau dev --port 9192",
             )
-    return Finding(check=name, verdict=Verdict.OK, detail="free")
+    return CheckResult(check=name, verdict=CheckStatus.OK, detail="free")
 
 
-def check_data_dir(data_dir: str, running: bool) -> Iterator[Finding]:
+def check_data_dir(data_dir: str, running: bool) -> Iterator[CheckResult]:
     """Is the directory there or could it be made, may we write, and does nobody else?"""
     name = f"data directory {data_dir}"
     if not os.path.exists(data_dir):
         parent = _existing_parent(data_dir)
         able = os.access(parent, os.W_OK | os.X_OK)
-        yield Finding(
+        yield CheckResult(
             check=name,
-            verdict=Verdict.OK if able else Verdict.TROUBLE,
+            verdict=CheckStatus.OK if able else CheckStatus.TROUBLE,
             detail="will be created" if able else f"cannot be created: {parent} is not writable",
             hint="" if able else "choose another: --data-dir DIR",
         )
         return
     if not os.path.isdir(data_dir):
-        yield Finding(check=name, verdict=Verdict.TROUBLE, detail="is a file and no directory")
+        yield CheckResult(
+            check=name, verdict=CheckStatus.TROUBLE, detail="is a file and no directory"
+        )
         return
     try:
         with tempfile.TemporaryFile(dir=data_dir) as stream:
             stream.write(b"moldau")
             stream.flush()
     except OSError as error:
-        yield Finding(
+        yield CheckResult(
             check=name,
-            verdict=Verdict.TROUBLE,
+            verdict=CheckStatus.TROUBLE,
             detail=f"cannot be written ({(error.strerror or str(error)).lower()})",
             hint="give this user the right to, or choose another: --data-dir DIR",
         )
         return
     holder = lock_holder(data_dir)
     if holder:
-        yield Finding(
+        yield CheckResult(
             check=name,
-            verdict=Verdict.WARNING if running else Verdict.TROUBLE,
+            verdict=CheckStatus.WARNING if running else CheckStatus.TROUBLE,
             detail=f"in use by process {holder}",
             hint="" if running else "stop that broker, or choose another: --data-dir DIR",
         )
         return
-    yield Finding(check=name, verdict=Verdict.OK, detail="writable, and used by no broker")
+    yield CheckResult(check=name, verdict=CheckStatus.OK, detail="writable, and used by no broker")
 
 
 def lock_holder(data_dir: str) -> str:
@@ -264,57 +266,59 @@ def _existing_parent(path: str) -> str:
     return path
 
 
-def check_disk(data_dir: str, reserve_bytes: int) -> Finding:
+def check_disk(data_dir: str, reserve_bytes: int) -> CheckResult:
     """Would produce be refused for want of space?"""
     place = _existing_parent(data_dir)
     usage = shutil.disk_usage(place)
     detail = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free"
     inodes = os.statvfs(place)
     if usage.free <= reserve_bytes:
-        return Finding(
+        return CheckResult(
             check="disk",
-            verdict=Verdict.TROUBLE,
+            verdict=CheckStatus.TROUBLE,
             detail=f"{detail}: below the reserve of {format_bytes(reserve_bytes)}, so produce "
             "is refused",
             hint="free some space, shorten log.retention_ms, or lower log.disk_reserve_bytes",
         )
     if inodes.f_files and inodes.f_favail < 1000:
-        return Finding(
+        return CheckResult(
             check="disk",
-            verdict=Verdict.TROUBLE,
+            verdict=CheckStatus.TROUBLE,
             detail=f"only {inodes.f_favail} more files can be created",
             hint="remove some files: the file system has no room for names",
         )
     if usage.free < 4 * reserve_bytes:
-        return Finding(check="disk", verdict=Verdict.WARNING, detail=f"{detail}: nearly full")
-    return Finding(check="disk", verdict=Verdict.OK, detail=detail)
+        return CheckResult(
+            check="disk", verdict=CheckStatus.WARNING, detail=f"{detail}: nearly full"
+        )
+    return CheckResult(check="disk", verdict=CheckStatus.OK, detail=detail)
 
 
-def check_advertised(config: "ServerConfig", running: bool) -> Finding:
+def check_advertised(config: "ServerConfig", running: bool) -> CheckResult:
     """Can the address that clients are told be reached from here?"""
     advertised = config.kafka.advertised or config.kafka.addr
     name = f"advertised address {advertised}"
     try:
         found = socket.getaddrinfo(*advertised, type=socket.SOCK_STREAM)
     except socket.gaierror:
-        return Finding(
+        return CheckResult(
             check=name,
-            verdict=Verdict.TROUBLE,
+            verdict=CheckStatus.TROUBLE,
             detail=f"no such host: {advertised.host}",
             hint="clients are sent there after the first contact; set kafka.advertised",
         )
     resolved = ", ".join(sorted({str(entry[4][0]) for entry in found}))
     if not running:
-        return Finding(check=name, verdict=Verdict.OK, detail=f"resolves to {resolved}")
+        return CheckResult(check=name, verdict=CheckStatus.OK, detail=f"resolves to {resolved}")
     reason = _connect_error(advertised)
     if reason:
-        return Finding(
+        return CheckResult(
             check=name,
-            verdict=Verdict.TROUBLE,
+            verdict=CheckStatus.TROUBLE,
             detail=f"resolves to {resolved}, but cannot be reached ({reason})",
             hint="clients are sent there after the first contact; set kafka.advertised",
         )
-    return Finding(check=name, verdict=Verdict.OK, detail=f"reachable ({resolved})")
+    return CheckResult(check=name, verdict=CheckStatus.OK, detail=f"reachable ({resolved})")
 
 
 def _connect_error(address: "Address") -> str:
@@ -328,52 +332,54 @@ def _connect_error(address: "Address") -> str:
     return ""
 
 
-def check_cluster(http: "Address") -> Iterator[Finding]:
+def check_cluster(http: "Address") -> Iterator[CheckResult]:
     """Is the cluster of the broker that runs here whole, and has every topic more than one copy?"""
-    from moldau.cli.cluster.health import complaints
+    from moldau.cli.cluster.health import broker_problems
     from moldau.cli.cluster.topology import connect, headline, problems, single_copies
     from moldau.client.errors import ClientError
 
     try:
         _, topology = connect(str(_reachable(http)))
     except ClientError as error:
-        yield Finding(
+        yield CheckResult(
             check="cluster",
-            verdict=Verdict.WARNING,
+            verdict=CheckStatus.WARNING,
             detail=f"the broker cannot be asked over HTTP ({error})",
             hint="is http.addr the one that it was started with?",
         )
         return
-    found = problems(topology) + complaints(topology)
-    yield Finding(
+    found = problems(topology) + broker_problems(topology)
+    yield CheckResult(
         check="cluster",
-        verdict=Verdict.TROUBLE if found else Verdict.OK,
+        verdict=CheckStatus.TROUBLE if found else CheckStatus.OK,
         detail="; ".join(found) or headline(topology),
         hint="look closer: moldau broker status" if found else "",
     )
     if single := single_copies(topology):
-        yield Finding(
+        yield CheckResult(
             check="copies",
-            verdict=Verdict.WARNING,
+            verdict=CheckStatus.WARNING,
             detail=f"{single.found}: records are lost if that disk fails",
             hint=f"for more copies, topic by topic: {single.command}",
         )
 
 
-def check_open_files(connections_max: int) -> Finding:
+def check_open_files(connections_max: int) -> CheckResult:
     """May the process hold as many connections as it is configured for?"""
     if sys.platform == "win32":
-        return Finding(check="open files", verdict=Verdict.OK, detail="not limited here")
+        return CheckResult(check="open files", verdict=CheckStatus.OK, detail="not limited here")
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        return Finding(
+        return CheckResult(
             check="open files",
-            verdict=Verdict.WARNING,
+            verdict=CheckStatus.WARNING,
             detail=f"the limit of {soft} is too low for kafka.connections_max = {connections_max}",
             hint=f"raise it: ulimit -n {wanted} · or lower kafka.connections_max",
         )
     shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-    return Finding(check="open files", verdict=Verdict.OK, detail=f"limit {shown} (hard {hard})")
+    return CheckResult(
+        check="open files", verdict=CheckStatus.OK, detail=f"limit {shown} (hard {hard})"
+    )

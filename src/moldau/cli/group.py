@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import (
     Properties,
     brokers_option,
@@ -16,7 +16,7 @@ from moldau.cli.options import (
     yes_option,
 )
 from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
-from moldau.cli.positions import Position, PositionParam
+from moldau.cli.start_position import Position, PositionParam
 
 if TYPE_CHECKING:
     from moldau.client.kafka.admin import Admin, GroupDetail

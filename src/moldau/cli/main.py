@@ -10,41 +10,55 @@ from typing import NoReturn
 import click
 
 from moldau import __version__
+from moldau.cli.click_groups import LazyCommand, LazyGroup
 from moldau.cli.errors import ExitCode, exit_code, report, report_error
-from moldau.cli.lazy import Lazy, LazyGroup
 from moldau.model.errors import MoldauError
 
 _COMMANDS = {
-    "dev": Lazy("moldau.cli.broker:dev", "Start one broker for development, here and now."),
-    "cluster": Lazy("moldau.cli.cluster.commands:cluster", "Run several brokers on this machine."),
-    "broker": Lazy("moldau.cli.broker:broker", "Start a broker; list, drain and remove them."),
-    "topic": Lazy("moldau.cli.topic:topic", "Create, list, describe, alter and delete topics."),
-    "partition": Lazy(
+    "dev": LazyCommand("moldau.cli.broker:dev", "Start one broker for development, here and now."),
+    "cluster": LazyCommand(
+        "moldau.cli.cluster.commands:cluster", "Run several brokers on this machine."
+    ),
+    "broker": LazyCommand(
+        "moldau.cli.broker:broker", "Start a broker; list, drain and remove them."
+    ),
+    "topic": LazyCommand(
+        "moldau.cli.topic:topic", "Create, list, describe, alter and delete topics."
+    ),
+    "partition": LazyCommand(
         "moldau.cli.partition:partition", "Move partitions to other brokers, and their leaders."
     ),
-    "produce": Lazy("moldau.cli.messages.produce:produce", "Send messages, a line each."),
-    "consume": Lazy("moldau.cli.messages.consume:consume", "Print messages, alone or in a group."),
-    "tail": Lazy("moldau.cli.messages.tail:tail", "Print the last messages and follow the end."),
-    "queue": Lazy(
+    "produce": LazyCommand("moldau.cli.messages.produce:produce", "Send messages, a line each."),
+    "consume": LazyCommand(
+        "moldau.cli.messages.consume:consume", "Print messages, alone or in a group."
+    ),
+    "tail": LazyCommand(
+        "moldau.cli.messages.tail:tail", "Print the last messages and follow the end."
+    ),
+    "queue": LazyCommand(
         "moldau.cli.queue.commands:queue", "Use topics as work queues: send, work, redrive."
     ),
-    "proxy": Lazy(
+    "proxy": LazyCommand(
         "moldau.cli.proxy:proxy", "Serve the queue API for clients that know no brokers."
     ),
-    "pipeline": Lazy(
+    "pipeline": LazyCommand(
         "moldau.cli.pipeline.commands:pipeline",
         "Archive, compact, replay, aggregate, audit, on Spark.",
     ),
-    "group": Lazy("moldau.cli.group:group", "List and describe consumer groups and their lag."),
-    "transaction": Lazy(
+    "group": LazyCommand(
+        "moldau.cli.group:group", "List and describe consumer groups and their lag."
+    ),
+    "transaction": LazyCommand(
         "moldau.cli.transaction:transaction", "List, describe and abort transactions."
     ),
-    "config": Lazy(
+    "config": LazyCommand(
         "moldau.cli.config:config", "Write a configuration file; show what is in force."
     ),
-    "bench": Lazy("moldau.cli.bench.command:bench", "Measure throughput and latency."),
-    "doctor": Lazy("moldau.cli.doctor:doctor", "Look for what keeps a broker from working."),
-    "completion": Lazy("moldau.cli.completion:completion", "Print a shell completion script."),
+    "bench": LazyCommand("moldau.cli.bench.command:bench", "Measure throughput and latency."),
+    "doctor": LazyCommand("moldau.cli.doctor:doctor", "Look for what keeps a broker from working."),
+    "completion": LazyCommand(
+        "moldau.cli.completion:completion", "Print a shell completion script."
+    ),
 }
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import (
     DEFAULT_BROKERS,
     Brokers,
@@ -19,7 +19,12 @@ from moldau.cli.options import (
 from moldau.cli.output import confirm, counted, emit_rows, emit_table, progress_bar, say
 
 if TYPE_CHECKING:
-    from moldau.client.wire.partition_admin import Part, PartitionAdmin, PartitionPlace, Refusal
+    from moldau.client.wire.partition_admin import (
+        Part,
+        PartitionAdmin,
+        PartitionRefusal,
+        PartitionReplicas,
+    )
 
     _IdsParam = click.ParamType[tuple[int, ...]]
 else:
@@ -85,11 +90,11 @@ def _admin(brokers: str) -> "PartitionAdmin":
 
 def _places(
     admin: "PartitionAdmin", targets: Sequence[str]
-) -> "dict[Part, tuple[PartitionPlace, bool]]":
+) -> "dict[Part, tuple[PartitionReplicas, bool]]":
     """Where the named partitions lie, and whether each was named by its number."""
     from moldau.client.errors import NotFoundError
 
-    found: dict[Part, tuple[PartitionPlace, bool]] = {}
+    found: dict[Part, tuple[PartitionReplicas, bool]] = {}
     for target in targets:
         topic, colon, text = target.partition(":")
         places = {place.partition: place for place in admin.places(topic)}
@@ -210,11 +215,11 @@ def _check_known(admin: "PartitionAdmin", replicas: Sequence[int]) -> None:
         )
 
 
-def _parts(refused: "Sequence[Refusal]") -> "set[Part]":
+def _parts(refused: "Sequence[PartitionRefusal]") -> "set[Part]":
     return {(one.topic, one.partition) for one in refused}
 
 
-def _report_refusals(refused: "Sequence[Refusal]", doing: str, asked: int) -> None:
+def _report_refusals(refused: "Sequence[PartitionRefusal]", doing: str, asked: int) -> None:
     """Say what was refused; raise if that is everything."""
     if not refused:
         return

@@ -7,10 +7,10 @@ import signal
 
 import click
 
-from moldau.cli.lazy import command
+from moldau.cli.click_groups import command
 from moldau.cli.options import Duration
 from moldau.cli.output import counted
-from moldau.cli.queue.options import GrpcAddresses
+from moldau.cli.queue.connect import GrpcAddresses
 
 _LISTEN_DEFAULT = "127.0.0.1:9000"
 

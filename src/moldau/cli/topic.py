@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import (
     KeyValue,
     Properties,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.lazy import Command, LazyGroup
+from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.options import Properties, brokers_option, output_option, yes_option
 from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
 

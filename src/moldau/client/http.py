@@ -17,15 +17,15 @@ _JSON_KINDS: Final = ("application/json", "application/problem+json")
 _PIECE_BYTES: Final = 256 * 1024
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     """Nobody answered; the text says why, in few words."""
 
 
-class AnsweredLate(NoAnswer):
+class ResponseTimedOut(NoResponse):
     """Somebody is there, but the answer did not come in time."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """A reply as it came, whatever its status."""
 
     status: int
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 def call(
     host: str, port: int, method: str, path: str, body: bytes | None, *, seconds_max: float
-) -> Answer:
+) -> HttpResponse:
     """One request on a connection of its own. Raises NoAnswer."""
     from http.client import HTTPConnection, HTTPException
 
@@ -48,19 +48,19 @@ def call(
         connection.request(method, path, body=body, headers=headers)
         response = connection.getresponse()
         kind = (response.getheader("content-type") or "").partition(";")[0].strip().lower()
-        return Answer(response.status, kind in _JSON_KINDS, _read(response, deadline))
+        return HttpResponse(response.status, kind in _JSON_KINDS, _read(response, deadline))
     except TimeoutError:
-        raise AnsweredLate(f"no answer within {seconds_max:g} s") from None
+        raise ResponseTimedOut(f"no answer within {seconds_max:g} s") from None
     except socket.gaierror:
-        raise NoAnswer("no such host") from None
+        raise NoResponse("no such host") from None
     except ConnectionRefusedError:
-        raise NoAnswer("connection refused") from None
+        raise NoResponse("connection refused") from None
     except ConnectionError:
-        raise NoAnswer("it hung up without an answer") from None
+        raise NoResponse("it hung up without an answer") from None
     except HTTPException:
-        raise NoAnswer("what answers there does not speak HTTP") from None
+        raise NoResponse("what answers there does not speak HTTP") from None
     except OSError as error:
-        raise NoAnswer((error.strerror or str(error)).lower()) from None
+        raise NoResponse((error.strerror or str(error)).lower()) from None
     finally:
         connection.close()
 
@@ -72,9 +72,9 @@ def _read(response: "HTTPResponse", deadline: float) -> bytes:
     while piece := response.read1(_PIECE_BYTES):
         pieces += piece
         if len(pieces) > REPLY_BYTES_MAX:
-            raise NoAnswer(f"its answer has more than {REPLY_BYTES_MAX} bytes")
+            raise NoResponse(f"its answer has more than {REPLY_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError
     if response.length:
-        raise NoAnswer("it hung up in the middle of its answer")
+        raise NoResponse("it hung up in the middle of its answer")
     return bytes(pieces)

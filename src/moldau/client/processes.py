@@ -89,7 +89,7 @@ def send_signal(key: ProcessKey, number: signal.Signals) -> bool:
     return True
 
 
-def wait_gone(key: ProcessKey, seconds_max: float) -> bool:
+def wait_until_ended(key: ProcessKey, seconds_max: float) -> bool:
     """Wait until a process has ended; False if it still runs then."""
     deadline = time.monotonic() + seconds_max
     while is_running(key):

@@ -27,8 +27,8 @@ from moldau.metadata.commands import (
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.records import (
+    DesiredReplicasReached,
     MetadataRecord,
-    ReplicasReached,
     TopicDeleted,
     decode_record,
     encode_record,
@@ -37,9 +37,9 @@ from moldau.metadata.snapshot import decode_image, encode_image
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.records.record import Record, build_batch, read_records
-from moldau.replica.group import Group
+from moldau.replica.raft_group import RaftGroup
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -72,11 +72,11 @@ _RETRIED = frozenset(
 )
 _UNSENT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 
-Gone = tuple[str, TopicId, PartitionIndex]
+RemovedReplica = tuple[str, TopicId, PartitionIndex]
 """A partition of which this broker held a replica, and shall no more."""
 
 
-class Caller(Protocol):
+class PeerCaller(Protocol):
     """The part of the transport that is needed here."""
 
     async def call(
@@ -90,7 +90,7 @@ class MetadataReplica(Replica):
     on_image: Callable[[Offset, Image], None]
     """Told when a leader's snapshot replaced the log."""
 
-    def snapshot(self, group: Group, offset: Offset) -> bytes:
+    def snapshot(self, group: RaftGroup, offset: Offset) -> bytes:
         found = self.log.load_snapshot()
         if found is not None and found[0] > offset:
             # The disk was full between the two: make up for it, and be asked for that one.
@@ -102,7 +102,7 @@ class MetadataReplica(Replica):
             raise CorruptionError(f"the metadata log begins at {offset} without a snapshot")
         return found[1]
 
-    def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
+    def on_reset(self, group: RaftGroup, offset: Offset, payload: bytes) -> None:
         try:
             image = decode_image(payload)
         except CorruptionError as error:
@@ -115,11 +115,11 @@ class MetadataReplica(Replica):
         """All that is committed now is below it. Raises RefusedError."""
         try:
             return await self._driver.read_index(self.group)
-        except RaftRefusal as error:
+        except RaftRejection as error:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from None
 
-    def hears_leader(self, within_ms: int) -> bool:
-        return self._driver.hears_leader(self.group, within_ms)
+    def has_recent_leader(self, within_ms: int) -> bool:
+        return self._driver.has_recent_leader(self.group, within_ms)
 
     def snapshot_if_due(self) -> bool:
         """Not by bytes."""
@@ -148,8 +148,8 @@ class MetadataStore:
         self,
         replica: MetadataReplica,
         clock: Clock,
-        caller: Caller,
-        on_change: Callable[[Image, list[Gone]], Awaitable[None]],
+        caller: PeerCaller,
+        on_change: Callable[[Image, list[RemovedReplica]], Awaitable[None]],
         on_committed: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_change` makes the broker as the image says; `on_committed` tells followers soon."""
@@ -166,8 +166,8 @@ class MetadataStore:
         self._settled = Offset(0)
         """Reconciled up to here."""
         self._records_since_snapshot = 0
-        self._gone: list[Gone] = []
-        self._once_held: set[Gone] = set()
+        self._gone: list[RemovedReplica] = []
+        self._once_held: set[RemovedReplica] = set()
         """What an earlier process may have left here, by the log that this one found."""
         self._moved = asyncio.Event()
         self._news = asyncio.Event()
@@ -207,16 +207,16 @@ class MetadataStore:
         """The image with what the log holds beyond the committed part: good for addresses only."""
         return self._look_ahead()[0]
 
-    def _look_ahead(self) -> tuple[Image, list[Gone]]:
+    def _look_ahead(self) -> tuple[Image, list[RemovedReplica]]:
         """The forecast, and what this broker holds no more by then."""
         image = self.image
-        left: list[Gone] = []
+        left: list[RemovedReplica] = []
         for batch in self._replica.log.batches(self._applied):
             for record in read_records(batch):
                 if record.value is not None:
                     change = decode_record(record.value)
                     before, image = image, apply(image, change)
-                    if isinstance(change, (TopicDeleted, ReplicasReached)):
+                    if isinstance(change, (TopicDeleted, DesiredReplicasReached)):
                         left += _left(before, image, change.topic_id, self._me)
         return image, left
 
@@ -263,7 +263,7 @@ class MetadataStore:
                     before, image = image, apply(image, change)
                     if isinstance(change, TopicDeleted):
                         self._tell_deleted(before, image)
-                    if isinstance(change, (TopicDeleted, ReplicasReached)):
+                    if isinstance(change, (TopicDeleted, DesiredReplicasReached)):
                         self._gone += _left(before, image, change.topic_id, self._me)
                     self._records_since_snapshot += 1
             self._applied = Offset(records[-1].offset + 1)
@@ -348,13 +348,13 @@ class MetadataStore:
         return self._replica.leader
 
     @property
-    def hears_leader(self) -> bool:
+    def has_recent_leader(self) -> bool:
         """Whether this broker leads, or was told lately by another that it does.
 
         A leader that was deposed may still be connected, and a broker that does not vote has no
         election timeout by which it would notice.
         """
-        return self._replica.hears_leader(_HEARD_MS_MAX)
+        return self._replica.has_recent_leader(_HEARD_MS_MAX)
 
     @property
     def is_leading(self) -> bool:
@@ -489,7 +489,7 @@ class MetadataStore:
         return apply_all(self.image, decide(command, self.image))
 
 
-def _held(image: Image, me: BrokerId) -> Iterator[Gone]:
+def _held(image: Image, me: BrokerId) -> Iterator[RemovedReplica]:
     """All that this broker holds by an image."""
     for topic in image.topics.values():
         for partition in topic.partitions:
@@ -497,7 +497,7 @@ def _held(image: Image, me: BrokerId) -> Iterator[Gone]:
                 yield topic.name, topic.topic_id, partition.index
 
 
-def _left(before: Image, after: Image, topic_id: TopicId, me: BrokerId) -> list[Gone]:
+def _left(before: Image, after: Image, topic_id: TopicId, me: BrokerId) -> list[RemovedReplica]:
     """What this broker held of a topic by the one image and does not by the other."""
     topic, now = before.topic_by_id(topic_id), after.topic_by_id(topic_id)
     if topic is None or now is topic:

@@ -10,20 +10,20 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
-from moldau.control.announcements import Announcements
-from moldau.control.cluster import ClusterService
+from moldau.control.cluster_service import ClusterService
+from moldau.control.leader_announcements import LeaderAnnouncements
 from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
 from moldau.metadata.commands import ReportReplicas
+from moldau.metadata.due_commands import due_commands
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.leader_balance import balance_leaders
-from moldau.metadata.upkeep import due_commands
-from moldau.metadata.voters import next_members, wished_members
+from moldau.metadata.voters import desired_members, next_members
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members
-from moldau.replica.driver import Driver
+from moldau.replica.driver import RaftDriver
 from moldau.replica.replica import LAG_MS_MAX, Replica
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _VOTE_LOOK_SECONDS = 0.05
 _VOTE_SECONDS_MAX = 10.0
 
 
-class Steward:
+class Reconciler:
     """The background work of one broker for its groups."""
 
     def __init__(
@@ -50,8 +50,8 @@ class Steward:
         metadata_replica: Replica,
         partitions: Partitions,
         cluster: ClusterService,
-        announcements: Announcements,
-        driver: Driver,
+        announcements: LeaderAnnouncements,
+        driver: RaftDriver,
     ) -> None:
         self._me = me
         self._metadata = metadata
@@ -105,17 +105,17 @@ class Steward:
         core = self._metadata_replica.group.core
         if core.members_index >= core.commit:
             return False  # May be taken back.
-        wish = wished_members(self._metadata.image, core.members)
+        wish = desired_members(self._metadata.image, core.members)
         return self._me in core.members.voters or self._me not in wish.voters
 
     async def _step_metadata(self) -> None:
-        self._cluster.look_for_contact()
+        self._cluster.update_contact()
         replica = self._metadata_replica
         if not replica.is_ready:
             return
         image = self._metadata.image
         current = replica.members
-        self._step(replica, current, wished_members(image, current))
+        self._step(replica, current, desired_members(image, current))
         members = self._committed_members(replica)
         if self._nothing_due[0] is image and self._nothing_due[1] == members:
             return
@@ -249,7 +249,7 @@ class Steward:
                     driver.transfer(group, takers[0])
             else:
                 driver.change_members(group, step)
-        except RaftRefusal as refusal:
+        except RaftRejection as refusal:
             log.debug("%s: not now: %s", group.name, refusal)
 
     # ---- leaders
@@ -284,7 +284,7 @@ class Steward:
             return False
         try:
             self._driver.transfer(replica.group, taker)
-        except RaftRefusal as refusal:
+        except RaftRejection as refusal:
             log.debug("%s stays: %s", replica.group.name, refusal)
             return False
         return True

@@ -30,8 +30,8 @@ from moldau.records.record import (
     build_batch,
     read_records,
 )
-from moldau.replica.guards import Guard
 from moldau.replica.replica import Proposal
+from moldau.replica.verification_guards import VerificationGuard
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ LOAD_RECORDS_PER_TURN: Final = 200
 _LOAD_BYTES_PER_READ = 256 * 1024
 
 
-class Core(Protocol[E_in, F]):
+class CoordinatorCore(Protocol[E_in, F]):
     """A coordinator without its shell: events in, effects out."""
 
     @property
@@ -87,17 +87,17 @@ class CoordinatorReplica(Protocol):
         data: bytearray | memoryview,
         headers: list[BatchHeader],
         *,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Proposal: ...
 
-    def guard_for(self, header: BatchHeader) -> Guard | None: ...
+    def guard_for(self, header: BatchHeader) -> VerificationGuard | None: ...
 
     def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None: ...
 
-    async def confirm_leading(self) -> None: ...
+    async def confirm_leadership(self) -> None: ...
 
 
-class PartitionCoordinator(ABC, Generic[E, F, R]):
+class CoordinatorHost(ABC, Generic[E, F, R]):
     """What is stored in one partition, as long as this broker leads it in one epoch.
 
     `turns` is shared by all coordinators of the broker: one of them loads in a turn of the loop.
@@ -109,10 +109,10 @@ class PartitionCoordinator(ABC, Generic[E, F, R]):
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        core: Core[E, F],
+        core: CoordinatorCore[E, F],
         replica: CoordinatorReplica,
         turns: asyncio.Lock,
-        on_lost: Callable[["PartitionCoordinator[E, F, R]"], None],
+        on_lost: Callable[["CoordinatorHost[E, F, R]"], None],
     ) -> None:
         self._loop = loop
         self._clock = clock

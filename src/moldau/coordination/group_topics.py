@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from moldau.groups.consumer.topics import TopicSize
+from moldau.groups.consumer.subscriptions import TopicSize
 from moldau.metadata.image import Image, Topic
 
 

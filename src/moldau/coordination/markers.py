@@ -30,7 +30,7 @@ from moldau.model.ids import (
     TopicPartition,
 )
 from moldau.records.control import EndMarker
-from moldau.replica.producers import RISING_VERSION
+from moldau.replica.producers import TRANSACTIONS_V2
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _NUMBERS_REMEMBERED_MAX: Final = 50_000
 
 _NO_COORDINATOR: Final = -1
 
-Settled = Callable[[ErrorCode], None]
+MarkerCallback = Callable[[ErrorCode], None]
 _OVER: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 """The transaction is over in the partition: marked, or its producer has a later epoch there, which
 it gets only after the end. To ask again would change nothing, ever."""
@@ -53,7 +53,7 @@ Report = Callable[[bool, frozenset[TopicPartition]], None]
 """(whether they are marked, which)"""
 
 
-class Marking(msgspec.Struct, frozen=True, array_like=True):
+class MarkerRequest(msgspec.Struct, frozen=True, array_like=True):
     """One question: the end of one transaction, for the partitions that one broker leads."""
 
     coordinator: int
@@ -68,11 +68,11 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
     partitions: tuple[tuple[str, int], ...]
 
 
-_decode = msgspec.msgpack.Decoder(list[Marking]).decode
+_decode = msgspec.msgpack.Decoder(list[MarkerRequest]).decode
 _decode_codes = msgspec.msgpack.Decoder(list[list[int]]).decode
 
 
-class Caller(Protocol):
+class PeerCaller(Protocol):
     """Asks a peer. Raises RefusedError."""
 
     async def call(
@@ -102,7 +102,9 @@ class MarkerWriter:
         self._numbers: OrderedDict[tuple[TopicPartition, int], tuple[int, int]] = OrderedDict()
         """(partition, producer) -> coordinator's epoch and number of the last question"""
 
-    def write(self, marking: Marking, partition: TopicPartition, settled: Settled) -> None:
+    def write(
+        self, marking: MarkerRequest, partition: TopicPartition, settled: MarkerCallback
+    ) -> None:
         """`settled` hears the outcome once, perhaps at once."""
         try:
             self._check_number(marking, partition)
@@ -120,7 +122,7 @@ class MarkerWriter:
         partition: TopicPartition,
         producer_id: ProducerId,
         producer_epoch: ProducerEpoch,
-        settled: Settled,
+        settled: MarkerCallback,
     ) -> None:
         """End what is open in a partition and known to no coordinator, as an administrator asks.
 
@@ -138,7 +140,7 @@ class MarkerWriter:
             if state is None or not replica.producers.is_open(producer_id, producer_epoch):
                 settled(ErrorCode.NONE)
                 return
-            marking = Marking(
+            marking = MarkerRequest(
                 coordinator=_NO_COORDINATOR,
                 coordinator_epoch=max(state.coordinator_epoch, 0),
                 number=0,
@@ -152,7 +154,7 @@ class MarkerWriter:
         except RefusedError as error:
             settled(error.code)
 
-    def _check_number(self, marking: Marking, partition: TopicPartition) -> None:
+    def _check_number(self, marking: MarkerRequest, partition: TopicPartition) -> None:
         key = (partition, marking.producer_id)
         asked = (marking.coordinator_epoch, marking.number)
         last = self._numbers.pop(key, None)
@@ -164,12 +166,14 @@ class MarkerWriter:
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED, "the question was asked again since"
             )
 
-    def _write(self, marking: Marking, partition: TopicPartition, settled: Settled) -> None:
+    def _write(
+        self, marking: MarkerRequest, partition: TopicPartition, settled: MarkerCallback
+    ) -> None:
         topic, index = partition
         replica = self._partitions.lead(topic, index).replica
         tell_groups: Callable[[bool], None] | None = None
         if topic == CONSUMER_OFFSETS_TOPIC:
-            rises = marking.transaction_version >= RISING_VERSION
+            rises = marking.transaction_version >= TRANSACTIONS_V2
             tell_groups = self._groups.transaction_ends(
                 index, ProducerId(marking.producer_id), marking.producer_epoch + (not rises)
             )
@@ -217,7 +221,7 @@ class _Outcomes:
         if not self._left:
             self.done.set_result(None)
 
-    def place(self, row: int, column: int) -> Settled:
+    def place(self, row: int, column: int) -> MarkerCallback:
         def settled(code: ErrorCode) -> None:
             self.codes[row][column] = code
             self._left -= 1
@@ -228,7 +232,7 @@ class _Outcomes:
 
 
 class _Waiting(NamedTuple):
-    marking: Marking
+    marking: MarkerRequest
     report: Report
 
 
@@ -241,7 +245,7 @@ class MarkerSender:
         loop: asyncio.AbstractEventLoop,
         me: BrokerId,
         writer: MarkerWriter,
-        caller: Caller,
+        caller: PeerCaller,
         image: Callable[[], Image],
         fresh_image: Callable[[], Awaitable[Image]],
         leader_of: Callable[[Topic, int], Leader],
@@ -257,7 +261,7 @@ class MarkerSender:
         self._calls: dict[BrokerId, int] = defaultdict(int)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, marking: Marking, report: Report) -> None:
+    def send(self, marking: MarkerRequest, report: Report) -> None:
         """Have all partitions marked; `report` tells of each once, never from within this call."""
         image = self._image()
         by_leader: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
@@ -285,7 +289,7 @@ class MarkerSender:
                 self._queues[leader].append(_Waiting(part, report))
                 self._send_queue(leader)
 
-    def _settled_here(self, partition: TopicPartition, report: Report) -> Settled:
+    def _settled_here(self, partition: TopicPartition, report: Report) -> MarkerCallback:
         def settled(code: ErrorCode) -> None:
             self._loop.call_soon(report, code in _OVER, frozenset((partition,)))
 

@@ -15,11 +15,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from moldau.data.cleaner_process import WorkerLostError
-from moldau.data.partitions import Hosted, Partitions
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.clean import AbortedRange, CleanRequest, CleanResult
-from moldau.log.clean_worker import Answer, Asked, CleanAsked, CleanDone, RemovalAsked, WorkFailed
+from moldau.log.clean_worker import (
+    Asked,
+    CleanCommand,
+    CleanDone,
+    RemoveFilesCommand,
+    WorkerReply,
+    WorkFailed,
+)
+from moldau.log.disk_cleaning import DiskClean
 from moldau.log.keymap import MAP_BYTES_MAX
-from moldau.log.swapping import DiskClean
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
 from moldau.model.ids import Offset, TopicPartition
@@ -29,7 +36,7 @@ from moldau.replica.replica import Replica
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS_MAX: Final = 600.0
-Ask = Callable[[Asked], Awaitable[Answer]]
+Ask = Callable[[Asked], Awaitable[WorkerReply]]
 AskHeld = Callable[[Iterable[Replica]], Awaitable[Mapping[TopicPartition, Offset]]]
 _NOTHING_HELD: Final = Offset(0)
 
@@ -88,10 +95,10 @@ class Cleaner:
         flusher: Flusher,
         clock: Clock,
         ask: Ask,
-        ask_held: AskHeld,
+        replicated_offsets: AskHeld,
         room_bytes: Callable[[], int],
     ) -> None:
-        """`ask` the worker, `ask_held` below which offsets all replicas hold everything.
+        """`ask` the worker, `replicated_offsets` below which offsets all replicas hold everything.
 
         `room_bytes`: what may still be written before producers would be refused.
         """
@@ -100,7 +107,7 @@ class Cleaner:
         self._flusher = flusher
         self._clock = clock
         self._ask = ask
-        self._ask_held = ask_held
+        self._ask_held = replicated_offsets
         self._held: dict[TopicPartition, Offset] = {}
         self._room_bytes = room_bytes
         self._failed: dict[TopicPartition, _Failed] = {}
@@ -112,11 +119,11 @@ class Cleaner:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self._config.check_seconds)
-            await self.learn_held()
+            await self.refresh_replicated_offsets()
             while await self.clean_next():
                 pass
 
-    async def learn_held(self) -> None:
+    async def refresh_replicated_offsets(self) -> None:
         """Of the logs that are compacted: enough to see which of them have something to do."""
         compacted = [
             hosted.replica
@@ -154,19 +161,19 @@ class Cleaner:
         )
         return True
 
-    def _look(self, hosted: Hosted) -> CleanRequest:
+    def _look(self, hosted: HostedPartition) -> CleanRequest:
         """Enough to see whether there is something to do."""
         replica = hosted.replica
         return CleanRequest(
             now=self._clock.wall_ms(),
             end_offset=replica.high_watermark,
-            held_offset=self._held.get(replica.partition, _NOTHING_HELD),
+            replicated_offset=self._held.get(replica.partition, _NOTHING_HELD),
             first_unstable=replica.producers.first_unstable,
             merges=self._config.merges,
             map_bytes_max=self._config.map_bytes_max,
         )
 
-    def _request(self, hosted: Hosted) -> CleanRequest:
+    def _request(self, hosted: HostedPartition) -> CleanRequest:
         """All that the log must be told by those who know."""
         producers = hosted.replica.producers
         return replace(
@@ -183,13 +190,13 @@ class Cleaner:
         return sum(
             hosted.is_compacted
             and hosted.replica.is_open
-            and hosted.replica.log.clean_due(self._look(hosted)) > 0
+            and hosted.replica.log.clean_urgency(self._look(hosted)) > 0
             for hosted in self._partitions
         )
 
-    def _most_urgent(self) -> Hosted | None:
+    def _most_urgent(self) -> HostedPartition | None:
         now = self._clock.monotonic()
-        best: Hosted | None = None
+        best: HostedPartition | None = None
         best_due = 0.0
         known = set()
         for hosted in self._partitions:
@@ -199,14 +206,14 @@ class Cleaner:
             failed = self._failed.get(hosted.replica.partition)
             if failed is not None and now < failed.retry_at:
                 continue
-            due = hosted.replica.log.clean_due(self._look(hosted))
+            due = hosted.replica.log.clean_urgency(self._look(hosted))
             if due > best_due:
                 best, best_due = hosted, due
         for key in self._failed.keys() - known:
             del self._failed[key]
         return best
 
-    async def _clean(self, hosted: Hosted) -> str:
+    async def _clean(self, hosted: HostedPartition) -> str:
         """Empty, or why it failed."""
         replica = hosted.replica
         partition_log = replica.log
@@ -221,7 +228,7 @@ class Cleaner:
             bytes_max = sum(fact.position for fact in task.job.sources)
             if bytes_max > self._room_bytes():
                 return f"it may take {bytes_max} bytes, and there is no room for them on the disk"
-            answer = await self._ask(CleanAsked(task.job))
+            answer = await self._ask(CleanCommand(task.job))
             if not replica.is_open:
                 # Deleted or moved away meanwhile, with all its files.
                 return ""
@@ -258,7 +265,7 @@ class Cleaner:
         if not self._stale:
             return ""
         paths = list(self._stale)
-        answer = await self._ask(RemovalAsked(paths))
+        answer = await self._ask(RemoveFilesCommand(paths))
         if isinstance(answer, WorkFailed):
             return answer.reason
         del self._stale[: len(paths)]

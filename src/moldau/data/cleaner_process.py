@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Final
 
-from moldau.log.clean_worker import HEAD_BYTES, Answer, Asked, frame, frame_bytes, read_answer
+from moldau.log.clean_worker import HEAD_BYTES, Asked, WorkerReply, decode_reply, frame, frame_bytes
 from moldau.model.errors import MoldauError
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class CleanerProcess:
         """Of the process, while there is one."""
         return self._process.pid if self._process is not None else None
 
-    async def ask(self, message: Asked) -> Answer:
+    async def ask(self, message: Asked) -> WorkerReply:
         """Raises WorkerLostError. If it is cancelled, the process ends."""
         async with self._turn:
             self._stop_idling()
@@ -72,13 +72,13 @@ class CleanerProcess:
             log.debug("the cleaner's process is %d", self._process.pid)
         return self._process
 
-    async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> Answer:
+    async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> WorkerReply:
         if process.stdin is None or process.stdout is None:
             raise OSError("its pipes are closed")
         process.stdin.write(request)
         await process.stdin.drain()
         head = await process.stdout.readexactly(HEAD_BYTES)
-        return read_answer(await process.stdout.readexactly(frame_bytes(head)))
+        return decode_reply(await process.stdout.readexactly(frame_bytes(head)))
 
     def _stop_idling(self) -> None:
         if self._idle is not None:

@@ -5,11 +5,13 @@ import asyncio
 from moldau.model.errors import DiskFullError, ErrorCode
 from moldau.model.ids import Offset
 from moldau.records.batch import read_header
-from moldau.replica.guards import Guard
 from moldau.replica.replica import Replica
+from moldau.replica.verification_guards import VerificationGuard
 
 
-async def commit_batch(replica: Replica, batch: bytes, guard: Guard | None = None) -> ErrorCode:
+async def commit_batch(
+    replica: Replica, batch: bytes, guard: VerificationGuard | None = None
+) -> ErrorCode:
     """Append one batch that the broker itself built; returns when it is committed.
 
     `guard`: see Replica.propose. Raises RefusedError.

@@ -9,19 +9,19 @@ from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from moldau.data.partitions import Hosted, Partitions
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import CheckTask
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Offset
 from moldau.model.limits import FETCH_BYTES_MAX
 from moldau.model.slices import FileSlice
-from moldau.replica.aborted import AbortedTransaction
+from moldau.replica.aborted_transactions import AbortedTransaction
 from moldau.replica.replica import Replica
 
 _NO_EPOCH = -1
 
 
-class FetchRequest(NamedTuple):
+class PartitionFetch(NamedTuple):
     """One partition of a fetch."""
 
     topic: str | None
@@ -35,7 +35,7 @@ class FetchRequest(NamedTuple):
     """Nothing of transactions that are open, and the list of those that were aborted."""
 
 
-class FetchResult(NamedTuple):
+class PartitionFetchResult(NamedTuple):
     """What one partition answers."""
 
     error: ErrorCode
@@ -69,10 +69,10 @@ class FetchService:
         return len(self._parked)
 
     def read(
-        self, requests: Sequence[FetchRequest], bytes_max: int
-    ) -> tuple[list[FetchResult], int, bool]:
+        self, requests: Sequence[PartitionFetch], bytes_max: int
+    ) -> tuple[list[PartitionFetchResult], int, bool]:
         """Results in order, their total size, and whether anything went wrong."""
-        results: list[FetchResult] = []
+        results: list[PartitionFetchResult] = []
         total = 0
         failed = False
         for request in requests:
@@ -82,17 +82,17 @@ class FetchService:
             results.append(result)
         return results, total, failed
 
-    def _read_one(self, request: FetchRequest, left: int, is_first: bool) -> FetchResult:
+    def _read_one(self, request: PartitionFetch, left: int, is_first: bool) -> PartitionFetchResult:
         topic = request.topic
         if topic is None:
-            return FetchResult(ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, None, 0)
+            return PartitionFetchResult(ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, None, 0)
         hosted = self._partitions.get(topic, request.partition)
         try:
             if hosted is None:
                 hosted = self._partitions.find(topic, request.partition)
             replica = hosted.replica
             if not replica.is_leader:
-                replica.check_leading()
+                replica.check_leadership()
             if request.leader_epoch != _NO_EPOCH:
                 check_epoch(replica, request.leader_epoch)
             watermark = replica.high_watermark
@@ -108,7 +108,7 @@ class FetchService:
                 if not start <= request.offset <= replica.log.end_offset:
                     # Nor is what another broker has, that leads by now: a client that does not
                     # name the epoch would be sent elsewhere for good.
-                    if request.offset > start and not replica.hears_majority():
+                    if request.offset > start and not replica.has_recent_majority():
                         raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 return _nothing(request, watermark, start, stable)
@@ -116,12 +116,12 @@ class FetchService:
         except CorruptionError as error:
             if hosted is not None:
                 self._partitions.take_offline(hosted, error)
-            return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None, 0)
+            return PartitionFetchResult(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None, 0)
         except RefusedError as error:
             if hosted is None:
-                return FetchResult(error.code, -1, -1, None, 0)
+                return PartitionFetchResult(error.code, -1, -1, None, 0)
             replica = hosted.replica
-            return FetchResult(
+            return PartitionFetchResult(
                 error.code, replica.high_watermark, replica.log.start_offset, None, 0
             )
         if read.size > left and not is_first:
@@ -130,7 +130,7 @@ class FetchService:
         aborted = None
         if request.reads_committed:
             aborted = replica.producers.aborted.between(request.offset, read.next_offset)
-        return FetchResult(
+        return PartitionFetchResult(
             ErrorCode.NONE,
             watermark,
             start,
@@ -143,12 +143,12 @@ class FetchService:
 
     def fetch(
         self,
-        requests: Sequence[FetchRequest],
+        requests: Sequence[PartitionFetch],
         *,
         bytes_min: int,
         bytes_max: int,
         wait_ms_max: int,
-        on_ready: Callable[[list[FetchResult]], None],
+        on_ready: Callable[[list[PartitionFetchResult]], None],
     ) -> "ParkedFetch | None":
         """Answer through `on_ready`, at once or later; a parked fetch can be cancelled."""
         bytes_max = min(bytes_max, self._reply_bytes_max)
@@ -174,8 +174,8 @@ class FetchService:
     def _park(
         self,
         parked: "ParkedFetch",
-        requests: Sequence[FetchRequest],
-        results: Sequence[FetchResult],
+        requests: Sequence[PartitionFetch],
+        results: Sequence[PartitionFetchResult],
         wait_ms_max: int,
     ) -> None:
         self._parked[parked] = None
@@ -186,17 +186,17 @@ class FetchService:
                 parked.watch(hosted.replica, request, result.size)
 
     def _find_cold(
-        self, requests: Sequence[FetchRequest], bytes_max: int
-    ) -> list[tuple[Hosted, CheckTask]]:
+        self, requests: Sequence[PartitionFetch], bytes_max: int
+    ) -> list[tuple[HostedPartition, CheckTask]]:
         """What of the answer a thread has to read first."""
-        cold: list[tuple[Hosted, CheckTask]] = []
+        cold: list[tuple[HostedPartition, CheckTask]] = []
         for request in requests:
             hosted = self._partitions.get(request.topic or "", request.partition)
             if hosted is None or request.offset >= hosted.replica.high_watermark:
                 continue
             size = min(request.bytes_max, bytes_max)
             try:
-                task = hosted.replica.log.find_cold(request.offset, size)
+                task = hosted.replica.log.begin_prefetch(request.offset, size)
             except (CorruptionError, OSError):
                 # The read meets it too, and knows what to do.
                 continue
@@ -211,7 +211,7 @@ class FetchService:
         self,
         reading: "Future[None]",
         parked: "ParkedFetch",
-        cold: Sequence[tuple[Hosted, CheckTask]],
+        cold: Sequence[tuple[HostedPartition, CheckTask]],
         wait_ms_max: int,
     ) -> None:
         reading.result()
@@ -227,7 +227,9 @@ class FetchService:
             if results is not None:
                 self._park(parked, parked.requests, results, wait_ms_max)
 
-    def count(self, requests: Sequence[FetchRequest], results: Sequence[FetchResult]) -> None:
+    def count(
+        self, requests: Sequence[PartitionFetch], results: Sequence[PartitionFetchResult]
+    ) -> None:
         """What goes out now: a read alone may be for nothing but a look."""
         for request, result in zip(requests, results, strict=True):
             if result.size:
@@ -239,7 +241,7 @@ class FetchService:
     def forget(self, parked: "ParkedFetch") -> None:
         self._parked.pop(parked, None)
 
-    def answer_all(self) -> None:
+    def complete_all(self) -> None:
         """The broker stops: nobody shall wait for the timer."""
         for parked in list(self._parked):
             parked.answer()
@@ -264,10 +266,10 @@ class ParkedFetch:
     def __init__(
         self,
         service: FetchService,
-        requests: Sequence[FetchRequest],
+        requests: Sequence[PartitionFetch],
         bytes_min: int,
         bytes_max: int,
-        on_ready: Callable[[list[FetchResult]], None],
+        on_ready: Callable[[list[PartitionFetchResult]], None],
     ) -> None:
         self._service = service
         self.requests = requests
@@ -279,10 +281,10 @@ class ParkedFetch:
         """A thread reads what is asked for."""
         self._is_hurried = False
         self._bytes_there = 0
-        self._watched: dict[Replica, list[tuple[FetchRequest, int]]] = {}
+        self._watched: dict[Replica, list[tuple[PartitionFetch, int]]] = {}
         """What was asked of each, and how much of it was there when last looked at."""
 
-    def watch(self, replica: Replica, request: FetchRequest, size: int) -> None:
+    def watch(self, replica: Replica, request: PartitionFetch, size: int) -> None:
         """Be woken when `replica` has more than the `size` bytes that it has now."""
         replica.watchers[self] = None
         self._watched.setdefault(replica, []).append((request, size))
@@ -308,7 +310,7 @@ class ParkedFetch:
             return
         self.look()
 
-    def look(self, *, is_last: bool = False) -> list[FetchResult] | None:
+    def look(self, *, is_last: bool = False) -> list[PartitionFetchResult] | None:
         """Answer if there is enough; returns what there is if not."""
         results, total, failed = self._service.read(self.requests, self._bytes_max)
         if total < self._bytes_min and not (failed or is_last or self._is_hurried):
@@ -345,9 +347,11 @@ def _run_all(tasks: Sequence[CheckTask]) -> None:
         task.run()
 
 
-def _nothing(request: FetchRequest, watermark: int, start: int, stable: int) -> FetchResult:
+def _nothing(
+    request: PartitionFetch, watermark: int, start: int, stable: int
+) -> PartitionFetchResult:
     aborted = () if request.reads_committed else None
-    return FetchResult(ErrorCode.NONE, watermark, start, b"", 0, stable, aborted)
+    return PartitionFetchResult(ErrorCode.NONE, watermark, start, b"", 0, stable, aborted)
 
 
 def check_epoch(replica: Replica, epoch: int) -> None:

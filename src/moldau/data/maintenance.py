@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from msgspec import Struct
 
 from moldau.data.disk_space import DiskGuard
-from moldau.data.partitions import Hosted, Partitions
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
 from moldau.model.flush import FlushPolicy
@@ -23,7 +23,7 @@ _PARTITIONS_PER_TURN = 50
 """After so many of them, requests get their turn."""
 
 
-class UpkeepConfig(Struct, frozen=True, kw_only=True):
+class MaintenanceConfig(Struct, frozen=True, kw_only=True):
     """How often, and how much room to keep."""
 
     retention_check_ms: int
@@ -41,13 +41,13 @@ def _room_needed() -> Iterator[None]:
         log.warning("upkeep waits for room on the disk: %s", error)
 
 
-class Upkeep:
+class Maintenance:
     """Background work over all partitions."""
 
     def __init__(
         self,
         *,
-        config: UpkeepConfig,
+        config: MaintenanceConfig,
         partitions: Partitions,
         disk: DiskGuard,
         clock: Clock,
@@ -70,7 +70,7 @@ class Upkeep:
             tasks.create_task(self._keep_watching_disk())
             tasks.create_task(self._keep_repairing())
 
-    async def _in_turns(self) -> AsyncIterator[Hosted]:
+    async def _in_turns(self) -> AsyncIterator[HostedPartition]:
         """All partitions; after some of them it is the clients' turn."""
         for number, hosted in enumerate(self._partitions, 1):
             # A topic may be deleted while this sleeps.

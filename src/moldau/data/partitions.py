@@ -25,7 +25,7 @@ from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.compression import Codec
-from moldau.replica.driver import Driver
+from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.replica import Replica
@@ -67,7 +67,7 @@ def log_config(config: TopicConfig, *, internal: bool) -> LogConfig:
     )
 
 
-class Hosted:
+class HostedPartition:
     """A replica with the settings of its topic, resolved once and not per request."""
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Hosted:
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config
-        self.replica.copies_min = config.insync_replicas_min
+        self.replica.min_insync_replicas = config.insync_replicas_min
         self.codec = codec_of(config.compression_type)
         self.is_compacted = config.compacted
         self.deletes = "delete" in config.cleanup_policy
@@ -152,7 +152,7 @@ class Partitions:
         *,
         open_log: OpenLog,
         drop_log: DropLog,
-        driver: Driver,
+        driver: RaftDriver,
         flusher: Flusher,
         clock: Clock,
         defaults: Mapping[str, str],
@@ -164,7 +164,7 @@ class Partitions:
         self._flusher = flusher
         self._clock = clock
         self._defaults = defaults
-        self._hosted: dict[tuple[str, int], Hosted] = {}
+        self._hosted: dict[tuple[str, int], HostedPartition] = {}
         self.traffic = TopicTraffic()
         self._offline: dict[tuple[str, int], MoldauError] = {}
         self._topics: dict[TopicId, Topic] = {}
@@ -181,10 +181,10 @@ class Partitions:
 
     # ---- finding
 
-    def get(self, topic: str, partition: int) -> Hosted | None:
+    def get(self, topic: str, partition: int) -> HostedPartition | None:
         return self._hosted.get((topic, partition))
 
-    def find(self, topic: str, partition: int) -> Hosted:
+    def find(self, topic: str, partition: int) -> HostedPartition:
         """The partition, or the RefusedError that the client gets instead."""
         hosted = self._hosted.get((topic, partition))
         if hosted is not None:
@@ -204,14 +204,14 @@ class Partitions:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}"
         )
 
-    def lead(self, topic: str, partition: int) -> Hosted:
+    def lead(self, topic: str, partition: int) -> HostedPartition:
         """The partition, if this broker leads it, or the RefusedError that the client gets."""
         hosted = self.find(topic, partition)
         if not hosted.replica.is_leader:
-            hosted.replica.check_leading()
+            hosted.replica.check_leadership()
         return hosted
 
-    def __iter__(self) -> Iterator[Hosted]:
+    def __iter__(self) -> Iterator[HostedPartition]:
         return iter(list(self._hosted.values()))
 
     def __len__(self) -> int:
@@ -221,7 +221,7 @@ class Partitions:
     def offline(self) -> Mapping[tuple[str, int], MoldauError]:
         return self._offline
 
-    def take_offline(self, hosted: Hosted, error: MoldauError) -> None:
+    def take_offline(self, hosted: HostedPartition, error: MoldauError) -> None:
         """A partition proved to be damaged while it was served: serve it no more, touch nothing.
 
         Its log is not closed, because a clean close would vouch for what is in it.
@@ -279,7 +279,7 @@ class Partitions:
                 return (topic, partition) if self._broker in partition.replicas else None
         return None
 
-    def open_anew(self, topic: Topic, partition: Partition) -> None:
+    def open_empty(self, topic: Topic, partition: Partition) -> None:
         """Host a partition whose log was taken away: the new one is not the one that voted."""
         opening = self._opening(topic, partition, self._resolve(topic))
         opening = opening._replace(new_id=self._driver.make_log_id())
@@ -299,7 +299,7 @@ class Partitions:
                 for opening in openings:
                     self._host(opening, self._open(opening))
 
-    async def reconcile_gently(self, image: Image) -> None:
+    async def reconcile_in_steps(self, image: Image) -> None:
         """As `reconcile`, but others get their turn after every few partitions, and logs are opened
         off the loop."""
         with self._flusher.fencing():
@@ -409,7 +409,7 @@ class Partitions:
             return
         self._offline.pop(key, None)
         traffic = self.traffic.of(topic.name)
-        self._hosted[key] = Hosted(replica, config, topic.internal, traffic)
+        self._hosted[key] = HostedPartition(replica, config, topic.internal, traffic)
         if is_fresh and not partition.moving and partition.replicas[0] == self._broker:
             for delay in _CAMPAIGN_SECONDS:
                 asyncio.get_running_loop().call_later(delay, self._stand, replica)
@@ -442,7 +442,7 @@ class Partitions:
             # It has come back, as the image says that follows.
             return
         hosted = self._hosted.get(key)
-        if hosted is not None and hosted.replica.is_counted:
+        if hosted is not None and hosted.replica.is_active_member:
             self._leaving[key] = topic
             return
         log.info("partition %s-%d has moved away", topic.name, index)
@@ -481,7 +481,7 @@ class Partitions:
                     if hosted is None or hosted.replica.topic_id != topic_id:
                         self._drop_log(name, topic_id, index)
 
-    async def wait_led(self) -> None:
+    async def wait_until_led(self) -> None:
         """At start: until those that this broker leads alone are led, but not for long."""
         deadline = self._clock.monotonic() + _LED_SECONDS_MAX
         while self._clock.monotonic() < deadline and any(

@@ -5,7 +5,7 @@ asks for it: a compacted topic (every record needs a key) or one with a compress
 """
 
 from moldau.data.disk_space import DiskGuard
-from moldau.data.partitions import Hosted, Partitions
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.records.batch import (
@@ -16,9 +16,9 @@ from moldau.records.batch import (
     read_header,
 )
 from moldau.records.record import has_null_key, recompress
-from moldau.replica.guards import Guard
-from moldau.replica.refusals import PASSING
 from moldau.replica.replica import LAG_MS_MAX, Proposal, Replica
+from moldau.replica.sequence_gaps import RETRIABLE_CODES
+from moldau.replica.verification_guards import VerificationGuard
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -44,7 +44,7 @@ class ProduceService:
         acks: int,
         *,
         is_transactional: bool = False,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> tuple[Replica, Proposal]:
         """Append the batches of one partition. Raises RefusedError; nothing is appended then.
 
@@ -59,7 +59,7 @@ class ProduceService:
                 hosted, data, headers, acks, is_transactional=is_transactional, guard=guard
             )
         except RefusedError as error:
-            if headers[0].producer_id >= 0 and error.code in PASSING:
+            if headers[0].producer_id >= 0 and error.code in RETRIABLE_CODES:
                 hosted.replica.refusals.note(headers[0], error.code, self._clock.monotonic())
             raise
         traffic = hosted.traffic
@@ -70,19 +70,19 @@ class ProduceService:
 
     def _propose(
         self,
-        hosted: Hosted,
+        hosted: HostedPartition,
         data: memoryview,
         headers: list[BatchHeader],
         acks: int,
         *,
         is_transactional: bool,
-        guard: Guard | None,
+        guard: VerificationGuard | None,
     ) -> Proposal:
         config = hosted.config
         if self._disk.is_full:
             self._disk.check()
         if acks == ACKS_ALL and config.insync_replicas_min > 1:
-            hosted.replica.check_leading()
+            hosted.replica.check_leadership()
             in_sync = len(hosted.replica.in_sync(LAG_MS_MAX))
             if in_sync < config.insync_replicas_min:
                 raise RefusedError(
@@ -106,7 +106,7 @@ class ProduceService:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
     def _treat_specially(
-        self, hosted: Hosted, data: memoryview, headers: list[BatchHeader]
+        self, hosted: HostedPartition, data: memoryview, headers: list[BatchHeader]
     ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
         """What the topic's settings ask beyond the plain append."""
         refuse_internal(hosted)
@@ -144,7 +144,7 @@ class ProduceService:
             position += header.size
         return rewritten, headers
 
-    def _check_timestamps(self, hosted: Hosted, headers: list[BatchHeader]) -> None:
+    def _check_timestamps(self, hosted: HostedPartition, headers: list[BatchHeader]) -> None:
         now = self._clock.wall_ms()
         earliest = now - hosted.config.timestamp_before_max_ms
         latest = now + hosted.config.timestamp_after_max_ms
@@ -157,7 +157,7 @@ class ProduceService:
                 )
 
 
-def refuse_internal(hosted: Hosted) -> None:
+def refuse_internal(hosted: HostedPartition) -> None:
     if hosted.internal:
         raise RefusedError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

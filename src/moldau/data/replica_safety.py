@@ -11,15 +11,15 @@ from typing import Final
 
 import msgspec
 
-from moldau.data.partitions import Hosted, Partitions
-from moldau.data.replicated_offsets import Caller
+from moldau.data.partitions import HostedPartition, Partitions
+from moldau.data.replicated_offsets import PeerCaller
 from moldau.metadata.image import Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.membership import NO_BROKER
-from moldau.replica.driver import Driver
+from moldau.replica.driver import RaftDriver
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +33,15 @@ _decode_asked: Final = msgspec.msgpack.Decoder(_Asked).decode
 _decode_answer: Final = msgspec.msgpack.Decoder(bool).decode
 
 
-class Spares:
+class ReplicaSafety:
     """Asks the leaders, and answers for those that lead here."""
 
     def __init__(
         self,
         *,
         partitions: Partitions,
-        driver: Driver,
-        caller: Caller,
+        driver: RaftDriver,
+        caller: PeerCaller,
         clock: Clock,
         me: BrokerId,
         leader_of: Callable[[Topic, int], Leader],
@@ -54,14 +54,14 @@ class Spares:
         self._leader_of = leader_of
         self._granted: dict[tuple[bytes, int], tuple[BrokerId, float]] = {}
 
-    async def may_begin_anew(self, topic: Topic, index: PartitionIndex) -> bool:
+    async def may_rebuild(self, topic: Topic, index: PartitionIndex) -> bool:
         """Whether the leader of a partition, another broker, can spare its replica here."""
         leader = self._leader_of(topic, index).broker
         if leader in (NO_BROKER, self._me):
             return False
         return await self._ask(leader, topic.name, index, topic.topic_id)
 
-    async def can_do_without(self, hosted: Hosted) -> bool:
+    async def can_lose(self, hosted: HostedPartition) -> bool:
         """The same of a replica that is served, and may lead itself."""
         replica = hosted.replica
         name, index = replica.partition
@@ -99,7 +99,7 @@ class Spares:
         if before is not None and before[0] != broker and now < before[1]:
             return False
         replica = hosted.replica
-        if not replica.is_ready or not self._driver.can_spare(replica.group, broker):
+        if not replica.is_ready or not self._driver.can_lose_replica(replica.group, broker):
             return False
         self._granted[key] = (broker, now + _GRANT_SECONDS)
         return True

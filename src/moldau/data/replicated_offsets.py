@@ -31,7 +31,7 @@ _decode_asked: Final = msgspec.msgpack.Decoder(_Asked).decode
 _decode_held: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
-class Caller(Protocol):
+class PeerCaller(Protocol):
     """Asks a peer. Raises RefusedError."""
 
     async def call(
@@ -39,10 +39,10 @@ class Caller(Protocol):
     ) -> bytes: ...
 
 
-class HeldOffsets:
+class ReplicatedOffsets:
     """Asks the leaders, and answers for those that lead here."""
 
-    def __init__(self, partitions: Partitions, caller: Caller) -> None:
+    def __init__(self, partitions: Partitions, caller: PeerCaller) -> None:
         self._partitions = partitions
         self._caller = caller
 
@@ -52,7 +52,7 @@ class HeldOffsets:
         held: dict[TopicPartition, Offset] = {}
         for replica in replicas:
             if replica.is_leader:
-                held[replica.partition] = replica.held_offset
+                held[replica.partition] = replica.replicated_offset
             elif replica.leader != NO_BROKER:
                 by_leader[replica.leader].append(replica)
         for told in await asyncio.gather(
@@ -97,4 +97,4 @@ class HeldOffsets:
         hosted = self._partitions.get(topic, partition)
         if hosted is None or hosted.replica.topic_id != topic_id:
             return Offset(0)
-        return hosted.replica.held_offset if hosted.replica.is_leader else Offset(0)
+        return hosted.replica.replicated_offset if hosted.replica.is_leader else Offset(0)

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from moldau.data.partitions import Hosted, Partitions
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import PartitionLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset
@@ -30,7 +30,7 @@ class ScrubMetrics(Struct):
     """Partitions in which damage was found."""
 
 
-class Scrub:
+class Scrubber:
     """Goes through all partitions, again and again."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Scrub:
         partitions: Partitions,
         interval_seconds: float,
         bytes_per_second: int,
-        is_spare: Callable[[Hosted], Awaitable[bool]],
+        is_spare: Callable[[HostedPartition], Awaitable[bool]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`is_spare`: whether the others of a group go on without this replica."""
@@ -54,9 +54,9 @@ class Scrub:
         """Until cancelled. Not at once: a start has other things to do."""
         while True:
             await self._sleep(self._interval_seconds)
-            await self.go_through()
+            await self.scrub_all()
 
-    async def go_through(self) -> None:
+    async def scrub_all(self) -> None:
         """All partitions, once."""
         for hosted in self._partitions:
             try:
@@ -67,7 +67,7 @@ class Scrub:
                 # Too many open files, or a disk that will tell whoever needs the data.
                 log.warning("%s cannot be looked at now: %s", hosted.replica.partition, error)
 
-    async def _check(self, hosted: Hosted) -> None:
+    async def _check(self, hosted: HostedPartition) -> None:
         """Raises CorruptionError."""
         partition_log: PartitionLog = hosted.replica.log
         offset = Offset(0)
@@ -91,7 +91,7 @@ class Scrub:
                 return
             offset = after
 
-    async def _found(self, hosted: Hosted, error: CorruptionError) -> None:
+    async def _found(self, hosted: HostedPartition, error: CorruptionError) -> None:
         self.metrics.damaged += 1
         if await self._is_spare(hosted):
             self._partitions.take_offline(hosted, error)

@@ -8,7 +8,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import FileSlice
 from moldau.records.batch import HEADER_BYTES, BatchFormatError, BatchHeader, read_header
 from moldau.records.record import Record, read_records
-from moldau.replica.aborted import AbortedTransaction
+from moldau.replica.aborted_transactions import AbortedTransaction
 
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """What a batch may have when it is decompressed."""

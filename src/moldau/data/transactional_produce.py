@@ -16,8 +16,8 @@ from moldau.data.produce import ProduceService, refuse_internal
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.records.batch import BatchFormatError, BatchHeader, read_header
-from moldau.replica.guards import Guard
 from moldau.replica.replica import Proposal, Replica
+from moldau.replica.verification_guards import VerificationGuard
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ ADDS_FROM: Final = 12
 """Versions of Produce whose clients leave it to the broker to add partitions (transactions V2)."""
 _VERIFY_SECONDS_MAX: Final = 10.0
 
-Outcome = tuple[Replica, Proposal] | RefusedError
+AppendOutcome = tuple[Replica, Proposal] | RefusedError
 _Key = tuple[str, int, ProducerId, ProducerEpoch]
 
 
-class TransactionGate(Protocol):
+class TransactionAdmission(Protocol):
     """The way to the coordinators of transactions, on this broker or another."""
 
     async def admit(
@@ -66,11 +66,11 @@ class _Line:
 
     __slots__ = ("deadline", "guard", "writes")
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: VerificationGuard) -> None:
         self.guard = guard
         self.deadline: asyncio.TimerHandle | None = None
         """When they have waited long enough."""
-        self.writes: list[tuple[TransactionalWrite, Callable[[Outcome], None]]] = []
+        self.writes: list[tuple[TransactionalWrite, Callable[[AppendOutcome], None]]] = []
 
 
 class TransactionalProduce:
@@ -81,7 +81,7 @@ class TransactionalProduce:
         loop: asyncio.AbstractEventLoop,
         partitions: Partitions,
         produce: ProduceService,
-        gate: TransactionGate,
+        gate: TransactionAdmission,
     ) -> None:
         self._loop = loop
         self._partitions = partitions
@@ -94,7 +94,7 @@ class TransactionalProduce:
     def waiting_count(self) -> int:
         return sum(len(line.writes) for line in self._lines.values())
 
-    def append(self, write: TransactionalWrite, on_done: Callable[[Outcome], None]) -> None:
+    def append(self, write: TransactionalWrite, on_done: Callable[[AppendOutcome], None]) -> None:
         """Append now or when the coordinator has agreed; `on_done` hears of it once."""
         try:
             header = _transactional_header(write.data)
@@ -121,7 +121,7 @@ class TransactionalProduce:
             self._spawn(key, line, kept)
         line.writes.append((kept, on_done))
 
-    def _append(self, write: TransactionalWrite, guard: Guard | None) -> Outcome:
+    def _append(self, write: TransactionalWrite, guard: VerificationGuard | None) -> AppendOutcome:
         try:
             return self._produce.append(
                 write.topic,

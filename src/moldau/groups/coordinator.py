@@ -16,9 +16,11 @@ from moldau.groups.assignors.interface import Assignor
 from moldau.groups.assignors.range import RangeAssignor
 from moldau.groups.assignors.uniform import UniformAssignor
 from moldau.groups.config import GroupConfig
-from moldau.groups.consumer.classic import ClassicMembers
-from moldau.groups.consumer.consumers import Consumers
-from moldau.groups.consumer.topics import NoTopics, Subscriptions, TopicSource
+from moldau.groups.consumer.classic_members import ClassicMembers
+from moldau.groups.consumer.consumer_groups import ConsumerGroups
+from moldau.groups.consumer.subscriptions import NoTopics, Subscriptions, TopicSource
+from moldau.groups.deletion import GroupDeletion
+from moldau.groups.error_replies import error_replies
 from moldau.groups.events import (
     CommitOffsets,
     CommitTransactionOffsets,
@@ -35,16 +37,14 @@ from moldau.groups.events import (
     Tick,
     TopicsDeleted,
     TransactionEnded,
-    TransactionEnds,
+    TransactionEnding,
 )
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from moldau.groups.invariants import check_invariants
-from moldau.groups.joining import Joining
-from moldau.groups.offsets import Offsets
+from moldau.groups.join_handler import JoinHandler
+from moldau.groups.offsets import GroupOffsets
 from moldau.groups.rebalance import Rebalance
 from moldau.groups.records import TEXT_BYTES_MAX, decode
-from moldau.groups.refusals import refusal
-from moldau.groups.removal import Deletion
 from moldau.groups.results import (
     DescribedConsumer,
     DescribedConsumerGroup,
@@ -57,10 +57,10 @@ from moldau.groups.results import (
     ListedGroup,
     Reply,
 )
-from moldau.groups.syncing import Syncing
+from moldau.groups.runtime import Runtime
+from moldau.groups.sync_handler import SyncHandler
 from moldau.groups.timers import TimerKey, TimerKind
-from moldau.groups.transactional import TransactionalOffsets
-from moldau.groups.writes import Runtime
+from moldau.groups.transactional_offsets import TransactionalOffsets
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
 
@@ -71,7 +71,7 @@ _NEXT_LOOK_SECONDS = 0.02
 """Between looks at a part of the groups each, so that others are served meanwhile."""
 
 
-class Coordinator:
+class GroupCoordinator:
     """All groups of one partition. `new_member_id` makes a unique id from a client's name."""
 
     def __init__(
@@ -84,9 +84,9 @@ class Coordinator:
     ) -> None:
         self._runtime = Runtime(config, wall_ms)
         self._rebalance = Rebalance(self._runtime)
-        self._syncing = Syncing(self._runtime, self._rebalance)
+        self._syncing = SyncHandler(self._runtime, self._rebalance)
         self._subscriptions = Subscriptions(topics or NoTopics())
-        self._consumers = Consumers(
+        self._consumers = ConsumerGroups(
             self._runtime,
             self._subscriptions,
             {assignor.name: assignor for assignor in assignors},
@@ -94,10 +94,10 @@ class Coordinator:
             self._rebalance,
         )
         self._classic_members = ClassicMembers(self._consumers)
-        self._joining = Joining(
+        self._joining = JoinHandler(
             self._runtime, self._rebalance, self._classic_members, new_member_id
         )
-        self._offsets = Offsets(self._runtime, self._rebalance, self._consumers.wanted_topics)
+        self._offsets = GroupOffsets(self._runtime, self._rebalance, self._consumers.wanted_topics)
         self._transactional = TransactionalOffsets(self._runtime, self._offsets)
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -122,7 +122,7 @@ class Coordinator:
         for group in list(self._runtime.groups.values()):
             group.restore()
             for member in group.members.values():
-                self._rebalance.heard_of(now, group, member)
+                self._rebalance.renew_session(now, group, member)
             if group.stored is not None and group.stored.members and group.stored.leader is None:
                 self._rebalance.prepare(now, group)
             self._consumers.load(now, group)
@@ -152,7 +152,7 @@ class Coordinator:
 
     def handle(self, now: float, event: Event) -> list[Effect]:
         if self._unavailable is not ErrorCode.NONE:
-            return refusal(event, self._unavailable)
+            return error_replies(event, self._unavailable)
         match event:
             case Persisted():
                 self._runtime.persisted(now, event.token)
@@ -162,12 +162,12 @@ class Coordinator:
                 self._run_timers(now)
             case TopicsDeleted():
                 self._offsets.topics_deleted(now, event.topics)
-            case TransactionEnds():
+            case TransactionEnding():
                 self._transactional.ends(event)
             case TransactionEnded():
                 self._transactional.ended(event)
             case DeleteGroups():
-                Deletion(self._runtime, event).start(now)
+                GroupDeletion(self._runtime, event).start(now)
             case (
                 Join()
                 | Sync()
@@ -198,7 +198,7 @@ class Coordinator:
         # Offsets may belong to the group without a name: old simple consumers use it.
         needs_name = not isinstance(event, CommitOffsets | DeleteOffsets)
         if (needs_name and not event.group_id) or len(event.group_id.encode()) > TEXT_BYTES_MAX:
-            return refusal(event, ErrorCode.INVALID_GROUP_ID)
+            return error_replies(event, ErrorCode.INVALID_GROUP_ID)
         match event:
             case Join():
                 self._joining.join(now, event)
@@ -266,7 +266,7 @@ class Coordinator:
                 self._rebalance.join_expired(now, group)
             case TimerKind.SYNC:
                 self._rebalance.sync_expired(now, group)
-            case TimerKind.GO_BACK:
+            case TimerKind.DOWNGRADE:
                 self._consumers.go_back(now, group)
             case TimerKind.EXPIRY | TimerKind.REVOKE:
                 pass

@@ -140,7 +140,7 @@ class CommitTransactionOffsets(Struct, frozen=True, kw_only=True):
     offsets: tuple[OffsetToCommit, ...] = ()
 
 
-class TransactionEnds(Struct, frozen=True, kw_only=True):
+class TransactionEnding(Struct, frozen=True, kw_only=True):
     """The end of a producer's transaction is about to be written. No reply.
 
     Offsets that are not in the log by now would come after the end, and stay open for ever.
@@ -202,7 +202,7 @@ Event = (
     | ConsumerHeartbeat
     | CommitOffsets
     | CommitTransactionOffsets
-    | TransactionEnds
+    | TransactionEnding
     | TransactionEnded
     | DeleteGroups
     | DeleteOffsets

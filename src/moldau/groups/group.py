@@ -24,7 +24,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.groups.writes import Write
+    from moldau.groups.runtime import Write
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 

@@ -3,7 +3,7 @@
 from moldau.groups.group import Group
 from moldau.groups.rebalance import join_key, pending_key, session_key, sync_key
 from moldau.groups.results import GroupState
-from moldau.groups.writes import Runtime
+from moldau.groups.runtime import Runtime
 from moldau.model.errors import MoldauError
 
 

@@ -7,20 +7,20 @@ that assign their partitions themselves, and administrators).
 
 from collections.abc import Callable, Iterable, Iterator
 
+from moldau.groups.consumer_protocol import subscribed_topics
+from moldau.groups.deletion import RemoveOffsets
 from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, OffsetToCommit
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from moldau.groups.rebalance import Rebalance, StoreEmptyGroup
 from moldau.groups.records import GroupsRecord, OffsetRecord
-from moldau.groups.removal import RemoveOffsets
 from moldau.groups.results import (
     CommitResult,
     CommittedOffset,
     DeleteOffsetsResult,
     GroupState,
 )
-from moldau.groups.subscription import subscribed_topics
-from moldau.groups.syncing import generation_error
-from moldau.groups.writes import TOO_LARGE, Runtime, Write, client_error
+from moldau.groups.runtime import TOO_LARGE, Runtime, Write, client_error
+from moldau.groups.sync_handler import generation_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TimestampMs, TopicPartition
 
@@ -29,7 +29,7 @@ _LOOKED_AT_MAX = 5_000
 """Offsets that one look for old ones takes: a few milliseconds, in which nobody else is served."""
 
 
-class Offsets:
+class GroupOffsets:
     """Handles CommitOffsets, DeleteOffsets, TopicsDeleted, and looks for offsets that expired."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Offsets:
         error = self.commit_error(now, group, event)
         if error is ErrorCode.NONE or group.state is GroupState.DEAD:
             # A group that is being deleted is judged again when that is done.
-            self.runtime.submit(now, group, Commit(self, group, event))
+            self.runtime.submit(now, group, CommitOffsetsWrite(self, group, event))
         else:
             self.answer_commit(event, error)
 
@@ -68,7 +68,7 @@ class Offsets:
         error = generation_error(group, event.member_id, event.instance_id, event.generation)
         if error is not ErrorCode.NONE:
             return error
-        self.rebalance.heard_of(now, group, group.members[event.member_id])
+        self.rebalance.renew_session(now, group, group.members[event.member_id])
         if group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
@@ -105,7 +105,7 @@ class Offsets:
         if group is None or error is not ErrorCode.NONE:
             self.runtime.reply(event.request_id, DeleteOffsetsResult(error=error))
             return
-        self.runtime.submit(now, group, DeleteSome(self, group, event))
+        self.runtime.submit(now, group, DeleteOffsetsWrite(self, group, event))
 
     def topics_deleted(self, now: float, topics: frozenset[str]) -> None:
         for group in list(self.runtime.groups.values()):
@@ -160,13 +160,13 @@ class Offsets:
                 yield partition
 
 
-class Commit(Write):
+class CommitOffsetsWrite(Write):
     """Offsets of one request."""
 
     __slots__ = ("_event", "_group", "_offsets")
     merges = "offsets"
 
-    def __init__(self, offsets: Offsets, group: Group, event: CommitOffsets) -> None:
+    def __init__(self, offsets: GroupOffsets, group: Group, event: CommitOffsets) -> None:
         self._offsets = offsets
         self._group = group
         self._event = event
@@ -209,12 +209,12 @@ class Commit(Write):
         )
 
 
-class DeleteSome(Write):
+class DeleteOffsetsWrite(Write):
     """OffsetDelete: the partitions of one request, except those of topics still subscribed to."""
 
     __slots__ = ("_event", "_group", "_offsets")
 
-    def __init__(self, offsets: Offsets, group: Group, event: DeleteOffsets) -> None:
+    def __init__(self, offsets: GroupOffsets, group: Group, event: DeleteOffsets) -> None:
         self._offsets = offsets
         self._group = group
         self._event = event

@@ -13,8 +13,8 @@ syncing.
 from moldau.groups.group import Group, Member
 from moldau.groups.records import GroupRecord, GroupsRecord
 from moldau.groups.results import GroupState, JoinResult, SyncResult
+from moldau.groups.runtime import Runtime, Write
 from moldau.groups.timers import TimerKey, TimerKind
-from moldau.groups.writes import Runtime, Write
 from moldau.model.errors import ErrorCode
 
 
@@ -26,7 +26,7 @@ class Rebalance:
 
     # Sessions
 
-    def heard_of(self, now: float, group: Group, member: Member) -> None:
+    def renew_session(self, now: float, group: Group, member: Member) -> None:
         """The member's session begins anew."""
         self._runtime.timers.set(
             session_key(group, member.member_id), now + member.session_timeout_ms / 1000
@@ -184,7 +184,7 @@ class Rebalance:
             self._answer_join(group, member)
             member.is_new = False
             member.sync_received = False
-            self.heard_of(now, group, member)
+            self.renew_session(now, group, member)
         timers.set(sync_key(group), now + group.rebalance_timeout_s)
 
     def _elect_joined_leader(self, group: Group) -> bool:
@@ -212,7 +212,7 @@ class Rebalance:
             if member.sync_request is not None:
                 request_id, member.sync_request = member.sync_request, None
                 self._runtime.reply(request_id, sync_result(group, member, error))
-            self.heard_of(now, group, member)
+            self.renew_session(now, group, member)
 
     def sync_received(self, group: Group, member: Member) -> None:
         member.sync_received = True

@@ -18,7 +18,7 @@ class TimerKind(IntEnum):
     """Old offsets are looked for."""
     REVOKE = 6
     """A member of a consumer group must have let go of partitions, or have joined again."""
-    GO_BACK = 7
+    DOWNGRADE = 7
     """A group of classic members whose broker assigns tries again to become a classic one."""
 
 

@@ -31,7 +31,7 @@ class CleanRequest(Struct, frozen=True, kw_only=True):
     now: TimestampMs
     end_offset: Offset
     """The high watermark: what may still be cut is not cleaned."""
-    held_offset: Offset
+    replicated_offset: Offset
     """Below it, every other replica holds all records too. A tombstone that one of them has not
     seen must stay: nothing else would tell it that the older value is gone."""
     first_unstable: Offset | None = None
@@ -46,7 +46,7 @@ class CleanRequest(Struct, frozen=True, kw_only=True):
     map_bytes_max: int = MAP_BYTES_MAX
 
 
-class SegmentFact(NamedTuple):
+class SegmentInfo(NamedTuple):
     """One segment file, by name and extent. `round` is 0 for one that was never cleaned."""
 
     base_offset: Offset
@@ -65,7 +65,7 @@ class CleanJob(NamedTuple):
     generation: int
     round: int
     """Goes into the names of the new files; no two attempts have the same."""
-    sources: list[SegmentFact]
+    sources: list[SegmentInfo]
     start_offset: Offset
     first_dirty: Offset
     horizon: Offset
@@ -96,7 +96,7 @@ class CleanCounts(NamedTuple):
 class CleanResult(NamedTuple):
     """The segments that take the place of the job's sources. Those with its round are new."""
 
-    segments: list[SegmentFact]
+    segments: list[SegmentInfo]
     first_dirty: Offset
     delayed: int
     """Tombstones and markers that stay only for their time."""
@@ -157,7 +157,7 @@ class Cleaned(NamedTuple):
             (mark.offset for mark in self.horizons if mark.time + retention_ms <= request.now),
             default=Offset(0),
         )
-        return min(passed, request.held_offset)
+        return min(passed, request.replicated_offset)
 
     def advanced(self, job: CleanJob, result: CleanResult, now: TimestampMs) -> "Cleaned":
         """After a cleaning."""

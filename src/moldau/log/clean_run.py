@@ -8,13 +8,13 @@ returns. A segment in which nothing changes is not written again.
 import time
 from collections.abc import Iterator
 
-from moldau.log.clean import CleanCounts, CleanJob, CleanResult, SegmentFact
+from moldau.log.clean import CleanCounts, CleanJob, CleanResult, SegmentInfo
 from moldau.log.clean_write import CleanWriter
-from moldau.log.compactor import Compactor, Verdict
+from moldau.log.compactor import Compactor, FilterOutcome
+from moldau.log.filesystem import File, Files
+from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.keymap import KeyMap, bytes_for
-from moldau.log.mark import HEADER_BYTES
-from moldau.log.port import File, Files
-from moldau.log.scan import Placed, walk_batches, walk_headers
+from moldau.log.scan import LocatedBatch, walk_batches, walk_headers
 from moldau.log.segment import Segment
 
 _HEADER_CHUNK_BYTES = 64 * 1024
@@ -23,7 +23,7 @@ _HEADER_CHUNK_BYTES = 64 * 1024
 class _Source:
     """One of the old segments."""
 
-    def __init__(self, files: Files, job: CleanJob, fact: SegmentFact) -> None:
+    def __init__(self, files: Files, job: CleanJob, fact: SegmentInfo) -> None:
         self.fact = fact
         self._segment = Segment(
             files,
@@ -39,7 +39,7 @@ class _Source:
         """Held by who reads it, no longer: a log may have more segments than a process files."""
         return self._files.open(self._segment.path, writable=False)
 
-    def headers(self) -> Iterator[Placed]:
+    def headers(self) -> Iterator[LocatedBatch]:
         """CorruptionError if they do not lead to the segment's end."""
         reached = HEADER_BYTES
         for placed in walk_headers(
@@ -50,7 +50,7 @@ class _Source:
         if reached != self.fact.position:
             raise self._segment.damaged(reached, "no batch begins where one was written")
 
-    def batches(self, file: File) -> Iterator[tuple[Placed, bytes | memoryview]]:
+    def batches(self, file: File) -> Iterator[tuple[LocatedBatch, bytes | memoryview]]:
         """CorruptionError if one fails its checksum."""
         reached = HEADER_BYTES
         for placed, batch in walk_batches(file, reached, self.fact.position):
@@ -72,9 +72,9 @@ def run_clean(files: Files, job: CleanJob) -> CleanResult:
             writer.begin_source(source.fact, file)
             for (position, header), batch in source.batches(file):
                 verdict = compactor.filter(header, batch)
-                if verdict is Verdict.KEPT:
+                if verdict is FilterOutcome.KEPT:
                     writer.keep(header, position, batch)
-                elif verdict is Verdict.GONE:
+                elif verdict is FilterOutcome.GONE:
                     writer.drop(header, position)
                 elif isinstance(verdict, bytes):
                     writer.put(verdict)

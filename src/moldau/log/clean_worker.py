@@ -18,9 +18,9 @@ import msgspec
 
 from moldau.log.clean import CleanJob, CleanResult
 from moldau.log.clean_run import remove_files, run_clean
-from moldau.log.files import OsFiles
+from moldau.log.filesystem import Files
 from moldau.log.flush import DISK_FULL
-from moldau.log.port import Files
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -28,13 +28,13 @@ _NICENESS = 10
 _LENGTH = struct.Struct(">I")
 
 
-class CleanAsked(msgspec.Struct, tag=True, frozen=True):
+class CleanCommand(msgspec.Struct, tag=True, frozen=True):
     """Clean a log; answered by CleanDone or WorkFailed."""
 
     job: CleanJob
 
 
-class RemovalAsked(msgspec.Struct, tag=True, frozen=True):
+class RemoveFilesCommand(msgspec.Struct, tag=True, frozen=True):
     """Remove files; answered by RemovalDone or WorkFailed."""
 
     paths: list[str]
@@ -58,13 +58,13 @@ class WorkFailed(msgspec.Struct, tag=True, frozen=True):
     """There is no room on the disk."""
 
 
-Asked = CleanAsked | RemovalAsked
-Answer = CleanDone | RemovalDone | WorkFailed
+Asked = CleanCommand | RemoveFilesCommand
+WorkerReply = CleanDone | RemovalDone | WorkFailed
 _asked: msgspec.msgpack.Decoder[Asked] = msgspec.msgpack.Decoder(Asked)
-_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_answers: msgspec.msgpack.Decoder[WorkerReply] = msgspec.msgpack.Decoder(WorkerReply)
 
 
-def frame(message: Asked | Answer) -> bytes:
+def frame(message: Asked | WorkerReply) -> bytes:
     """A message, ready for the pipe."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
@@ -81,15 +81,15 @@ def frame_bytes(head: bytes) -> int:
 HEAD_BYTES = _LENGTH.size
 
 
-def read_answer(body: bytes) -> Answer:
+def decode_reply(body: bytes) -> WorkerReply:
     """ValueError if it is none."""
     return _answers.decode(body)
 
 
-def work(files: Files, asked: Asked) -> Answer:
+def run_command(files: Files, asked: Asked) -> WorkerReply:
     """Do one thing."""
     try:
-        if isinstance(asked, CleanAsked):
+        if isinstance(asked, CleanCommand):
             return CleanDone(run_clean(files, asked.job))
         remove_files(files, asked.paths)
         return RemovalDone()
@@ -119,7 +119,7 @@ def main(directory: str) -> None:
     reader = threading.Thread(target=_read_frames, args=(sys.stdin.buffer, frames), daemon=True)
     reader.start()
     while True:
-        answer = work(files, _asked.decode(frames.get()))
+        answer = run_command(files, _asked.decode(frames.get()))
         sys.stdout.buffer.write(frame(answer))
         sys.stdout.buffer.flush()
 

@@ -4,10 +4,10 @@ Old segments go into one new file as long as what is left of them fits. As long 
 first of them has changed there is no new file; if something does, what came before is copied.
 """
 
-from moldau.log.clean import CleanJob, SegmentFact
+from moldau.log.clean import CleanJob, SegmentInfo
+from moldau.log.filesystem import File, Files
 from moldau.log.flush import DISK_FULL
-from moldau.log.mark import FLAG_STRICT, HEADER_BYTES, FlushMark
-from moldau.log.port import File, Files
+from moldau.log.flush_mark import FLAG_STRICT, HEADER_BYTES, FlushMark
 from moldau.log.scan import walk_batches
 from moldau.log.segment import Segment
 from moldau.model.errors import CorruptionError
@@ -45,8 +45,8 @@ class CleanWriter:
         self._files = files
         self._job = job
         self._barriers = frozenset(job.barriers)
-        self._done: list[SegmentFact] = []
-        self._source: SegmentFact | None = None
+        self._done: list[SegmentInfo] = []
+        self._source: SegmentInfo | None = None
         self._source_file: File | None = None
         self._intact_end = HEADER_BYTES
         """As long as there is no new segment: up to here the source stays as it is."""
@@ -61,7 +61,7 @@ class CleanWriter:
 
     # ---- what happens to batches
 
-    def begin_source(self, fact: SegmentFact, file: File) -> None:
+    def begin_source(self, fact: SegmentInfo, file: File) -> None:
         """All that follows is of this old segment."""
         if self._source is not None:
             if self._fits(fact):
@@ -76,7 +76,7 @@ class CleanWriter:
         self._source, self._source_file = fact, file
         self._intact_end = HEADER_BYTES
 
-    def _fits(self, fact: SegmentFact) -> bool:
+    def _fits(self, fact: SegmentInfo) -> bool:
         """Whether another old segment can go where the last one went."""
         source, segment = self._source, self._segment
         if source is None:
@@ -246,7 +246,7 @@ class CleanWriter:
         segment.save_index(segment.position)
         segment.rest()
         self._done.append(
-            SegmentFact(
+            SegmentInfo(
                 segment.base_offset,
                 self._job.round,
                 segment.position,
@@ -256,7 +256,7 @@ class CleanWriter:
             )
         )
 
-    def finish(self) -> list[SegmentFact]:
+    def finish(self) -> list[SegmentInfo]:
         """All old segments are through: what takes their place, durable, names included."""
         self._end_segment()
         self._files.sync_dir(self._job.directory)

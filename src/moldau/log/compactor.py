@@ -36,7 +36,7 @@ PRODUCER_BATCHES_KEPT: Final = 5
 Batch = bytes | memoryview
 
 
-class Verdict(Enum):
+class FilterOutcome(Enum):
     """What becomes of a batch that is not written anew."""
 
     KEPT = "kept"
@@ -140,39 +140,39 @@ class Compactor:
 
     # ---- filter
 
-    def filter(self, header: BatchHeader, batch: Batch) -> Verdict | bytes:
+    def filter(self, header: BatchHeader, batch: Batch) -> FilterOutcome | bytes:
         """The batch as it is to stand in the cleaned log."""
         self.records_read += header.record_count
         if header.base_offset >= self.end_offset:
-            return Verdict.KEPT
+            return FilterOutcome.KEPT
         if is_filler(header):
-            return Verdict.GONE
+            return FilterOutcome.GONE
         if header.is_control:
             return self._filter_marker(header)
         if not self._has_keys(header):
             verdict = self._emptied(header)
         elif header.base_offset in self._unreadable:
-            verdict = Verdict.KEPT
+            verdict = FilterOutcome.KEPT
         else:
             verdict = self._filter_records(header, batch)
-        if header.is_transactional and verdict is not Verdict.GONE:
+        if header.is_transactional and verdict is not FilterOutcome.GONE:
             self._in_transaction.add(header.producer_id)
         return verdict
 
-    def _filter_marker(self, header: BatchHeader) -> Verdict | bytes:
+    def _filter_marker(self, header: BatchHeader) -> FilterOutcome | bytes:
         is_needed = header.producer_id in self._in_transaction
         self._in_transaction.discard(header.producer_id)
         if header.record_count and (is_needed or header.base_offset >= self._horizon):
             self.delayed += not is_needed
-            return Verdict.KEPT
+            return FilterOutcome.KEPT
         return self._emptied(header)
 
-    def _emptied(self, header: BatchHeader) -> Verdict | bytes:
+    def _emptied(self, header: BatchHeader) -> FilterOutcome | bytes:
         """None of its records stays; the header does if a producer is known by it."""
         self.records_dropped += header.record_count
         if header.base_offset not in self._pins():
-            return Verdict.GONE
-        return emptied_batch(header) if header.record_count else Verdict.KEPT
+            return FilterOutcome.GONE
+        return emptied_batch(header) if header.record_count else FilterOutcome.KEPT
 
     def _pins(self) -> set[Offset]:
         """Batches by which producers are known, once all are surveyed."""
@@ -185,12 +185,12 @@ class Compactor:
                     self._pinned.add(producer.marker)
         return self._pinned
 
-    def _filter_records(self, header: BatchHeader, batch: Batch) -> Verdict | bytes:
+    def _filter_records(self, header: BatchHeader, batch: Batch) -> FilterOutcome | bytes:
         try:
             body = open_body(batch, header)
             spans = scan_records(body, header)
         except BatchFormatError:
-            return Verdict.KEPT
+            return FilterOutcome.KEPT
         base = header.base_offset
         newest = self._keys.newest(spans.keys)
         kept = [
@@ -203,7 +203,7 @@ class Compactor:
         if spans.tombstones and kept:
             kept = self._without_tombstones(base, spans.deltas, spans.tombstones, kept)
         if len(kept) == header.record_count:
-            return Verdict.KEPT
+            return FilterOutcome.KEPT
         if not kept:
             return self._emptied(header)
         self.records_dropped += header.record_count - len(kept)

@@ -22,8 +22,8 @@ from typing import Final
 from crc32c import crc32c
 from msgspec import Struct
 
+from moldau.log.filesystem import Files
 from moldau.log.flush import DISK_FULL
-from moldau.log.port import Files
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.layout import LOCK_FILE
@@ -47,11 +47,11 @@ class Identity(Struct, frozen=True, kw_only=True):
     directory_id: str
     metadata_voters: tuple[BrokerId, ...] = ()
     """Of the metadata group when this directory came in; the founder is its own only one."""
-    is_founding: bool = False
+    is_bootstrapping: bool = False
     """The founder's first start has not come to its end: there may be no metadata yet."""
 
     @property
-    def is_founder(self) -> bool:
+    def is_bootstrap_broker(self) -> bool:
         return self.metadata_voters == (self.broker_id,)
 
 
@@ -95,7 +95,7 @@ class DirectoryLock:
 def _checksum(identity: Identity) -> str:
     voters = ",".join(str(voter) for voter in identity.metadata_voters)
     text = f"{identity.broker_id} {identity.cluster_id} {identity.directory_id} {voters}"
-    if identity.is_founding:
+    if identity.is_bootstrapping:
         text += " founding"
     return f"{crc32c(text.encode()):08x}"
 
@@ -117,7 +117,7 @@ def read_identity(files: Files) -> Identity | None:
             cluster_id=None if cluster is None else str(cluster),
             directory_id=str(entry["directory_id"]),
             metadata_voters=tuple(BrokerId(int(voter)) for voter in entry["metadata_voters"]),
-            is_founding=bool(entry.get("is_founding", False)),
+            is_bootstrapping=bool(entry.get("is_founding", False)),
         )
         # One flipped bit makes another cluster's broker of it.
         if entry["checksum"] != _checksum(found):
@@ -136,7 +136,7 @@ def write_identity(files: Files, identity: Identity) -> None:
         "metadata_voters": identity.metadata_voters,
         "checksum": _checksum(identity),
     }
-    if identity.is_founding:
+    if identity.is_bootstrapping:
         entry["is_founding"] = True
     files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
 
@@ -162,7 +162,7 @@ def list_partitions(files: Files) -> list[tuple[str, TopicId, PartitionIndex]]:
     return found
 
 
-def set_aside(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> str:
+def move_to_strays(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> str:
     """Move a log that belongs to nothing out of the way; returns where it is then."""
     place = target = f"{_STRAYS}/{name}-{topic_id.hex()}-{int(partition)}"
     files.makedirs(_STRAYS)

@@ -9,17 +9,17 @@ the way into this package.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from moldau.log.check import SegmentCheck
-from moldau.log.find import find_in_batch
+from moldau.log.disk_cleaning import CleaningLog
+from moldau.log.filesystem import Files
 from moldau.log.flush import DISK_FULL
+from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import CheckTask, ControlEntry, LogConfig, LogRead, TimestampedOffset
-from moldau.log.mark import HEADER_BYTES
-from moldau.log.port import Files
 from moldau.log.recovery import recover
 from moldau.log.scan import walk_batches, walk_headers
+from moldau.log.scrub import SegmentCheck
 from moldau.log.segment import SEGMENT_SUFFIX, Segment
 from moldau.log.snapshots import load_snapshot, save_snapshot
-from moldau.log.swapping import CleaningLog
+from moldau.log.timestamp_lookup import find_in_batch
 from moldau.model.errors import (
     CorruptionError,
     DiskFullError,
@@ -222,7 +222,7 @@ class DiskLog(CleaningLog):
         is_whole = task.reached == task.limit and segment is not self._active
         return segment.end_offset if is_whole else task.next_offset
 
-    def find_cold(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
+    def begin_prefetch(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
         place = self._places.get(offset) if self._places else None
         if place is None or (place[1] >= place[0].position and place[0] is not self._active):
             if self._is_closed or not self.start_offset <= offset < self._synced_offset:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from moldau.log.mark import HEADER_BYTES
-from moldau.log.port import File, Files
+from moldau.log.filesystem import File, Files
+from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.segment import Segment, list_segments
 
 FENCE_PATH: Final = "fence"
@@ -20,7 +20,7 @@ _JOURNAL: Final = re.compile(r"control(?:-\d+)?\.journal")
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
-def leave_fence(files: Files, reason: str) -> None:
+def write_fence(files: Files, reason: str) -> None:
     """Raises OSError where no file can be made.
 
     A disk that flushes nothing more does not matter: a power cut that takes the fence takes the
@@ -42,7 +42,7 @@ def read_fence(files: Files) -> str | None:
     return files.read(FENCE_PATH).decode(errors="replace")
 
 
-def mend(files: Files, directories: Iterable[str], others: Iterable[str]) -> None:
+def rewrite_unflushed(files: Files, directories: Iterable[str], others: Iterable[str]) -> None:
     """Write anew what may not be on the disk: the ends of the logs in `directories`, and `others`,
     which are small files. Then the fence is gone. Raises OSError, and the fence stays."""
     for directory in directories:

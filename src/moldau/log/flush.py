@@ -10,8 +10,8 @@ import errno
 import threading
 from collections.abc import Sequence
 
-from moldau.log.journal import JournalFlush
-from moldau.log.port import File, Files
+from moldau.log.control_journal import JournalFlush
+from moldau.log.filesystem import File, Files
 from moldau.log.segment import Segment
 from moldau.model.ids import Offset
 
@@ -21,7 +21,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
-class Fill:
+class ZeroFill:
     """Zeros to be written from `start` to `end` of a file."""
 
     __slots__ = ("_cancelled", "_lock", "end", "file", "start")
@@ -84,7 +84,7 @@ class DataFlush:
         names: int,
         closed: Sequence[Segment],
         segment: Segment,
-        fill: Fill | None,
+        fill: ZeroFill | None,
     ) -> None:
         self._files = files
         self._directory = directory

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from moldau.log.filesystem import Files
 from moldau.log.interface import LogStart
-from moldau.log.port import Files
 from moldau.log.sealed import seal, unseal
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import FIRST_LOG, NO_EPOCH, Epoch, LogId, Offset

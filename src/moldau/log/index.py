@@ -15,8 +15,8 @@ from bisect import bisect_left, bisect_right
 
 from crc32c import crc32c
 
-from moldau.log.mark import HEADER_BYTES
-from moldau.log.port import File
+from moldau.log.filesystem import File
+from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.scan import walk_headers
 from moldau.model.ids import Offset, TimestampMs
 
@@ -27,7 +27,7 @@ INDEX_SAVE_BYTES = 16 * 1024 * 1024
 """Data after which new index entries are saved: the most that is walked again after a crash."""
 
 
-class Index:
+class SegmentIndex:
     """The entries of one segment from `loaded_from` on, in three parallel arrays."""
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Index:
         end = self.loaded_from
         if end <= HEADER_BYTES:
             return
-        part = Index(HEADER_BYTES, self.interval)
+        part = SegmentIndex(HEADER_BYTES, self.interval)
         part._load_blocks(data, base, end)
         part._walk(file, part.saved_to, end)
         part.offsets.extend(self.offsets)

@@ -267,7 +267,7 @@ class PartitionLog(Protocol):
         """Where to go on. Raises CorruptionError if what was looked at is damaged."""
         ...
 
-    def find_cold(self, offset: Offset, bytes_max: int) -> CheckTask | None:
+    def begin_prefetch(self, offset: Offset, bytes_max: int) -> CheckTask | None:
         """A look that makes a read at `offset` a quick one, for a thread: batches that were never
         checked since the start, or that wait on the disk. None where there is nothing to do."""
         ...
@@ -280,7 +280,7 @@ class PartitionLog(Protocol):
         """Delete closed segments below end_offset that the retention settings let go."""
         ...
 
-    def clean_due(self, request: CleanRequest) -> float:
+    def clean_urgency(self, request: CleanRequest) -> float:
         """How urgent a cleaning is: the dirty share of the log, more if it is overdue; 0: not."""
         ...
 

@@ -8,9 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from moldau.log.clean import Cleaned, CleanRequest, CleanResult, CleanTask, Horizon
-from moldau.log.controls import Controls
+from moldau.log.control_entries import ControlEntries
 from moldau.log.epochs import EpochCache
-from moldau.log.find import find_in_batch
 from moldau.log.interface import (
     CheckTask,
     ControlEntry,
@@ -23,6 +22,7 @@ from moldau.log.interface import (
     TimestampedOffset,
 )
 from moldau.log.memory_clean import MemoryClean
+from moldau.log.timestamp_lookup import find_in_batch
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import (
     FIRST_LOG,
@@ -86,7 +86,7 @@ class MemoryLog:
         self._start = LogStart(Offset(0), 0, NO_EPOCH, b"")
         self._end = Offset(0)
         self._flushed = Offset(0)
-        self._controls = Controls()
+        self._controls = ControlEntries()
         self._controls_flushed = 0
         self._epochs = EpochCache()
         self._truncations = 0
@@ -232,7 +232,7 @@ class MemoryLog:
             raise CorruptionError("a batch fails its checksum")
         return task.next_offset
 
-    def find_cold(self, offset: Offset, bytes_max: int) -> CheckTask | None:
+    def begin_prefetch(self, offset: Offset, bytes_max: int) -> CheckTask | None:
         return None
 
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
@@ -308,7 +308,7 @@ class MemoryLog:
         self._headers, self._bases, self._batches = [], [], []
         self._start = start
         self._end = self._flushed = start.offset
-        self._controls = Controls(start.control_count)
+        self._controls = ControlEntries(start.control_count)
         self._controls_flushed = start.control_count
         self._epochs = EpochCache()
         index = RaftIndex(start.offset + start.control_count)
@@ -362,7 +362,7 @@ class MemoryLog:
 
     # ---- compaction
 
-    def clean_due(self, request: CleanRequest) -> float:
+    def clean_urgency(self, request: CleanRequest) -> float:
         return 1.0 if self._config.compact and self._cleanable(request) else 0.0
 
     def _cleanable(self, request: CleanRequest) -> int:

@@ -1,7 +1,7 @@
 """Owns a cleaning of the in-memory log: by the same rules, batch by batch, without segments."""
 
 from moldau.log.clean import CleanCounts, CleanRequest, CleanResult
-from moldau.log.compactor import Compactor, Verdict
+from moldau.log.compactor import Compactor, FilterOutcome
 from moldau.log.keymap import KeyMap, bytes_for
 from moldau.model.ids import Offset
 from moldau.records.batch import BatchHeader, read_header
@@ -39,7 +39,7 @@ class MemoryClean:
         self.cleaned = []
         for header, batch in self.batches:
             verdict = compactor.filter(header, batch)
-            if verdict is Verdict.KEPT:
+            if verdict is FilterOutcome.KEPT:
                 self.cleaned.append(batch)
             elif isinstance(verdict, bytes):
                 self.cleaned.append(verdict)

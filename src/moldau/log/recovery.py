@@ -15,15 +15,15 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from moldau.log.clean import Cleaned
-from moldau.log.cleaned import CleanedFile
-from moldau.log.controls import Controls
+from moldau.log.cleaned_file import CleanedFile
+from moldau.log.control_entries import ControlEntries
+from moldau.log.control_journal import ControlJournal
 from moldau.log.epochs import EpochCache
+from moldau.log.filesystem import Files
+from moldau.log.flush_mark import FLAG_STRICT, HEADER_BYTES, FlushMark
 from moldau.log.head import EMPTY_START, BatchEpochs, Head, load_head, save_head
-from moldau.log.index import INDEX_SAVE_BYTES, Index
+from moldau.log.index import INDEX_SAVE_BYTES, SegmentIndex
 from moldau.log.interface import FlushPolicy, LogConfig, LogStart
-from moldau.log.journal import ControlJournal
-from moldau.log.mark import FLAG_STRICT, HEADER_BYTES, FlushMark
-from moldau.log.port import Files
 from moldau.log.scan import check_run, find_valid_batch, is_zero, walk_headers
 from moldau.log.segment import Segment, list_segments
 from moldau.log.snapshots import drop_snapshots
@@ -35,14 +35,14 @@ CHECK_BYTES = 4 * 1024 * 1024
 """How much flushed data before the mark is checked too after a crash: rot there is found early."""
 
 
-class Recovered(Struct, kw_only=True):
+class RecoveredLog(Struct, kw_only=True):
     """A log as it was found, ready to be written to."""
 
     log_id: LogId
     generation: int
     start: LogStart
     segments: list[Segment]
-    controls: Controls
+    controls: ControlEntries
     epochs: EpochCache
     batch_epochs: BatchEpochs
     journal: ControlJournal
@@ -67,7 +67,7 @@ class _Tail(Struct):
     """Epoch and offset of the first batch seen and of each that changed the epoch."""
 
 
-def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> Recovered:
+def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> RecoveredLog:
     """Open the log in `directory`. Raises CorruptionError, with nothing changed."""
     head = load_head(files, directory) or _begin(files, directory, new_id)
     generation, start = head.generation, head.start
@@ -109,12 +109,12 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     epochs_found = batch_epochs.starts
     # Written before its batch, an epoch may be there without it.
     batch_epochs.starts = [e for e in epochs_found if start.offset <= e[1] < end]
-    kept = Controls(controls.base)
+    kept = ControlEntries(controls.base)
     for entry in controls.entries[: count - controls.base]:
         kept.append(entry)
     epochs = _build_epochs(start, kept, batch_epochs, tail, directory)
 
-    state = Recovered(
+    state = RecoveredLog(
         log_id=head.log_id,
         generation=generation,
         start=start,
@@ -230,7 +230,9 @@ def _drop_headless(
         files.sync_dir(directory)
 
 
-def _load_controls(journal: ControlJournal, start: LogStart, top: FlushMark | None) -> Controls:
+def _load_controls(
+    journal: ControlJournal, start: LogStart, top: FlushMark | None
+) -> ControlEntries:
     """The journal's entries from the log's start on."""
     first, entries = journal.load()
     known = max(first + len(entries), start.control_count)
@@ -244,7 +246,7 @@ def _load_controls(journal: ControlJournal, start: LogStart, top: FlushMark | No
             f"{journal.path}: holds {known} control entries, but {top.control_count} were flushed. "
             f"Nothing was changed. Restore the file, or the partition from a replica."
         )
-    controls = Controls(start.control_count)
+    controls = ControlEntries(start.control_count)
     for entry in entries[max(0, start.control_count - first) :]:
         controls.append(entry)
     return controls
@@ -299,7 +301,7 @@ def _walk_tail(
                 break
             tail.position = HEADER_BYTES
         tail.place = place
-        index = Index(tail.position, segment.index.interval)
+        index = SegmentIndex(tail.position, segment.index.interval)
         run = check_run(segment.file(), tail.position, tail.offset, epoch, index.note, is_known)
         if run.epochs:
             epoch = run.epochs[-1][0]
@@ -391,7 +393,7 @@ def _epochs_of_headers(segments: list[Segment], tail: _Tail | None) -> list[tupl
 
 def _build_epochs(
     start: LogStart,
-    controls: Controls,
+    controls: ControlEntries,
     batch_epochs: BatchEpochs,
     tail: _Tail | None,
     directory: str,
@@ -430,7 +432,7 @@ def _build_epochs(
 def _repair(
     files: Files,
     directory: str,
-    state: Recovered,
+    state: RecoveredLog,
     tail: _Tail | None,
     top: FlushMark | None,
     config: LogConfig,
@@ -458,7 +460,7 @@ def _drop_all(files: Files, directory: str, segments: list[Segment]) -> None:
 def _repair_tail(
     files: Files,
     directory: str,
-    state: Recovered,
+    state: RecoveredLog,
     tail: _Tail,
     top: FlushMark | None,
     config: LogConfig,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from moldau.log.port import File
+from moldau.log.filesystem import File
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
 from moldau.records.batch import (
     CRC_START,
@@ -30,7 +30,7 @@ _peek = struct.Struct(">qi").unpack_from
 _peek_long = struct.Struct(">qiibIhiqq").unpack_from
 
 
-class Placed(NamedTuple):
+class LocatedBatch(NamedTuple):
     """A batch and where it lies in its file."""
 
     position: int
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 def walk_headers(
     file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[Placed]:
+) -> Iterator[LocatedBatch]:
     """Headers of the batches from `position` on, up to `end`; stops where no batch can be."""
     chunk = b""
     chunk_start = position
@@ -54,13 +54,13 @@ def walk_headers(
             return
         if position + header.size > end:
             return
-        yield Placed(position, header)
+        yield LocatedBatch(position, header)
         position += header.size
 
 
 def walk_batches(
     file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[tuple[Placed, bytes | memoryview]]:
+) -> Iterator[tuple[LocatedBatch, bytes | memoryview]]:
     """As walk_headers, with a view of each batch, whose checksum has been checked."""
     chunk = b""
     chunk_start = position
@@ -83,11 +83,11 @@ def walk_batches(
                 return
         if not crc_matches(chunk, at, size, header.crc):
             return
-        yield Placed(position, header), memoryview(chunk)[at : at + size]
+        yield LocatedBatch(position, header), memoryview(chunk)[at : at + size]
         position += size
 
 
-class Run:
+class ScanResult:
     """What check_run found: batches that continue each other, whole and in order."""
 
     __slots__ = ("end", "epochs", "first_timestamp", "is_epoch_lost", "max_timestamp", "offset")
@@ -112,7 +112,7 @@ def check_run(
     epoch: Epoch,
     note: Callable[[Offset, int, TimestampMs], int],
     is_known: Callable[[Epoch], bool],
-) -> Run:
+) -> ScanResult:
     """Check every batch from `position` to the first bytes that do not continue the log.
 
     This decides how long a start after a crash takes, so it is one flat loop without an object
@@ -121,7 +121,7 @@ def check_run(
     due, and returns the position from which on the next one is.
     """
     size = file.size()
-    run = Run(position, offset)
+    run = ScanResult(position, offset)
     chunk = memoryview(b"")
     chunk_start, chunk_end = position, position
     largest = NO_TIMESTAMP

@@ -7,9 +7,9 @@ metadata. Which segment is written to, and when it is flushed, disk.py decides.
 
 import re
 
-from moldau.log.index import Index
-from moldau.log.mark import HEADER_BYTES, SLOT_BYTES, FlushMark, decode_mark, encode_mark
-from moldau.log.port import File, Files
+from moldau.log.filesystem import File, Files
+from moldau.log.flush_mark import HEADER_BYTES, SLOT_BYTES, FlushMark, decode_mark, encode_mark
+from moldau.log.index import SegmentIndex
 from moldau.log.scan import walk_batches, walk_headers
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
@@ -79,7 +79,7 @@ class Segment:
         self.position = HEADER_BYTES
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
-        self.index = Index(HEADER_BYTES, index_interval)
+        self.index = SegmentIndex(HEADER_BYTES, index_interval)
         self.old_end = HEADER_BYTES
         """Batches below this position were there when the log was opened: checked when read."""
         self.checked: list[tuple[int, int]] = []
@@ -91,14 +91,14 @@ class Segment:
         end_offset: Offset,
         first: TimestampMs,
         largest: TimestampMs,
-        index: Index | None = None,
+        index: SegmentIndex | None = None,
     ) -> None:
         """Take over what is known about the file from its mark or from recovery."""
         self.position = self.old_end = position
         self.end_offset = end_offset
         self.first_timestamp = first
         self.max_timestamp = largest
-        self.index = index or Index(position, self.index.interval)
+        self.index = index or SegmentIndex(position, self.index.interval)
 
     @property
     def path(self) -> str:
@@ -140,7 +140,7 @@ class Segment:
         """Drop the descriptor and the index of a closed segment. A slice in flight keeps its own
         reference, so the file is not closed here."""
         self._file = None
-        self.index = Index(self.position, self.index.interval)
+        self.index = SegmentIndex(self.position, self.index.interval)
 
     def read_mark(self) -> FlushMark | None:
         """The newest intact mark in the file."""
@@ -172,7 +172,7 @@ class Segment:
 
     # ---- lookups
 
-    def loaded_index(self) -> Index:
+    def loaded_index(self) -> SegmentIndex:
         """The index, complete: from its file where that is good, else from the batches."""
         if self.index.loaded_from > HEADER_BYTES:
             path = self._path + INDEX_SUFFIX

@@ -8,7 +8,7 @@ before new records take their offsets.
 import re
 import struct
 
-from moldau.log.port import Files
+from moldau.log.filesystem import Files
 from moldau.log.sealed import seal, unseal
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset

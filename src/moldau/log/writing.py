@@ -8,7 +8,9 @@ comparison with `_limit`, and sorted out in `_prepare`.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from moldau.log.flush import DISK_FULL, NO_DESCRIPTOR, DataFlush, DiskFlush, Fill
+from moldau.log.filesystem import Buffer, Files
+from moldau.log.flush import DISK_FULL, NO_DESCRIPTOR, DataFlush, DiskFlush, ZeroFill
+from moldau.log.flush_mark import FLAG_CLEAN, FLAG_STRICT, HEADER_BYTES, FlushMark
 from moldau.log.index import INDEX_SAVE_BYTES
 from moldau.log.interface import (
     ControlEntry,
@@ -18,9 +20,7 @@ from moldau.log.interface import (
     LogConfig,
     LogStart,
 )
-from moldau.log.mark import FLAG_CLEAN, FLAG_STRICT, HEADER_BYTES, FlushMark
-from moldau.log.port import Buffer, Files
-from moldau.log.recovery import Recovered
+from moldau.log.recovery import RecoveredLog
 from moldau.log.segment import Segment
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.ids import Epoch, LogId, Offset, RaftIndex, TimestampMs
@@ -44,7 +44,9 @@ def _no_file(data: Buffer, position: int) -> int:
 class WritingLog:
     """State of one log, and what adds to it."""
 
-    def __init__(self, files: Files, directory: str, config: LogConfig, found: Recovered) -> None:
+    def __init__(
+        self, files: Files, directory: str, config: LogConfig, found: RecoveredLog
+    ) -> None:
         self._files = files
         self._directory = directory
         self._config = config
@@ -81,7 +83,7 @@ class WritingLog:
         """Changes of names in the directory; _names_synced of them are known to be durable."""
         self._names_synced = 0
         self._are_epochs_stale = False
-        self._fill: Fill | None = None
+        self._fill: ZeroFill | None = None
         self._allocated = self._active.position
         """Zeros are known to be written ahead up to here."""
         self._failures: list[OSError] = []
@@ -457,7 +459,7 @@ class WritingLog:
         is_due = self._config.flush is not FlushPolicy.NEVER
         return is_due and self._synced_offset != self.end_offset
 
-    def _plan_fill(self) -> Fill | None:
+    def _plan_fill(self) -> ZeroFill | None:
         """Zeros for the flush thread to write ahead, if the room for appends gets short."""
         active = self._active
         position = active.position
@@ -473,7 +475,7 @@ class WritingLog:
         end = min(start + size, self._roll_position)
         if end <= start:
             return None
-        fill = Fill(active.file(), start, end)
+        fill = ZeroFill(active.file(), start, end)
         if start - active.position < FILL_ROOM_MIN:
             # No room to append while a thread fills: a small piece at once, and more next time.
             fill.end = min(start + FILL_FIRST_BYTES, end)

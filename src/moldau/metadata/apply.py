@@ -24,14 +24,14 @@ from moldau.metadata.records import (
     BrokerRegistered,
     BrokerStateSet,
     ClusterCreated,
+    DesiredReplicasReached,
+    DesiredReplicasSet,
     FeatureLevelSet,
     MetadataRecord,
     PartitionsCreated,
     ProducerIdsAllocated,
     QueueGroupDropped,
     QueueGroupSet,
-    ReplicasReached,
-    ReplicasWished,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
@@ -55,7 +55,7 @@ def apply(image: Image, record: MetadataRecord) -> Image:
             return _delete_topic(image, record)
         case PartitionsCreated():
             return _create_partitions(image, record)
-        case ReplicasWished() | ReplicasReached():
+        case DesiredReplicasSet() | DesiredReplicasReached():
             return _set_replicas(image, record)
         case TopicConfigsSet():
             topic = image.topic_by_id(record.topic_id)
@@ -206,15 +206,15 @@ def _create_partitions(image: Image, record: PartitionsCreated) -> Image:
     return _with_topic(image, replace(topic, partitions=topic.partitions + added))
 
 
-def _set_replicas(image: Image, record: ReplicasWished | ReplicasReached) -> Image:
+def _set_replicas(image: Image, record: DesiredReplicasSet | DesiredReplicasReached) -> Image:
     topic = image.topic_by_id(record.topic_id)
     if topic is None or not 0 <= record.partition < len(topic.partitions):
         return image
     index = record.partition
     match record:
-        case ReplicasWished():
+        case DesiredReplicasSet():
             partition = Partition(index, record.replicas, record.target, record.origin, record.wish)
-        case ReplicasReached():
+        case DesiredReplicasReached():
             partition = Partition(index, record.replicas, wish=record.wish)
     partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
     return _with_topic(image, replace(topic, partitions=partitions))

@@ -23,7 +23,7 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-class Transfer(NamedTuple):
+class LeaderTransfer(NamedTuple):
     """The leader `giver` of a partition is to hand over to `taker`."""
 
     topic_id: TopicId
@@ -48,7 +48,7 @@ def balance_leaders(
     *,
     imbalance_percent_max: int = 10,
     count_max: int = 100,
-) -> list[Transfer]:
+) -> list[LeaderTransfer]:
     """The transfers that bring leadership where it belongs, `count_max` at most.
 
     A broker that leaves hands over everything. For the others, a broker is looked at only if more
@@ -57,7 +57,7 @@ def balance_leaders(
     there: its new replicas may still be learning.
     """
     due: dict[BrokerId, int] = Counter()
-    found: list[Transfer] = []
+    found: list[LeaderTransfer] = []
     for topic in image.topics.values():
         for partition in topic.partitions:
             preferred = preferred_leader(image, partition)
@@ -66,7 +66,7 @@ def balance_leaders(
             if giver in (NO_LEADER_ID, preferred) or partition.moving:
                 continue
             if preferred in alive:
-                found.append(Transfer(topic.topic_id, partition.index, giver, preferred))
+                found.append(LeaderTransfer(topic.topic_id, partition.index, giver, preferred))
     missing = Counter(transfer.taker for transfer in found)
     return [
         transfer
@@ -84,7 +84,7 @@ def elect_leader(
     topic: str,
     partition: int,
     election: ElectionType,
-) -> Transfer:
+) -> LeaderTransfer:
     """One partition of ElectLeaders. Raises RefusedError with the code of that partition."""
     found = existing_topic(image, topic)
     if not 0 <= partition < len(found.partitions):
@@ -117,7 +117,7 @@ def elect_leader(
             f"Broker {taker}, the preferred leader, cannot lead partition {partition} of "
             f"'{topic}' now",
         )
-    return Transfer(found.topic_id, wanted.index, giver, taker)
+    return LeaderTransfer(found.topic_id, wanted.index, giver, taker)
 
 
 def elections_due(image: Image, leaders: Leaders) -> Iterable[tuple[str, PartitionIndex]]:

@@ -32,7 +32,7 @@ class Leader(NamedTuple):
 NO_LEADER: Final = Leader()
 
 
-class Announcement(NamedTuple):
+class LeaderAnnouncement(NamedTuple):
     """One line of what a broker tells all others."""
 
     topic_id: TopicId
@@ -53,7 +53,7 @@ class Leaders:
         known = self._topics.get(topic_id, ())
         return known[partition] if 0 <= partition < len(known) else NO_LEADER
 
-    def announced(self, announcements: Iterable[Announcement]) -> "Leaders":
+    def announced(self, announcements: Iterable[LeaderAnnouncement]) -> "Leaders":
         """The table after these; the table itself if none of them is news.
 
         Topics are not looked up in the image: an announcement may come before the topic's record.

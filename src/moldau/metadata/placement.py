@@ -72,13 +72,13 @@ def place(
     cluster: Loads | None = None,
 ) -> tuple[Replicas, ...]:
     """Replicas for `count` partitions beside the `existing` ones, the preferred leader first."""
-    spread = Spread(brokers, topic_id=topic_id, existing=existing, cluster=cluster)
+    spread = ReplicaPlacer(brokers, topic_id=topic_id, existing=existing, cluster=cluster)
     for _ in range(count):
         spread.place((), replication_factor)
     return tuple(spread.placed)
 
 
-class Spread:
+class ReplicaPlacer:
     """The state of one choice after another within a topic. Only active brokers are chosen."""
 
     def __init__(

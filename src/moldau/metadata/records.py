@@ -77,7 +77,7 @@ class PartitionsCreated(msgspec.Struct, frozen=True, kw_only=True, tag="partitio
     partitions: tuple[tuple[BrokerId, ...], ...]
 
 
-class ReplicasWished(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-wished"):
+class DesiredReplicasSet(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-wished"):
     """The partition shall be on `target`; until that is reached, all of `replicas` keep it.
 
     `origin` is where cancelling the move leads back to.
@@ -91,7 +91,7 @@ class ReplicasWished(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-wi
     wish: int
 
 
-class ReplicasReached(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-reached"):
+class DesiredReplicasReached(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-reached"):
     """The partition's group has exactly these voters; its move is over."""
 
     topic_id: TopicId
@@ -146,8 +146,8 @@ MetadataRecord = (
     | TopicCreated
     | TopicDeleted
     | PartitionsCreated
-    | ReplicasWished
-    | ReplicasReached
+    | DesiredReplicasSet
+    | DesiredReplicasReached
     | TopicConfigsSet
     | BrokerConfigsSet
     | ProducerIdsAllocated

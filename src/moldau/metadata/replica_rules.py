@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from moldau.metadata.checks import check_replicas, existing_topic
 from moldau.metadata.commands import ReassignPartition, ReportReplicas, SpreadInternalTopics
 from moldau.metadata.image import Image, Partition, Topic
-from moldau.metadata.placement import Replicas, Spread, cluster_loads
-from moldau.metadata.records import MetadataRecord, ReplicasReached, ReplicasWished
+from moldau.metadata.placement import ReplicaPlacer, Replicas, cluster_loads
+from moldau.metadata.records import DesiredReplicasReached, DesiredReplicasSet, MetadataRecord
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex
 
@@ -109,7 +109,7 @@ def spread_internal_topics(_: SpreadInternalTopics, image: Image) -> list[Metada
     for name, few in short.items():
         topic = image.topics[name]
         rest = [p.wanted for p in topic.partitions if p not in few]
-        spread = Spread(
+        spread = ReplicaPlacer(
             image.brokers.values(), topic_id=topic.topic_id, existing=rest, cluster=loads
         )
         for partition in few:
@@ -128,14 +128,14 @@ def drain_moves(image: Image, count_max: int) -> list[ReassignPartition]:
     loads = cluster_loads(image)
     active = len(image.active_brokers())
     for topic in image.topics.values():
-        spread: Spread | None = None
+        spread: ReplicaPlacer | None = None
         for partition in topic.partitions:
             gone = [broker for broker in partition.wanted if broker in leaving]
             if not gone:
                 continue
             if spread is None:
                 existing = (other.wanted for other in topic.partitions)
-                spread = Spread(
+                spread = ReplicaPlacer(
                     image.brokers.values(),
                     topic_id=topic.topic_id,
                     existing=existing,
@@ -174,7 +174,7 @@ def _wished(topic: Topic, partition: Partition, target: Replicas) -> list[Metada
         return [_reached(topic, partition, target, partition.wish + 1)]
     leaving = tuple(broker for broker in partition.replicas if broker not in target)
     return [
-        ReplicasWished(
+        DesiredReplicasSet(
             topic_id=topic.topic_id,
             partition=partition.index,
             replicas=target + leaving,
@@ -185,7 +185,9 @@ def _wished(topic: Topic, partition: Partition, target: Replicas) -> list[Metada
     ]
 
 
-def _reached(topic: Topic, partition: Partition, replicas: Replicas, wish: int) -> ReplicasReached:
-    return ReplicasReached(
+def _reached(
+    topic: Topic, partition: Partition, replicas: Replicas, wish: int
+) -> DesiredReplicasReached:
+    return DesiredReplicasReached(
         topic_id=topic.topic_id, partition=partition.index, replicas=replicas, wish=wish
     )

@@ -17,7 +17,7 @@ from moldau.raft.membership import Members
 VOTERS_MAX: Final = 5
 
 
-def wished_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
+def desired_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
     """Who shall vote in the metadata group, in ascending order.
 
     Spread over racks, so that the loss of one takes no majority with it; those who vote stay as far
@@ -40,9 +40,9 @@ def wished_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tup
     return tuple(sorted(broker.id for broker in chosen))
 
 
-def wished_members(image: Image, current: Members) -> Members:
+def desired_members(image: Image, current: Members) -> Members:
     """The metadata group as it shall be: every broker, except those that have been drained."""
-    voters = wished_voters(image.brokers.values(), current.voters)
+    voters = desired_voters(image.brokers.values(), current.voters)
     learners = [
         broker.id
         for broker in image.brokers.values()

@@ -140,13 +140,13 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
-class BrokerNamed(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a request about one broker."""
 
     broker: int
 
 
-class BrokerChanged(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one that changed it."""
 
     broker: int

@@ -28,7 +28,7 @@ from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool, ByteBudget
-from moldau.net.outgoing import Outgoing
+from moldau.net.socket_writer import SocketWriter
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class FrameHandler(Protocol):
     def on_closed(self, connection: "Connection") -> None: ...
 
 
-class Reply:
+class DeferredReply:
     """A reply that will be ready later, or has to wait for others; it keeps its place."""
 
     __slots__ = ("_connection", "chunks", "held_bytes", "on_abandoned")
@@ -85,7 +85,7 @@ class Reply:
             self._connection.reply_completed()
 
 
-class Connection(Outgoing):
+class Connection(SocketWriter):
     """One accepted socket."""
 
     __slots__ = (
@@ -155,7 +155,7 @@ class Connection(Outgoing):
         self._frame_bytes = 0
         self._has_room = True
         self._is_cut = False
-        self._replies: deque[Reply] = deque()
+        self._replies: deque[DeferredReply] = deque()
         self._inflight_bytes = 0
         self._paused = False
         self._parsing = False
@@ -356,13 +356,13 @@ class Connection(Outgoing):
     def no_reply(self) -> None:
         """The frame at hand gets no answer (Produce with acks=0)."""
 
-    def defer(self) -> Reply:
+    def defer(self) -> DeferredReply:
         """The frame at hand is answered later."""
         return self._hold(self._frame_bytes)
 
-    def _hold(self, size: int) -> Reply:
+    def _hold(self, size: int) -> DeferredReply:
         """A place in the order of replies that counts as `size` bytes in flight."""
-        reply = Reply(self, size)
+        reply = DeferredReply(self, size)
         self._replies.append(reply)
         self._inflight_bytes += size
         self._budget.acquire(size)

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.client.queue.calls import Caller
-from moldau.client.queue.polling import Poller
-from moldau.client.queue.settling import Nack, Settler
+from moldau.client.queue.poller import Poller
+from moldau.client.queue.rpc import RpcClient
+from moldau.client.queue.settler import Nack, Settler
 from moldau.proto.v1 import queue_pb2 as pb
 
 CONSUMERS_MAX: Final = 10_000
@@ -27,7 +27,7 @@ Parts = tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
-class Consumer:
+class ProxyConsumer:
     """One consumer. A poll that is confined to partitions has a Poller of its own, so that nothing
     else comes with it."""
 
@@ -43,13 +43,13 @@ class Consumer:
         return all(poller.is_idle for poller in self.pollers.values())
 
 
-class Consumers:
+class ConsumerTable:
     """Those that came by lately."""
 
-    def __init__(self, caller: Caller, settler: Settler) -> None:
+    def __init__(self, caller: RpcClient, settler: Settler) -> None:
         self._caller = caller
         self._settler = settler
-        self._consumers: OrderedDict[tuple[str, str], Consumer] = OrderedDict()
+        self._consumers: OrderedDict[tuple[str, str], ProxyConsumer] = OrderedDict()
         self._sweeping = asyncio.create_task(self._sweep(), name="proxy-consumers")
 
     def __len__(self) -> int:
@@ -91,13 +91,13 @@ class Consumers:
     async def _ended(self) -> None:
         await asyncio.wait([self._sweeping])
 
-    def _consumer(self, group: str, name: str) -> Consumer:
+    def _consumer(self, group: str, name: str) -> ProxyConsumer:
         key = (group, name)
         consumer = self._consumers.get(key)
         if consumer is None:
             if len(self._consumers) >= CONSUMERS_MAX:
                 self._drop_oldest()
-            consumer = self._consumers[key] = Consumer(group, name)
+            consumer = self._consumers[key] = ProxyConsumer(group, name)
         self._consumers.move_to_end(key)
         consumer.used_at = time.monotonic()
         return consumer
@@ -109,7 +109,7 @@ class Consumers:
                 del self._consumers[key]
                 return
 
-    def _make(self, consumer: Consumer, parts: Parts) -> Poller:
+    def _make(self, consumer: ProxyConsumer, parts: Parts) -> Poller:
         def targets() -> list[str]:
             view = self._caller.view
             wanted = parts or consumer.assigned
@@ -161,5 +161,5 @@ class Consumers:
                     del self._consumers[key]
 
 
-async def _close(consumer: Consumer) -> None:
+async def _close(consumer: ProxyConsumer) -> None:
     await asyncio.gather(*(poller.close() for poller in consumer.pollers.values()))

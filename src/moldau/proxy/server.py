@@ -14,14 +14,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from moldau.client.errors import ClientError
-from moldau.client.queue.calls import Caller
 from moldau.client.queue.channels import MESSAGE_BYTES_MAX, READ_FROM, SERVICE, Channels
 from moldau.client.queue.resolver import Resolver
-from moldau.client.queue.settling import Settler
-from moldau.proxy.answers import Answers
-from moldau.proxy.consumers import Consumers
-from moldau.proxy.refusals import Context
-from moldau.proxy.streams import Streams
+from moldau.client.queue.rpc import RpcClient
+from moldau.client.queue.settler import Settler
+from moldau.proxy.consumers import ConsumerTable
+from moldau.proxy.rpc_errors import Context
+from moldau.proxy.stream_handlers import StreamHandlers
+from moldau.proxy.unary_handlers import UnaryHandlers
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ class Proxy:
         self._listen = listen
         self._channels = Channels()
         self._resolver = Resolver(seeds, self._channels, refresh_seconds=refresh_seconds)
-        self._caller = Caller(self._channels, self._resolver, seconds_max=seconds_max)
-        self._consumers: Consumers | None = None
+        self._caller = RpcClient(self._channels, self._resolver, seconds_max=seconds_max)
+        self._consumers: ConsumerTable | None = None
         self._server: aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
@@ -70,10 +70,10 @@ class Proxy:
         """Listen. Raises ClientError if the address cannot be had."""
         await self._resolver.refresh()
         self._resolver.keep()
-        settler = Settler(self._caller, takes_settled_for_done=False)
-        self._consumers = Consumers(self._caller, settler)
-        answers = Answers(self._caller, settler, self._consumers)
-        streams = Streams(self._caller, self._consumers, answers)
+        settler = Settler(self._caller, settled_counts_as_done=False)
+        self._consumers = ConsumerTable(self._caller, settler)
+        answers = UnaryHandlers(self._caller, settler, self._consumers)
+        streams = StreamHandlers(self._caller, self._consumers, answers)
         server = aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         handlers = _handlers(answers, streams)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -117,7 +117,7 @@ class Proxy:
             await self._health.set(name, status)
 
 
-def _handlers(answers: Answers, streams: Streams) -> dict[str, Any]:
+def _handlers(answers: UnaryHandlers, streams: StreamHandlers) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, unary in answers.handlers.items():
         found[name] = grpc.unary_unary_rpc_method_handler(_guarded(name, unary))

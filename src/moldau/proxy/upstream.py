@@ -7,7 +7,7 @@ from typing import Final
 import grpc
 from grpc import aio
 
-from moldau.client.queue.failures import Failure, failure_of
+from moldau.client.queue.rpc_failures import RpcFailure, failure_of
 from moldau.proto.v1 import queue_pb2 as pb
 
 _REASONS: Final[dict[str, int]] = dict(pb.Reason.items())
@@ -19,19 +19,19 @@ class Upstream:
     def __init__(self, call: "aio.StreamStreamCall[bytes, bytes]", address: str) -> None:
         self._call = call
         self.address = address
-        self._waiting: deque[asyncio.Future[bytes | Failure]] = deque()
+        self._waiting: deque[asyncio.Future[bytes | RpcFailure]] = deque()
         self._lock = asyncio.Lock()
-        self._failure: Failure | None = None
+        self._failure: RpcFailure | None = None
         self._reading = asyncio.create_task(self._read(), name="proxy-upstream")
 
     @property
     def is_broken(self) -> bool:
         return self._failure is not None
 
-    async def ask(self, data: bytes, seconds_max: float) -> bytes | Failure:
+    async def ask(self, data: bytes, seconds_max: float) -> bytes | RpcFailure:
         """The answer to a request, or why there is none. One that is late breaks the stream: what
         comes after it could not be told apart."""
-        future: asyncio.Future[bytes | Failure] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bytes | RpcFailure] = asyncio.get_running_loop().create_future()
         async with self._lock:
             if self._failure is not None:
                 return self._failure
@@ -46,7 +46,7 @@ class Upstream:
                 return await future
         except TimeoutError:
             late = grpc.StatusCode.DEADLINE_EXCEEDED
-            failure = Failure(self.address, late, "", "no answer in time", "", True)
+            failure = RpcFailure(self.address, late, "", "no answer in time", "", True)
             self._break(failure)
             return failure
 
@@ -72,7 +72,7 @@ class Upstream:
             error = raised
         self._break(failure_of(error, self.address))
 
-    def _break(self, failure: Failure) -> None:
+    def _break(self, failure: RpcFailure) -> None:
         if self._failure is None:
             self._failure = failure
             self._call.cancel()
@@ -82,7 +82,7 @@ class Upstream:
                 future.set_result(self._failure)
 
 
-def failed_batch(failure: Failure, count: int) -> pb.SendBatchResponse:
+def failed_batch(failure: RpcFailure, count: int) -> pb.SendBatchResponse:
     """The answer to a request that no broker answered."""
     answer = pb.SendBatchResponse(partitions=[-1] * count, offsets=[-1] * count)
     reason = _REASONS.get(failure.reason, pb.UNAVAILABLE if failure.may_repeat else pb.INTERNAL)

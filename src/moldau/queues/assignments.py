@@ -12,7 +12,7 @@ from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
-from moldau.queues.types import Assigned, Assignment
+from moldau.queues.types import AssignedPartition, Assignment
 
 _KEPT_SECONDS: Final = 0.2
 """Consumers of a queue all ask for the same."""
@@ -64,7 +64,7 @@ class Assignments:
 
     def _made(self, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> Assignment:
         assigned = tuple(
-            Assigned(topic.name, index, leader, self._address(leader))
+            AssignedPartition(topic.name, index, leader, self._address(leader))
             for topic, index in partitions
             for leader in (self._leader_of(topic, index).broker,)
         )

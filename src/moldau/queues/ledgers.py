@@ -14,12 +14,12 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from moldau.control.topics import TopicService
-from moldau.coordination.directory import Coordination, java_hash
-from moldau.data.partitions import Hosted, Partitions
-from moldau.groups.queue.answers import Refusal
+from moldau.control.topic_service import TopicService
+from moldau.coordination.coordinator_service import CoordinatorService, java_hash
+from moldau.data.partitions import HostedPartition, Partitions
 from moldau.groups.queue.ledger import Stored
 from moldau.groups.queue.records import RecordHead, decode_head, encode, queue_key
+from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId, QueueRecord
 from moldau.metadata.image import QUEUE_STATE_TOPIC, Image, Topic
 from moldau.metadata.leaders import Leader
@@ -27,8 +27,8 @@ from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.net.peers.rpc import NotSentError, PeerRpc
-from moldau.queues.desk import Forget, Read, Write
-from moldau.queues.keeper import ANSWER_SECONDS, LedgerKeeper
+from moldau.queues.ledger_host import ANSWER_SECONDS, LedgerHost
+from moldau.queues.ledger_scheduler import ForgetQueue, ReadStored, WriteRecords
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class LedgerRefusedError(MoldauError):
         self.refusal = refusal
 
 
-class LedgerAsked(msgspec.Struct, frozen=True, array_like=True):
+class LedgerRequest(msgspec.Struct, frozen=True, array_like=True):
     """About one queue; records only for a write."""
 
     group: str
@@ -88,12 +88,12 @@ class Caller(Protocol):
     ) -> bytes: ...
 
 
-_decode_asked: Final = msgspec.msgpack.Decoder(LedgerAsked).decode
+_decode_asked: Final = msgspec.msgpack.Decoder(LedgerRequest).decode
 _decode_stored: Final = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 _decode_refusal: Final = msgspec.msgpack.Decoder(str).decode
 
 
-class Ledgers(Coordination[LedgerKeeper]):
+class Ledgers(CoordinatorService[LedgerHost]):
     """The ledgers of this broker, and the way to those of the others.
 
     `fresh_image` returns an image that holds everything that was committed when it was called; it
@@ -111,7 +111,7 @@ class Ledgers(Coordination[LedgerKeeper]):
         broker: BrokerId,
         leader_of: Callable[[Topic, int], Leader],
         fresh_image: Callable[[], Awaitable[Image]],
-        on_defect: Callable[[BaseException], None],
+        on_internal_error: Callable[[BaseException], None],
         caller: Caller,
     ) -> None:
         super().__init__(
@@ -123,14 +123,14 @@ class Ledgers(Coordination[LedgerKeeper]):
             topics=topics,
             broker=broker,
             leader_of=leader_of,
-            on_defect=on_defect,
+            on_internal_error=on_internal_error,
         )
         self._fresh_image = fresh_image
         self._caller = caller
         self._rooms: dict[BrokerId, asyncio.Semaphore] = {}
 
-    def _new_coordinator(self, index: int, hosted: Hosted) -> LedgerKeeper:
-        return LedgerKeeper(
+    def _new_coordinator(self, index: int, hosted: HostedPartition) -> LedgerHost:
+        return LedgerHost(
             loop=self._loop,
             clock=self._clock,
             replica=hosted.replica,
@@ -244,15 +244,15 @@ class Ledgers(Coordination[LedgerKeeper]):
         keeper = self._coordinator_of(_name(queue))
         try:
             # One that stood still for a while would tell what was stored before another took over.
-            await keeper.replica.confirm_leading()
+            await keeper.replica.confirm_leadership()
         except RefusedError as error:
             raise RefusedError(ErrorCode.NOT_COORDINATOR, str(error)) from None
-        found = await keeper.ask(lambda request_id: Read(request_id, queue))
+        found = await keeper.ask(lambda request_id: ReadStored(request_id, queue))
         return [] if isinstance(found, Refusal) else list(found)
 
     async def _write_here(self, queue: QueueId, records: tuple[Stored, ...]) -> Refusal:
         keeper = self._coordinator_of(_name(queue))
-        result = await keeper.ask(lambda request_id: Write(request_id, queue, records))
+        result = await keeper.ask(lambda request_id: WriteRecords(request_id, queue, records))
         return result if isinstance(result, Refusal) else Refusal.NONE
 
     async def _forget_here(self, queue: QueueId) -> None:
@@ -262,22 +262,22 @@ class Ledgers(Coordination[LedgerKeeper]):
     # ---- for the peers
 
     def serve(self, rpc: PeerRpc) -> None:
-        rpc.serve(STORED_METHOD, self.answer_stored)
-        rpc.serve(WRITE_METHOD, self.answer_write)
-        rpc.serve(FORGET_METHOD, self.answer_forget)
+        rpc.serve(STORED_METHOD, self.handle_stored)
+        rpc.serve(WRITE_METHOD, self.handle_write)
+        rpc.serve(FORGET_METHOD, self.handle_forget)
 
-    async def answer_stored(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def handle_stored(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""
         queue, _ = _understood(payload)
         return msgspec.msgpack.encode(await self._stored_here(queue))
 
-    async def answer_write(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def handle_write(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""
         queue, records = _understood(payload)
         refusal = await self._write_here(queue, records)
         return msgspec.msgpack.encode(refusal.name)
 
-    async def answer_forget(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def handle_forget(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""
         queue, _ = _understood(payload)
         await self._forget_here(queue)
@@ -285,7 +285,7 @@ class Ledgers(Coordination[LedgerKeeper]):
 
     # ---- topics that are gone
 
-    async def _loaded(self, coordinator: LedgerKeeper) -> None:
+    async def _loaded(self, coordinator: LedgerHost) -> None:
         while True:
             coordinator.topics_deleted.clear()
             await self._drop_deleted_topics(coordinator)
@@ -296,7 +296,7 @@ class Ledgers(Coordination[LedgerKeeper]):
         for keeper in self._coordinators.values():
             keeper.topics_deleted.set()
 
-    async def _drop_deleted_topics(self, keeper: LedgerKeeper) -> None:
+    async def _drop_deleted_topics(self, keeper: LedgerHost) -> None:
         """Forget their queues: nobody is left to say so.
 
         Only a fresh image proves that a topic is gone: one that lags behind also lacks topics that
@@ -332,7 +332,7 @@ def _asked(queue: QueueId, records: tuple[Stored, ...] = ()) -> bytes:
     """Raises RefusedError for a name that cannot be stored."""
     queue_key(queue)
     return msgspec.msgpack.encode(
-        LedgerAsked(queue.group, queue.topic_id, queue.partition, records)
+        LedgerRequest(queue.group, queue.topic_id, queue.partition, records)
     )
 
 
@@ -349,8 +349,8 @@ def _understood(payload: bytes) -> tuple[QueueId, tuple[Stored, ...]]:
     return queue, asked.records
 
 
-def _forget_event(queue: QueueId, request_id: int) -> Forget:
-    return Forget(request_id, queue)
+def _forget_event(queue: QueueId, request_id: int) -> ForgetQueue:
+    return ForgetQueue(request_id, queue)
 
 
 def _misunderstood(error: Exception) -> RefusedError:

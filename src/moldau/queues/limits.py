@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class LeaseLimits(Struct, frozen=True, kw_only=True):
+class QueueLimits(Struct, frozen=True, kw_only=True):
     """They protect a broker from its workers; none is a setting of a group."""
 
     poll_count_max: int = 1_000

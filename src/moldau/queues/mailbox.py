@@ -4,25 +4,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from moldau.groups.queue.answers import Answer
-from moldau.groups.queue.machine import QueueMachine
+from moldau.groups.queue.results import CommandResult
+from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.model.ids import TimestampMs
-from moldau.queues.serving import Make
+from moldau.queues.round_decider import MakeCommand
 
 R = TypeVar("R")
-See = Callable[[QueueMachine, TimestampMs], R]
+Query = Callable[[QueueStateMachine, TimestampMs], R]
 
 
-class Told(NamedTuple):
+class PendingCommand(NamedTuple):
     """A command that waits to be decided. Without a future nobody wants to hear of it."""
 
-    make: Make
-    future: asyncio.Future[Answer] | None
+    make: MakeCommand
+    future: asyncio.Future[CommandResult] | None
     token_count: int = 0
 
 
-class Look(NamedTuple):
+class PendingQuery(NamedTuple):
     """A question that changes nothing, answered between two rounds: what it sees is committed."""
 
-    see: See[Any]
+    see: Query[Any]
     future: asyncio.Future[Any]

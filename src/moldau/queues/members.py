@@ -15,9 +15,9 @@ from msgspec import Struct, field
 
 from moldau.model.clock import Clock
 from moldau.model.ids import TopicId
-from moldau.queues.group_calls import GroupCalls
-from moldau.queues.group_messages import GroupTold, MemberTold, unpacked
-from moldau.queues.types import QueueRefusedError, Why
+from moldau.queues.group_rpc_client import GroupRpcClient
+from moldau.queues.group_rpc_messages import GroupDescription, MemberDescription, unpacked
+from moldau.queues.types import ErrorReason, QueueRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Member(Struct, frozen=True, kw_only=True):
         return partition in self.owned.get(topic, ())
 
 
-def member_of(told: MemberTold) -> Member:
+def member_of(told: MemberDescription) -> Member:
     owned = dict(unpacked(told.assigned))
     for topic, indexes in unpacked(told.revoking).items():
         owned[topic] = owned.get(topic, frozenset()) | indexes
@@ -68,7 +68,7 @@ class Members:
     """The views of this broker. What raises, raises QueueRefusedError."""
 
     def __init__(
-        self, *, clock: Clock, calls: GroupCalls, on_gone: Callable[[str, str], None]
+        self, *, clock: Clock, calls: GroupRpcClient, on_gone: Callable[[str, str], None]
     ) -> None:
         self._clock = clock
         self._calls = calls
@@ -85,7 +85,8 @@ class Members:
         found = view.members.get(name)
         if found is None:
             raise QueueRefusedError(
-                Why.UNKNOWN_CONSUMER, f"{name!r} is no consumer of group {group!r}: connect again"
+                ErrorReason.UNKNOWN_CONSUMER,
+                f"{name!r} is no consumer of group {group!r}: connect again",
             )
         return found
 
@@ -134,7 +135,7 @@ class Members:
         finally:
             view.refreshing = None
 
-    def _take(self, group: str, view: _View, told: GroupTold) -> None:
+    def _take(self, group: str, view: _View, told: GroupDescription) -> None:
         before = view.members
         view.members = {member.member: member_of(member) for member in told.members}
         view.at = self._clock.monotonic()

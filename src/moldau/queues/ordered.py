@@ -12,17 +12,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from moldau.data.fetch import FetchRequest, FetchResult, FetchService
+from moldau.data.fetch import FetchService, PartitionFetch, PartitionFetchResult
 from moldau.data.partitions import Partitions
-from moldau.data.reading import read_page
+from moldau.data.record_reader import read_page
 from moldau.metadata.image import Image, Topic
 from moldau.model.clock import Clock
+from moldau.model.delivery_tokens import (
+    DeliveryToken,
+    TokenKind,
+    decode_delivery_token,
+    encode_delivery_token,
+)
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
-from moldau.model.tickets import Ticket, TicketKind, decode_ticket, encode_ticket
-from moldau.queues.group_calls import GroupCalls
-from moldau.queues.group_messages import NO_OFFSET, Committed
-from moldau.queues.types import DONE, Delivery, QueueRefusedError, Verdict, Why
+from moldau.queues.group_rpc_client import GroupRpcClient
+from moldau.queues.group_rpc_messages import NO_OFFSET, OffsetCommitResult
+from moldau.queues.types import DONE, Delivery, ErrorReason, QueueRefusedError, TokenResult
 from moldau.records.record import Record
 from moldau.replica.replica import Replica
 
@@ -35,8 +40,8 @@ BACKOFF_MS: Final = 1_000
 
 _REST: Final = struct.Struct(">qI")
 Led = tuple[Topic, PartitionIndex]
-_NOT_ASSIGNED: Final = Verdict(Why.NOT_ASSIGNED, Why.NOT_ASSIGNED.value)
-_SETTLED: Final = Verdict(Why.SETTLED, Why.SETTLED.value)
+_NOT_ASSIGNED: Final = TokenResult(ErrorReason.NOT_ASSIGNED, ErrorReason.NOT_ASSIGNED.value)
+_SETTLED: Final = TokenResult(ErrorReason.SETTLED, ErrorReason.SETTLED.value)
 
 
 class _Place:
@@ -77,7 +82,7 @@ class OrderedGroups:
         image: Callable[[], Image],
         partitions: Partitions,
         fetch: FetchService,
-        calls: GroupCalls,
+        calls: GroupRpcClient,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -192,9 +197,9 @@ class OrderedGroups:
         Raises NOT_LEADER, UNAVAILABLE.
         """
         replica = self._replica(topic, index)
-        if not replica.hears_majority():
+        if not replica.has_recent_majority():
             try:
-                await replica.confirm_leading()
+                await replica.confirm_leadership()
             except RefusedError as error:
                 raise _refusal(error) from None
 
@@ -214,7 +219,7 @@ class OrderedGroups:
         resumed = [place.paused_until for _, place in places if place.paused_until > now]
         seconds = min([seconds, *(until - now for until in resumed)])
         requests = [
-            FetchRequest(topic.name, index, Offset(place.position), 1, -1, True)
+            PartitionFetch(topic.name, index, Offset(place.position), 1, -1, True)
             for (topic, index), place in places
             if place.paused_until <= now
         ]
@@ -223,7 +228,7 @@ class OrderedGroups:
             return
         ready: asyncio.Future[None] = self._loop.create_future()
 
-        def on_ready(results: list[FetchResult]) -> None:
+        def on_ready(results: list[PartitionFetchResult]) -> None:
             if not ready.done():
                 ready.set_result(None)
 
@@ -293,7 +298,9 @@ class OrderedGroups:
             if told.is_stored:
                 acked = max(end, told.before)
             else:
-                raise QueueRefusedError(Why.UNAVAILABLE, "the group's begin cannot be stored now")
+                raise QueueRefusedError(
+                    ErrorReason.UNAVAILABLE, "the group's begin cannot be stored now"
+                )
         return acked
 
     def _replica(self, topic: Topic, index: PartitionIndex) -> Replica:
@@ -304,10 +311,12 @@ class OrderedGroups:
             or not hosted.replica.is_leader
         ):
             raise QueueRefusedError(
-                Why.NOT_LEADER, f"this broker does not lead {topic.name}-{index}"
+                ErrorReason.NOT_LEADER, f"this broker does not lead {topic.name}-{index}"
             )
         if not hosted.replica.is_ready:
-            raise QueueRefusedError(Why.UNAVAILABLE, f"{topic.name}-{index} was just taken over")
+            raise QueueRefusedError(
+                ErrorReason.UNAVAILABLE, f"{topic.name}-{index} was just taken over"
+            )
         return hosted.replica
 
     def _start_of(self, topic: Topic, index: PartitionIndex) -> int:
@@ -315,7 +324,7 @@ class OrderedGroups:
 
     # ---- settling
 
-    async def ack(self, group: str, member: str, tokens: Sequence[bytes]) -> list[Verdict]:
+    async def ack(self, group: str, member: str, tokens: Sequence[bytes]) -> list[TokenResult]:
         """Of each token's partition everything up to it is done."""
         verdicts, read = self._read_tokens(group, tokens)
         highest: dict[TopicPartition, int] = {}
@@ -347,7 +356,7 @@ class OrderedGroups:
         tokens: Sequence[bytes],
         delay_ms: int | None,
         has: Callable[[TopicId, int], bool],
-    ) -> list[Verdict]:
+    ) -> list[TokenResult]:
         """The partitions pause, and go on with what is not acked."""
         verdicts, read = self._read_tokens(group, tokens)
         until = self._clock.monotonic() + (BACKOFF_MS if delay_ms is None else delay_ms) / 1000
@@ -358,7 +367,7 @@ class OrderedGroups:
             try:
                 place = await self._place(group, member, token.topic, token.partition)
             except QueueRefusedError as error:
-                verdicts[at] = Verdict(error.why, str(error))
+                verdicts[at] = TokenResult(error.why, str(error))
                 continue
             if token.offset < place.acked:
                 verdicts[at] = _SETTLED
@@ -369,34 +378,36 @@ class OrderedGroups:
 
     def _read_tokens(
         self, group: str, tokens: Sequence[bytes]
-    ) -> tuple[dict[int, Verdict], dict[int, _Token]]:
+    ) -> tuple[dict[int, TokenResult], dict[int, _Token]]:
         """Verdicts of those that are no good, by their place, and the others."""
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[int, TokenResult] = {}
         read: dict[int, _Token] = {}
         for at, data in enumerate(tokens):
-            ticket = decode_ticket(data)
+            ticket = decode_delivery_token(data)
             if ticket is None or (
-                ticket.kind is TicketKind.ORDERED and len(ticket.rest) != _REST.size
+                ticket.kind is TokenKind.ORDERED and len(ticket.rest) != _REST.size
             ):
-                verdicts[at] = Verdict(Why.BAD_TOKEN, Why.BAD_TOKEN.value)
+                verdicts[at] = TokenResult(ErrorReason.BAD_TOKEN, ErrorReason.BAD_TOKEN.value)
                 continue
-            if ticket.kind is not TicketKind.ORDERED:
-                verdicts[at] = Verdict(Why.OTHER_GROUP, Why.OTHER_GROUP.value)
+            if ticket.kind is not TokenKind.ORDERED:
+                verdicts[at] = TokenResult(ErrorReason.OTHER_GROUP, ErrorReason.OTHER_GROUP.value)
                 continue
             offset, checked = _REST.unpack(ticket.rest)
             topic = self._image().topic_by_id(ticket.topic_id)
             if checked != zlib.crc32(group.encode()):
-                verdicts[at] = Verdict(Why.OTHER_GROUP, Why.OTHER_GROUP.value)
+                verdicts[at] = TokenResult(ErrorReason.OTHER_GROUP, ErrorReason.OTHER_GROUP.value)
             elif topic is None or ticket.partition >= len(topic.partitions):
-                verdicts[at] = Verdict(Why.UNKNOWN_TOPIC, "the topic of the message is gone")
+                verdicts[at] = TokenResult(
+                    ErrorReason.UNKNOWN_TOPIC, "the topic of the message is gone"
+                )
             else:
                 try:
                     replica = self._replica(topic, ticket.partition)
                 except QueueRefusedError as error:
-                    verdicts[at] = Verdict(error.why, str(error))
+                    verdicts[at] = TokenResult(error.why, str(error))
                     continue
                 if not 0 <= offset < replica.high_watermark:
-                    verdicts[at] = Verdict(Why.BAD_TOKEN, Why.BAD_TOKEN.value)
+                    verdicts[at] = TokenResult(ErrorReason.BAD_TOKEN, ErrorReason.BAD_TOKEN.value)
                 else:
                     read[at] = _Token(topic, ticket.partition, offset)
         return verdicts, read
@@ -404,25 +415,27 @@ class OrderedGroups:
 
 def _token(group: str, topic: Topic, index: PartitionIndex, offset: int) -> bytes:
     rest = _REST.pack(offset, zlib.crc32(group.encode()))
-    return encode_ticket(Ticket(TicketKind.ORDERED, topic.topic_id, index, rest))
+    return encode_delivery_token(DeliveryToken(TokenKind.ORDERED, topic.topic_id, index, rest))
 
 
-def _verdict(outcome: Committed, offset: int) -> Verdict:
+def _verdict(outcome: OffsetCommitResult, offset: int) -> TokenResult:
     match outcome.error:
         case ErrorCode.NONE:
             return _SETTLED if offset < outcome.before else DONE
         case ErrorCode.ILLEGAL_GENERATION | ErrorCode.STALE_MEMBER_EPOCH:
             return _NOT_ASSIGNED
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return Verdict(Why.UNKNOWN_TOPIC, "the topic of the message is gone")
+            return TokenResult(ErrorReason.UNKNOWN_TOPIC, "the topic of the message is gone")
         case _:
-            return Verdict(Why.UNAVAILABLE, "the ack could not be stored now: try again")
+            return TokenResult(
+                ErrorReason.UNAVAILABLE, "the ack could not be stored now: try again"
+            )
 
 
 def _refusal(error: RefusedError) -> QueueRefusedError:
     if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-        return QueueRefusedError(Why.NOT_LEADER, error.message)
-    return QueueRefusedError(Why.UNAVAILABLE, error.message)
+        return QueueRefusedError(ErrorReason.NOT_LEADER, error.message)
+    return QueueRefusedError(ErrorReason.UNAVAILABLE, error.message)
 
 
 def _size(record: Record) -> int:

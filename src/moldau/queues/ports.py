@@ -6,7 +6,7 @@ from typing import Protocol
 from moldau.groups.queue.state import QueueId, QueueRecord
 
 
-class LedgerDoor(Protocol):
+class LedgerStore(Protocol):
     """The way to the ledger of a queue, wherever it is; `ledgers.py` has it."""
 
     async def stored(self, queue: QueueId) -> Sequence[tuple[bytes, bytes]]:

@@ -13,17 +13,17 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from moldau.data.stored_batches import bytes_in, bytes_of, open_batch, stored_batches
-from moldau.groups.queue.commands import Message, Read
-from moldau.groups.queue.shelves import Shelf
+from moldau.groups.queue.commands import LogMessage, LogSlice
+from moldau.groups.queue.delay_buckets import DelayBucket
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER, ONLY_GROUP_HEADER
 from moldau.model.slices import FileSlice
-from moldau.queues.limits import LeaseLimits
+from moldau.queues.limits import QueueLimits
 from moldau.records.batch import BatchFormatError, BatchHeader, crc_matches
 from moldau.records.compression import Codec
 from moldau.records.record import Headers, Record
-from moldau.replica.aborted import AbortedTransaction
+from moldau.replica.aborted_transactions import AbortedTransaction
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,18 @@ _INLINE_BYTES_MAX: Final = 256 * 1024
 _new = tuple.__new__
 
 
-class Entry(NamedTuple):
+class LoadedMessage(NamedTuple):
     """A message that was read."""
 
-    message: Message
+    message: LogMessage
     record: Record
     size: int
 
 
-class Taken(NamedTuple):
+class PollOffer(NamedTuple):
     """What is offered to one poll: a stretch of what was read ahead."""
 
-    read: Read
+    read: LogSlice
     ready_count: int
     """Messages in it that are to be had now."""
     is_cut: bool
@@ -87,17 +87,17 @@ class QueueReader:
         self,
         loop: asyncio.AbstractEventLoop,
         replica: Replica,
-        limits: LeaseLimits,
+        limits: QueueLimits,
         group: str = "",
     ) -> None:
         self._group = group.encode()
         self._loop = loop
         self._replica = replica
         self._limits = limits
-        self._ahead: deque[Entry] = deque()
+        self._ahead: deque[LoadedMessage] = deque()
         self._first = self._end = Offset(0)
         self._ahead_bytes = 0
-        self._out: dict[Offset, Entry] = {}
+        self._out: dict[Offset, LoadedMessage] = {}
         self._out_bytes = 0
         self.is_to_forget = False
         """Set by others, who need the room."""
@@ -155,12 +155,14 @@ class QueueReader:
             self._ahead_bytes += sum(entry.size for entry in entries)
             self._end = end
 
-    def offer(self, count_max: int, bytes_max: int, now: TimestampMs, *, is_first: bool) -> Taken:
+    def offer(
+        self, count_max: int, bytes_max: int, now: TimestampMs, *, is_first: bool
+    ) -> PollOffer:
         """Up to `count_max` messages that are to be had now, and all between that are not.
 
         One may exceed the bytes if it is the first.
         """
-        messages: list[Message] = []
+        messages: list[LogMessage] = []
         ready_count = 0
         is_cut = False
         end = self._end
@@ -177,10 +179,10 @@ class QueueReader:
         else:
             if len(messages) < len(self._ahead):
                 end = Offset(messages[-1].offset + 1)
-        read = Read(first=self._first, end=end, messages=tuple(messages))
-        return Taken(read, ready_count, is_cut)
+        read = LogSlice(first=self._first, end=end, messages=tuple(messages))
+        return PollOffer(read, ready_count, is_cut)
 
-    def take(self, position: Offset) -> dict[Offset, Entry]:
+    def take(self, position: Offset) -> dict[Offset, LoadedMessage]:
         """The queue has moved on to `position`: what it passed, by offset."""
         taken = {}
         ahead = self._ahead
@@ -193,7 +195,7 @@ class QueueReader:
 
     # ---- what is out
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: LoadedMessage) -> None:
         """It was delivered, and may come back."""
         offset = entry.message.offset
         if offset not in self._out:
@@ -211,20 +213,20 @@ class QueueReader:
         if entry is not None:
             self._out_bytes -= entry.size
 
-    def get(self, offset: Offset) -> Entry | None:
+    def get(self, offset: Offset) -> LoadedMessage | None:
         return self._out.get(offset)
 
     async def load(
         self, offsets: Iterable[Offset], is_wanted: Callable[[Offset], bool]
-    ) -> dict[Offset, Entry | None]:
+    ) -> dict[Offset, LoadedMessage | None]:
         """Messages by their offset, None for what is gone: the first of them, and as many more as
         have room. Beside them, what else of their batches `is_wanted` is kept.
 
         Raises RefusedError, CorruptionError.
         """
-        found: dict[Offset, Entry | None] = {}
+        found: dict[Offset, LoadedMessage | None] = {}
         asked = dict.fromkeys(offsets)
-        beside: dict[Offset, Entry] = {}
+        beside: dict[Offset, LoadedMessage] = {}
         bytes_left = self._limits.ahead_bytes_max
         for offset in asked:
             if bytes_left <= 0:
@@ -251,9 +253,9 @@ class QueueReader:
             bytes_left -= 0 if entry is None else entry.size
         return found
 
-    async def scan(self, shelf: Shelf) -> Read:
+    async def scan(self, shelf: DelayBucket) -> LogSlice:
         """What is on the shelf, as far as one round goes. Raises RefusedError, CorruptionError."""
-        messages: list[Message] = []
+        messages: list[LogMessage] = []
         position = shelf.first
         for reads in range(self._limits.reads_per_round_max):
             if position >= shelf.end or len(messages) >= self._limits.round_count_max:
@@ -265,11 +267,11 @@ class QueueReader:
                 break
             messages += (message for message, _, _ in entries if shelf.covers(message.deliver_at))
             position = end
-        return Read(first=shelf.first, end=position, messages=tuple(messages))
+        return LogSlice(first=shelf.first, end=position, messages=tuple(messages))
 
-    async def browse(self, position: Offset, count: int, bytes_max: int) -> list[Entry]:
+    async def browse(self, position: Offset, count: int, bytes_max: int) -> list[LoadedMessage]:
         """As read_on, for somebody who only looks."""
-        found: list[Entry] = []
+        found: list[LoadedMessage] = []
         for reads in range(self._limits.reads_per_round_max):
             if len(found) >= count or bytes_max <= 0:
                 break
@@ -285,7 +287,7 @@ class QueueReader:
 
     # ---- the log
 
-    async def _read(self, position: Offset, bytes_max: int) -> tuple[list[Entry], Offset]:
+    async def _read(self, position: Offset, bytes_max: int) -> tuple[list[LoadedMessage], Offset]:
         """Messages from `position` on, and where to read on: at `position` if nothing is there."""
         replica = self._replica
         stable = replica.last_stable_offset
@@ -310,14 +312,14 @@ class QueueReader:
         return entries, max(position, read.next_offset)
 
 
-def _unreadable(header: BatchHeader, position: Offset, error: BatchFormatError) -> Entry:
+def _unreadable(header: BatchHeader, position: Offset, error: BatchFormatError) -> LoadedMessage:
     """Stands for a batch that was sent like that, unreadable or too much to be held: to wait for it
     would hold up all that is behind, and to pass it would be to lose it without a trace."""
     first = max(header.base_offset, position)
     fault = f"offsets {first} to {header.last_offset} cannot be read: {error}"
     log.warning("a queue passes messages: %s", fault)
     record = Record(first, header.max_timestamp, None, None, [])
-    return Entry(Message(first, NO_TIMESTAMP, fault), record, _RECORD_BYTES)
+    return LoadedMessage(LogMessage(first, NO_TIMESTAMP, fault), record, _RECORD_BYTES)
 
 
 def _is_compressed(stored: bytes) -> bool:
@@ -332,12 +334,12 @@ def decode_entries(
     aborted: Sequence[AbortedTransaction],
     position: Offset,
     group: bytes = b"",
-) -> list[Entry]:
+) -> list[LoadedMessage]:
     """The messages at and after `position` that are for the group.
 
     Raises RefusedError, CorruptionError.
     """
-    entries: list[Entry] = []
+    entries: list[LoadedMessage] = []
     try:
         for header, batch in stored_batches(bytes_of(data), aborted):
             if batch is None:
@@ -356,9 +358,9 @@ def decode_entries(
                     if headers and not is_for(group, headers):
                         continue
                     time = deliver_at(headers) if headers else NO_TIMESTAMP
-                    message = _new(Message, (offset, time, ""))
+                    message = _new(LogMessage, (offset, time, ""))
                     size = _RECORD_BYTES + bytes_in(record)
-                    entries.append(_new(Entry, (message, record, size)))
+                    entries.append(_new(LoadedMessage, (message, record, size)))
     except BatchFormatError as error:
         raise CorruptionError(f"a stored batch at or after {position}: {error}") from None
     return entries

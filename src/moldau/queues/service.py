@@ -19,7 +19,13 @@ from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.clock import Clock
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
-from moldau.queues.bounds import (
+from moldau.queues.connect import ConnectHandler, refused, starts_at_end
+from moldau.queues.group_rpc_client import GroupRpcClient
+from moldau.queues.group_rpc_messages import HeartbeatKind, MemberHeartbeatRequest
+from moldau.queues.members import Member, Members
+from moldau.queues.ordered import Led, OrderedGroups
+from moldau.queues.queue_host import QueueHost
+from moldau.queues.request_checks import (
     PEEK_COUNT_MAX,
     check_consumer,
     check_group,
@@ -28,26 +34,20 @@ from moldau.queues.bounds import (
     check_settling,
     invalid,
 )
-from moldau.queues.connecting import Connecting, refused, starts_at_end
-from moldau.queues.group_calls import GroupCalls
-from moldau.queues.group_messages import BeatAsked, BeatKind
-from moldau.queues.leases import LeaseHost
-from moldau.queues.members import Member, Members
-from moldau.queues.ordered import Led, OrderedGroups
-from moldau.queues.settling import Acked, Extended, Nacked
+from moldau.queues.settlement import Acked, Extended, Nacked
 from moldau.queues.types import (
-    Beat,
-    ConnectAsked,
-    Connected,
+    ConnectOptions,
+    ConnectResult,
+    ErrorReason,
     GroupStats,
+    HeartbeatReply,
+    InspectedMessage,
     Owned,
     PartitionStats,
-    Peeked,
-    PollAsked,
-    Polled,
+    PollOptions,
+    PollResult,
     QueueRefusedError,
-    Verdict,
-    Why,
+    TokenResult,
 )
 from moldau.replica.replica import Replica
 
@@ -73,12 +73,12 @@ class QueueService:
         metadata: MetadataStore,
         partitions: Partitions,
         leader_of: Callable[[Topic, int], Leader],
-        calls: GroupCalls,
+        calls: GroupRpcClient,
         members: Members,
-        connecting: Connecting,
-        leases: LeaseHost,
+        connecting: ConnectHandler,
+        leases: QueueHost,
         ordered: OrderedGroups,
-        on_defect: Callable[[BaseException], None],
+        on_internal_error: Callable[[BaseException], None],
     ) -> None:
         self._me = me
         self._loop = loop
@@ -91,8 +91,8 @@ class QueueService:
         self._connecting = connecting
         self._leases = leases
         self._ordered = ordered
-        self._on_defect = on_defect
-        self._polling: dict[tuple[str, str], set[asyncio.Task[Polled]]] = {}
+        self._on_defect = on_internal_error
+        self._polling: dict[tuple[str, str], set[asyncio.Task[PollResult]]] = {}
         self._polls = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: Image | None = None
@@ -104,18 +104,20 @@ class QueueService:
 
     # ---- consumers
 
-    async def connect(self, asked: ConnectAsked) -> Connected:
+    async def connect(self, asked: ConnectOptions) -> ConnectResult:
         """Become a member of a group; the group is made if there is none."""
         return await self._connecting.connect(asked)
 
-    async def heartbeat(self, group: str, consumer: str, epoch: int, owned: Owned) -> Beat:
+    async def heartbeat(
+        self, group: str, consumer: str, epoch: int, owned: Owned
+    ) -> HeartbeatReply:
         """Stay a member; hear of another assignment than that of `epoch`."""
         check_consumer(group, consumer)
         told = await self._calls.beat(
-            BeatAsked(
+            MemberHeartbeatRequest(
                 group=group,
                 member=consumer,
-                kind=BeatKind.STAY,
+                kind=HeartbeatKind.STAY,
                 owned=[
                     (topic.topic_id, sorted(indexes))
                     for name, indexes in owned.items()
@@ -124,9 +126,9 @@ class QueueService:
             )
         )
         if told.told is None:
-            raise QueueRefusedError(Why.INTERNAL, "who stays is not told about itself")
+            raise QueueRefusedError(ErrorReason.INTERNAL, "who stays is not told about itself")
         assignment = self._connecting.assignment(told.told)
-        return Beat(
+        return HeartbeatReply(
             heartbeat_interval_ms=told.interval_ms,
             assignment=None if assignment.epoch == epoch else assignment,
         )
@@ -134,9 +136,11 @@ class QueueService:
     async def disconnect(self, group: str, consumer: str) -> None:
         """Leave the group. Who is no member any more has left it."""
         check_consumer(group, consumer)
-        await self._calls.beat(BeatAsked(group=group, member=consumer, kind=BeatKind.LEAVE))
+        await self._calls.beat(
+            MemberHeartbeatRequest(group=group, member=consumer, kind=HeartbeatKind.LEAVE)
+        )
         self._members.left(group, consumer)
-        self._later(self._calls.tell_gone(group, consumer))
+        self._later(self._calls.announce_member_left(group, consumer))
 
     def on_gone(self, group: str, consumer: str) -> None:
         """A member is gone: nobody waits for messages in its name, and what it has is for others.
@@ -150,12 +154,12 @@ class QueueService:
 
     # ---- messages
 
-    async def poll(self, asked: PollAsked) -> Polled:
+    async def poll(self, asked: PollOptions) -> PollResult:
         """Take messages, or wait for some."""
         check_consumer(asked.group, asked.consumer)
         check_poll(asked.count_max, asked.wait_ms, asked.visibility_ms)
         if self._polls >= POLLS_MAX:
-            raise QueueRefusedError(Why.BUSY, f"{POLLS_MAX} polls wait already")
+            raise QueueRefusedError(ErrorReason.BUSY, f"{POLLS_MAX} polls wait already")
         deadline = self._clock.monotonic() + asked.wait_ms / 1000
         async with self._waiting(asked.group):
             member = await self._members.member(asked.group, asked.consumer)
@@ -176,11 +180,11 @@ class QueueService:
                 elif found.deliveries:
                     return found
                 if self._clock.monotonic() >= deadline:
-                    return found or Polled()
+                    return found or PollResult()
 
     async def _poll_queue(
-        self, asked: PollAsked, member: Member, wait_seconds: float
-    ) -> Polled | None:
+        self, asked: PollOptions, member: Member, wait_seconds: float
+    ) -> PollResult | None:
         group = await self._queue_group(asked.group)
         if not set(member.topics).issubset(group.topics):
             # Added elsewhere a moment ago; or deleted and made anew, which is another topic.
@@ -198,7 +202,8 @@ class QueueService:
             for topic, _ in wanted:
                 if topic.name not in group.topics:
                     raise QueueRefusedError(
-                        Why.UNKNOWN_TOPIC, f"topic {topic.name!r} is none of group {group.name!r}"
+                        ErrorReason.UNKNOWN_TOPIC,
+                        f"topic {topic.name!r} is none of group {group.name!r}",
                     )
             led = self._checked_led(wanted)
         if not led:
@@ -212,8 +217,8 @@ class QueueService:
         )
 
     async def _poll_ordered(
-        self, asked: PollAsked, member: Member, wait_seconds: float
-    ) -> Polled | None:
+        self, asked: PollOptions, member: Member, wait_seconds: float
+    ) -> PollResult | None:
         if asked.visibility_ms is not None:
             raise invalid("an ordered group has no leases: visibility_ms is for queues")
         if asked.partitions is None:
@@ -231,7 +236,7 @@ class QueueService:
             for topic, index in wanted:
                 if not member.owns(topic.topic_id, index):
                     raise QueueRefusedError(
-                        Why.NOT_ASSIGNED,
+                        ErrorReason.NOT_ASSIGNED,
                         f"{topic.name}-{index} is not assigned to {member.name!r}",
                     )
             led = self._checked_led(wanted)
@@ -244,8 +249,8 @@ class QueueService:
         )
 
     async def _poll_places(
-        self, asked: PollAsked, member: Member, led: Sequence[Led], wait_seconds: float
-    ) -> Polled:
+        self, asked: PollOptions, member: Member, led: Sequence[Led], wait_seconds: float
+    ) -> PollResult:
         deliveries = await self._ordered.poll(
             asked.group,
             member.name,
@@ -255,7 +260,7 @@ class QueueService:
             wait_seconds=wait_seconds,
             has=self._has(asked.group, member.name),
         )
-        return Polled(deliveries=deliveries)
+        return PollResult(deliveries=deliveries)
 
     async def _newer(self, group: str, member: Member) -> Member:
         """The member by a view that is newer than this call."""
@@ -263,8 +268,8 @@ class QueueService:
         return await self._members.member(group, member.name)
 
     async def _ended_with(
-        self, member: Member, asked: PollAsked, poll: Coroutine[Any, Any, Polled]
-    ) -> Polled:
+        self, member: Member, asked: PollOptions, poll: Coroutine[Any, Any, PollResult]
+    ) -> PollResult:
         """The poll, unless the member is gone before it ends."""
         key = (asked.group, member.name)
         task = self._loop.create_task(poll)
@@ -279,11 +284,12 @@ class QueueService:
                 del self._polling[key]
         if task.cancelled():
             raise QueueRefusedError(
-                Why.UNKNOWN_CONSUMER, f"{member.name!r} was evicted from group {asked.group!r}"
+                ErrorReason.UNKNOWN_CONSUMER,
+                f"{member.name!r} was evicted from group {asked.group!r}",
             )
         return task.result()
 
-    async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[Verdict]:
+    async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[TokenResult]:
         """The messages are done. One verdict per token, in order."""
         check_settling(group, consumer, len(tokens))
         member = await self._members.member(group, consumer)
@@ -300,7 +306,7 @@ class QueueService:
         *,
         delay_ms: int | None,
         reason: str,
-    ) -> list[Verdict]:
+    ) -> list[TokenResult]:
         """The messages could not be done; `delay_ms` None: as the group's backoff says."""
         check_settling(group, consumer, len(tokens), delay_ms=delay_ms, reason=reason)
         member = await self._members.member(group, consumer)
@@ -313,13 +319,13 @@ class QueueService:
 
     async def extend(
         self, group: str, consumer: str, tokens: Sequence[bytes], *, visibility_ms: int
-    ) -> list[Verdict]:
+    ) -> list[TokenResult]:
         """The messages take longer; of queue groups only."""
         check_settling(group, consumer, len(tokens), visibility_ms=visibility_ms)
         member = await self._members.member(group, consumer)
         if not member.is_queue:
             raise QueueRefusedError(
-                Why.OTHER_MODE, f"group {group!r} is ordered: its messages are not leased"
+                ErrorReason.OTHER_MODE, f"group {group!r} is ordered: its messages are not leased"
             )
         known = await self._queue_group(group)
         return await self._leases.settle(known, consumer, tokens, Extended(visibility_ms))
@@ -358,7 +364,7 @@ class QueueService:
             group for _, group in sorted(groups.items()) if topic is None or topic in group.topics
         ]
 
-    async def peek(self, group: str, topic: str, *, count_max: int) -> list[Peeked]:
+    async def peek(self, group: str, topic: str, *, count_max: int) -> list[InspectedMessage]:
         """Messages of the partitions that are led here, without taking them."""
         check_group(group)
         check_number("max_messages", count_max, 1, PEEK_COUNT_MAX)
@@ -366,7 +372,7 @@ class QueueService:
         found = self._image.topic(topic)
         if found is None or topic not in known.topics:
             raise QueueRefusedError(
-                Why.UNKNOWN_TOPIC, f"topic {topic[:250]!r} is none of group {group!r}"
+                ErrorReason.UNKNOWN_TOPIC, f"topic {topic[:250]!r} is none of group {group!r}"
             )
         return await self._leases.peek(known, found, count_max)
 
@@ -401,8 +407,8 @@ class QueueService:
             known = (await self._connecting.fresh()).queue_groups.get(name)
             if known is not None:
                 return known
-            raise QueueRefusedError(Why.OTHER_MODE, f"group {name!r} is not a queue")
-        raise QueueRefusedError(Why.UNKNOWN_GROUP, f"there is no queue group {name!r}")
+            raise QueueRefusedError(ErrorReason.OTHER_MODE, f"group {name!r} is not a queue")
+        raise QueueRefusedError(ErrorReason.UNKNOWN_GROUP, f"there is no queue group {name!r}")
 
     async def _queue_group(self, name: str) -> QueueGroup:
         """A queue group that has members."""
@@ -411,7 +417,7 @@ class QueueService:
             # Made elsewhere a moment ago, or deleted.
             known = (await self._connecting.fresh()).queue_groups.get(name)
         if known is None:
-            raise QueueRefusedError(Why.UNKNOWN_GROUP, f"queue group {name!r} was deleted")
+            raise QueueRefusedError(ErrorReason.UNKNOWN_GROUP, f"queue group {name!r} was deleted")
         return known
 
     # ---- partitions
@@ -425,7 +431,9 @@ class QueueService:
         for name, indexes in owned.items():
             topic = self._image.topic(name)
             if topic is None:
-                raise QueueRefusedError(Why.UNKNOWN_TOPIC, f"topic {name[:250]!r} does not exist")
+                raise QueueRefusedError(
+                    ErrorReason.UNKNOWN_TOPIC, f"topic {name[:250]!r} does not exist"
+                )
             for index in sorted(indexes):
                 if not 0 <= index < len(topic.partitions):
                     raise invalid(f"topic {name!r} has no partition {index}")
@@ -439,7 +447,7 @@ class QueueService:
         for topic, index in wanted:
             if not self._is_led(topic, index):
                 raise QueueRefusedError(
-                    Why.NOT_LEADER, f"this broker does not lead {topic.name}-{index}"
+                    ErrorReason.NOT_LEADER, f"this broker does not lead {topic.name}-{index}"
                 )
         return wanted
 

@@ -15,7 +15,7 @@ from moldau.model.ids import BrokerId, PartitionIndex, TimestampMs
 from moldau.records.record import Record
 
 
-class Why(Enum):
+class ErrorReason(Enum):
     """Why something is refused; the names are those of the gRPC API's `Reason`."""
 
     INVALID_ARGUMENT = "something in the request is out of bounds"
@@ -41,7 +41,7 @@ class Why(Enum):
 class QueueRefusedError(MoldauError):
     """The call is refused as a whole; nothing was changed unless the text says so."""
 
-    def __init__(self, why: Why, message: str = "", *, hint: str = "") -> None:
+    def __init__(self, why: ErrorReason, message: str = "", *, hint: str = "") -> None:
         super().__init__(message or why.value)
         self.why = why
         self.hint = hint
@@ -61,7 +61,7 @@ class StartAt(Enum):
     LATEST = "latest"
 
 
-class ConnectAsked(Struct, frozen=True, kw_only=True):
+class ConnectOptions(Struct, frozen=True, kw_only=True):
     """`mode` None: what the group is; a new one is ordered. `settings`: what is not None changes
     the group's; see QueueSettings."""
 
@@ -78,7 +78,7 @@ class ConnectAsked(Struct, frozen=True, kw_only=True):
     start: StartAt = StartAt.EARLIEST
 
 
-class Assigned(Struct, frozen=True):
+class AssignedPartition(Struct, frozen=True):
     """A partition to poll, and who leads it; -1: nobody at the moment. `address` is the leader's
     gRPC, as host:port, or empty."""
 
@@ -92,10 +92,10 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """`epoch` is another one whenever it changes, on whichever broker."""
 
     epoch: int
-    partitions: tuple[Assigned, ...]
+    partitions: tuple[AssignedPartition, ...]
 
 
-class Connected(Struct, frozen=True, kw_only=True):
+class ConnectResult(Struct, frozen=True, kw_only=True):
     """`settings` are those of a queue group."""
 
     consumer: str
@@ -106,7 +106,7 @@ class Connected(Struct, frozen=True, kw_only=True):
     assignment: Assignment
 
 
-class Beat(Struct, frozen=True, kw_only=True):
+class HeartbeatReply(Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat; `assignment` only if it is another one than the asker's."""
 
     heartbeat_interval_ms: int
@@ -117,7 +117,7 @@ Owned = dict[str, frozenset[int]]
 """Partitions by topic."""
 
 
-class PollAsked(Struct, frozen=True, kw_only=True):
+class PollOptions(Struct, frozen=True, kw_only=True):
     """`partitions` None: all that are assigned to the consumer and led by this broker."""
 
     group: str
@@ -139,21 +139,21 @@ class Delivery(NamedTuple):
     lease_until: TimestampMs
 
 
-class Polled(Struct, frozen=True, kw_only=True):
+class PollResult(Struct, frozen=True, kw_only=True):
     """`is_full`: there is more, but too much is open already; acks make room."""
 
     deliveries: list[Delivery] = field(default_factory=list)
     is_full: bool = False
 
 
-class Verdict(Struct, frozen=True):
+class TokenResult(Struct, frozen=True):
     """Of one token; `why` None: it was carried out."""
 
-    why: Why | None = None
+    why: ErrorReason | None = None
     message: str = ""
 
 
-DONE = Verdict()
+DONE = TokenResult()
 
 
 class PartitionStats(Struct, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class MessageState(Enum):
     DEAD = "dead"
 
 
-class Peeked(Struct, frozen=True, kw_only=True):
+class InspectedMessage(Struct, frozen=True, kw_only=True):
     """A message and what is known of it; `due`: when it is to be had again."""
 
     topic: str

@@ -13,37 +13,37 @@ from moldau.raft.events import (
     Appended,
     AppendFailed,
     AppendSent,
-    CampaignAsked,
+    CampaignRequested,
     Effect,
     Event,
     Flushed,
     HeartbeatDue,
     LeaderAlive,
-    MembersAsked,
+    MembershipChangeRequested,
     PeerAlive,
-    PeerEnded,
-    PeerFound,
-    PeerLost,
+    PeerConnected,
+    PeerDisconnected,
+    PeerExited,
     RareEvent,
-    ReadAsked,
+    ReadIndexRequested,
     Received,
     Role,
     Tick,
-    TransferAsked,
+    TransferRequested,
     VotePersisted,
 )
 from moldau.raft.leadership import Leadership
 from moldau.raft.membership import NO_BROKER
 from moldau.raft.messages import (
-    Append,
-    AppendAnswered,
+    AppendRequest,
+    AppendResponse,
+    InstallSnapshot,
     Message,
-    Ping,
-    Pong,
-    Snapshot,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     TimeoutNow,
-    VoteAnswered,
-    VoteAsked,
+    VoteRequest,
+    VoteResponse,
 )
 from moldau.raft.progress import FOREVER
 
@@ -56,7 +56,7 @@ class RaftCore(Leadership):
         """When a Tick is due, if nothing else happens before."""
         if self.role is Role.LEADER:
             return self._leader_deadline()
-        return self.heard_at + self._election_ms if self._is_electable() else FOREVER
+        return self.last_contact_at + self._election_ms if self._is_electable() else FOREVER
 
     def step(self, now: int, event: Event) -> list[Effect]:
         """Take in one event. Raises RaftRefusal (nothing has changed), and RaftError: a rule is
@@ -91,22 +91,22 @@ class RaftCore(Leadership):
                 self._on_own_vote_persisted()
             case HeartbeatDue(peer):
                 self._on_heartbeat_due(peer)
-            case PeerLost(peer):
+            case PeerDisconnected(peer):
                 self._on_peer_lost(peer)
-            case PeerFound(peer):
+            case PeerConnected(peer):
                 self._on_peer_found(peer)
-            case PeerEnded(peer):
+            case PeerExited(peer):
                 self._on_peer_ended(peer)
             case AppendFailed():
                 self._on_append_failed()
-            case CampaignAsked():
+            case CampaignRequested():
                 if self.role is not Role.LEADER and self._is_electable():
                     self._campaign(is_pre=True)
-            case TransferAsked(target):
+            case TransferRequested(target):
                 self._on_transfer_asked(target)
-            case MembersAsked(members):
+            case MembershipChangeRequested(members):
                 self._on_members_asked(members)
-            case ReadAsked(read_id):
+            case ReadIndexRequested(read_id):
                 self._on_read_asked(read_id)
             case _:
                 assert_never(event)
@@ -114,7 +114,7 @@ class RaftCore(Leadership):
     def _on_tick(self) -> None:
         if self.role is Role.LEADER:
             self._on_leader_tick()
-        elif self._now >= self.heard_at + self._election_ms:
+        elif self._now >= self.last_contact_at + self._election_ms:
             self._on_election_timeout()
 
     def _on_received(self, sender: BrokerId, message: Message) -> None:
@@ -125,24 +125,24 @@ class RaftCore(Leadership):
             self._answer_stale(sender, message)
             return
         match message:
-            case Append():
+            case AppendRequest():
                 self._on_append(sender, message)
-            case AppendAnswered():
+            case AppendResponse():
                 self._on_append_answered(sender, message)
-            case Ping():
+            case RaftHeartbeat():
                 self._on_ping(sender, message)
-            case Pong(_, round_number, log_id):
+            case RaftHeartbeatResponse(_, round_number, log_id):
                 if self.role is Role.LEADER:
                     self._on_log_seen(sender, log_id)
                     self._on_pong(sender, round_number)
-            case VoteAsked():
+            case VoteRequest():
                 if message.is_pre:
                     self._on_pre_vote_asked(sender, message)
                 else:
                     self._on_vote_asked(sender, message)
-            case VoteAnswered():
+            case VoteResponse():
                 self._on_vote_answered(sender, message)
-            case Snapshot():
+            case InstallSnapshot():
                 self._on_snapshot(sender, message)
             case TimeoutNow():
                 self._on_timeout_now(message)
@@ -151,25 +151,25 @@ class RaftCore(Leadership):
 
     def _rise(self, sender: BrokerId, message: Message) -> bool:
         """A message of a later epoch: go there, but for questions that do not deserve it."""
-        if isinstance(message, VoteAsked):
+        if isinstance(message, VoteRequest):
             if not message.is_transfer and self._hears_leader():
                 return False
             if message.is_pre:
                 return True
-        if isinstance(message, VoteAnswered) and message.is_pre and message.is_granted:
+        if isinstance(message, VoteResponse) and message.is_pre and message.is_granted:
             return True
-        is_leader = isinstance(message, (Append, Ping, Snapshot))
+        is_leader = isinstance(message, (AppendRequest, RaftHeartbeat, InstallSnapshot))
         self._become_follower(message.epoch, sender if is_leader else NO_BROKER)
         return True
 
     def _answer_stale(self, sender: BrokerId, message: Message) -> None:
         """Tell a broker that its epoch is over: an old leader steps down, a candidate follows."""
         match message:
-            case Append() | Ping() | Snapshot():
-                self._send(sender, Pong(self.epoch, 0, self.log_id))
-            case VoteAsked():
-                self._send(sender, VoteAnswered(self.epoch, False, message.is_pre))
-            case AppendAnswered() | Pong() | VoteAnswered() | TimeoutNow():
+            case AppendRequest() | RaftHeartbeat() | InstallSnapshot():
+                self._send(sender, RaftHeartbeatResponse(self.epoch, 0, self.log_id))
+            case VoteRequest():
+                self._send(sender, VoteResponse(self.epoch, False, message.is_pre))
+            case AppendResponse() | RaftHeartbeatResponse() | VoteResponse() | TimeoutNow():
                 pass
             case _:
                 assert_never(message)
@@ -189,7 +189,7 @@ class RaftCore(Leadership):
         self.flushed = min(self.flushed, self.end)
         self._set_members(*self.log.members(self.end))
         # Answers that still wait for the vote to be durable speak of what was not stored.
-        self._held = [held for held in self._held if not isinstance(held.message, AppendAnswered)]
+        self._held = [held for held in self._held if not isinstance(held.message, AppendResponse)]
         self._acked = RaftIndex(0)
         if self.role is Role.LEADER:
             self._become_follower(self.epoch, NO_BROKER)

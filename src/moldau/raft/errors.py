@@ -7,5 +7,5 @@ class RaftError(MoldauError):
     """Something that cannot happen if driver, log and peers keep the rules: stop this replica."""
 
 
-class RaftRefusal(MoldauError):
+class RaftRejection(MoldauError):
     """A request that cannot be carried out here and now. Nothing has changed."""

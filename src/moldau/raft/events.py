@@ -84,19 +84,19 @@ class HeartbeatDue(NamedTuple):
     peer: BrokerId
 
 
-class PeerLost(NamedTuple):
+class PeerDisconnected(NamedTuple):
     """The connection broke, or a SendAppend could not be done: what was in flight may be lost."""
 
     peer: BrokerId
 
 
-class PeerFound(NamedTuple):
+class PeerConnected(NamedTuple):
     """There is a new connection, perhaps to a restarted peer: ask at once where its log stands."""
 
     peer: BrokerId
 
 
-class PeerEnded(NamedTuple):
+class PeerExited(NamedTuple):
     """Its process is gone, as far as can be told: nobody need wait for a sign of life."""
 
     peer: BrokerId
@@ -106,23 +106,23 @@ class AppendFailed(NamedTuple):
     """The disk was full: the entries of the last effect are not in the log, or not all of them."""
 
 
-class CampaignAsked(NamedTuple):
+class CampaignRequested(NamedTuple):
     """Stand for election now, if others agree: a fresh group, or an operator's wish."""
 
 
-class TransferAsked(NamedTuple):
+class TransferRequested(NamedTuple):
     """Hand leadership over. Raises RaftRefusal."""
 
     target: BrokerId
 
 
-class MembersAsked(NamedTuple):
+class MembershipChangeRequested(NamedTuple):
     """Change the members. Raises RaftRefusal."""
 
     members: Members
 
 
-class ReadAsked(NamedTuple):
+class ReadIndexRequested(NamedTuple):
     """From which index on is a read fresh? Raises RaftRefusal."""
 
     read_id: int
@@ -134,14 +134,14 @@ RareEvent = (
     | LeaderAlive
     | PeerAlive
     | HeartbeatDue
-    | PeerLost
-    | PeerFound
-    | PeerEnded
+    | PeerDisconnected
+    | PeerConnected
+    | PeerExited
     | AppendFailed
-    | CampaignAsked
-    | TransferAsked
-    | MembersAsked
-    | ReadAsked
+    | CampaignRequested
+    | TransferRequested
+    | MembershipChangeRequested
+    | ReadIndexRequested
 )
 Event = Received | Appended | Flushed | AppendSent | RareEvent
 

@@ -1,11 +1,11 @@
 """Owns what is asked of a leader besides entries: transfer, change of members, fresh reads."""
 
 from moldau.model.ids import FIRST_LOG, BrokerId, LogId, RaftIndex
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.events import AppendMembership, ReadReady, Role, Send, TransferEnded
-from moldau.raft.leading import Leading
+from moldau.raft.leader import Leading
 from moldau.raft.membership import NO_BROKER, Members, check_change
-from moldau.raft.messages import Ping, TimeoutNow
+from moldau.raft.messages import RaftHeartbeat, TimeoutNow
 
 
 class Leadership(Leading):
@@ -43,11 +43,11 @@ class Leadership(Leading):
 
     def _on_transfer_asked(self, target: BrokerId) -> None:
         if self.role is not Role.LEADER:
-            raise RaftRefusal(f"broker {self.me} does not lead")
+            raise RaftRejection(f"broker {self.me} does not lead")
         if target == self.me or target not in self.members.voters:
-            raise RaftRefusal(f"broker {target} is no other voter")
+            raise RaftRejection(f"broker {target} is no other voter")
         if self.transfer_target != NO_BROKER:
-            raise RaftRefusal(f"a transfer to broker {self.transfer_target} is under way")
+            raise RaftRejection(f"a transfer to broker {self.transfer_target} is under way")
         self.transfer_target = target
         self._transfer_deadline = self._now + self.config.transfer_ms_max
         self._is_transfer_told = False
@@ -71,13 +71,13 @@ class Leadership(Leading):
 
     def _on_members_asked(self, members: Members) -> None:
         if self.role is not Role.LEADER:
-            raise RaftRefusal(f"broker {self.me} does not lead")
+            raise RaftRejection(f"broker {self.me} does not lead")
         if not self._may_change_members():
-            raise RaftRefusal("nothing is committed in this epoch yet")
+            raise RaftRejection("nothing is committed in this epoch yet")
         if self.members_index >= self.commit:
-            raise RaftRefusal("an earlier change of members is not committed yet")
+            raise RaftRejection("an earlier change of members is not committed yet")
         if self.transfer_target != NO_BROKER:
-            raise RaftRefusal("leadership is being transferred")
+            raise RaftRejection("leadership is being transferred")
         if members.has_same_brokers(self.members):
             return
         check_change(self.members, members)
@@ -88,12 +88,12 @@ class Leadership(Leading):
                 and voter not in self.members.voters
                 and progress.match <= self.epoch_start
             ):
-                raise RaftRefusal(f"broker {voter} has not caught up yet")
+                raise RaftRejection(f"broker {voter} has not caught up yet")
         lost = set(self.replaced_voters()).intersection(members.voters)
         if len(members.voters) - len(lost) < members.quorum:
             # They give no votes: the group would never have a leader again.
             names = ", ".join(map(str, sorted(lost)))
-            raise RaftRefusal(f"too few voters would have their logs; {names} must learn first")
+            raise RaftRejection(f"too few voters would have their logs; {names} must learn first")
         members = members._replace(logs=self._logs_of(members.voters))
         index = self.end
         self._emit(AppendMembership(self.epoch, members))
@@ -130,7 +130,7 @@ class Leadership(Leading):
 
     def _on_read_asked(self, read_id: int) -> None:
         if not self.is_ready:
-            raise RaftRefusal(f"broker {self.me} does not lead, or has committed nothing yet")
+            raise RaftRejection(f"broker {self.me} does not lead, or has committed nothing yet")
         self._reads_waiting.append(read_id)
         if not self._round_reads:
             self._begin_round()
@@ -149,12 +149,12 @@ class Leadership(Leading):
         self._round_deadline = self._now + self.config.retry_ms
         for voter in self.members.voters:
             if voter != self.me and voter not in self._round_answered:
-                self._emit(Send(voter, Ping(self.epoch, self.commit, self._round)))
+                self._emit(Send(voter, RaftHeartbeat(self.epoch, self.commit, self._round)))
 
     def _on_pong(self, sender: BrokerId, round_number: int) -> None:
         progress = self.progress.get(sender)
         if progress is not None:
-            progress.heard_at = self._now
+            progress.last_contact_at = self._now
             progress.note_caught_up(self.end, self._now)
         if round_number != self._round or not self._round_reads:
             return

@@ -15,7 +15,7 @@ import msgspec
 
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import FIRST_LOG, BrokerId, LogId
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 
 NO_BROKER: Final = BrokerId(-1)
 
@@ -104,16 +104,16 @@ def check_change(old: Members, new: Members) -> None:
     if list(new.voters) != sorted(set(new.voters)) or list(new.learners) != sorted(
         set(new.learners)
     ):
-        raise RaftRefusal(f"members out of order or twice: {new}")
+        raise RaftRejection(f"members out of order or twice: {new}")
     if not new.voters:
-        raise RaftRefusal("a group needs a voter")
+        raise RaftRejection("a group needs a voter")
     added = [broker for broker in new.voters if broker not in old.voters]
     removed = [broker for broker in old.voters if broker not in new.voters]
     if len(added) + len(removed) > 1:
-        raise RaftRefusal(f"voters change one at a time, not {old.voters} to {new.voters}")
+        raise RaftRejection(f"voters change one at a time, not {old.voters} to {new.voters}")
     for broker in added:
         if broker not in old.learners:
-            raise RaftRefusal(f"broker {broker} must be a learner before it votes")
+            raise RaftRejection(f"broker {broker} must be a learner before it votes")
     for broker in new.learners:
         if broker in new.voters:
-            raise RaftRefusal(f"broker {broker} cannot be voter and learner")
+            raise RaftRejection(f"broker {broker} cannot be voter and learner")

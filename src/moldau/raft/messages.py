@@ -10,7 +10,7 @@ from moldau.model.ids import Epoch, LogId, RaftIndex
 from moldau.raft.membership import Members
 
 
-class Entry(NamedTuple):
+class EntryInfo(NamedTuple):
     """What the core must know of one record batch or control entry."""
 
     start: RaftIndex
@@ -21,18 +21,18 @@ class Entry(NamedTuple):
     """Set for a membership entry."""
 
 
-class Append(NamedTuple):
+class AppendRequest(NamedTuple):
     """Leader to member: the entries from `start` on. Without entries: does the place match?"""
 
     epoch: Epoch
     start: RaftIndex
     prev_epoch: Epoch
     """Epoch of the entry just below `start`."""
-    entries: tuple[Entry, ...]
+    entries: tuple[EntryInfo, ...]
     commit: RaftIndex
 
 
-class AppendAnswered(NamedTuple):
+class AppendResponse(NamedTuple):
     """Answer to Append and Snapshot."""
 
     epoch: Epoch
@@ -49,7 +49,7 @@ class AppendAnswered(NamedTuple):
     """The log that this is said of."""
 
 
-class VoteAsked(NamedTuple):
+class VoteRequest(NamedTuple):
     """A candidate's question; with `is_pre`, whether it would have a chance."""
 
     epoch: Epoch
@@ -63,14 +63,14 @@ class VoteAsked(NamedTuple):
     """The log that makes the receiver a voter, as the candidate's members say."""
 
 
-class VoteAnswered(NamedTuple):
+class VoteResponse(NamedTuple):
     epoch: Epoch
     """Of the election if granted, else the voter's own."""
     is_granted: bool
     is_pre: bool
 
 
-class Ping(NamedTuple):
+class RaftHeartbeat(NamedTuple):
     """Leader to member: I lead. For reads, and where the brokers' own heartbeat does not do."""
 
     epoch: Epoch
@@ -78,7 +78,7 @@ class Ping(NamedTuple):
     round: int
 
 
-class Pong(NamedTuple):
+class RaftHeartbeatResponse(NamedTuple):
     """Member to leader: I follow, with this log."""
 
     epoch: Epoch
@@ -86,7 +86,7 @@ class Pong(NamedTuple):
     log_id: LogId
 
 
-class Snapshot(NamedTuple):
+class InstallSnapshot(NamedTuple):
     """Leader to member: begin anew at `start`, what you need is no longer in my log.
 
     The driver sends along what the log and the state machine need there.
@@ -104,4 +104,13 @@ class TimeoutNow(NamedTuple):
     epoch: Epoch
 
 
-Message = Append | AppendAnswered | Ping | Pong | VoteAsked | VoteAnswered | Snapshot | TimeoutNow
+Message = (
+    AppendRequest
+    | AppendResponse
+    | RaftHeartbeat
+    | RaftHeartbeatResponse
+    | VoteRequest
+    | VoteResponse
+    | InstallSnapshot
+    | TimeoutNow
+)

@@ -16,7 +16,7 @@ NO_LOG = LogId(-1)
 """The member has not said yet which log it has."""
 
 
-class PeerState(Enum):
+class ProgressState(Enum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
@@ -29,11 +29,11 @@ class Progress:
         "_end_at_answer",
         "caught_up_at",
         "deadline",
-        "heard_at",
         "inflight",
         "inflight_bytes",
         "is_sending",
         "is_waiting",
+        "last_contact_at",
         "log_id",
         "match",
         "next",
@@ -42,7 +42,7 @@ class Progress:
     )
 
     def __init__(self, *, next_index: RaftIndex, now: int) -> None:
-        self.state = PeerState.PROBE
+        self.state = ProgressState.PROBE
         self.log_id = NO_LOG
         """The member's log, which all that follows is said of."""
         self.match = RaftIndex(0)
@@ -60,7 +60,7 @@ class Progress:
         self.inflight_bytes = 0
         self.deadline = FOREVER
         """When what was sent counts as lost."""
-        self.heard_at = now
+        self.last_contact_at = now
         self.caught_up_at = -FOREVER
         """When the member last held everything that the leader held at that time."""
         self._end_at_answer = (RaftIndex(0), now)
@@ -72,19 +72,19 @@ class Progress:
         self.caught_up_at = -FOREVER
 
     def become_probe(self, next_index: RaftIndex) -> None:
-        self.state = PeerState.PROBE
+        self.state = ProgressState.PROBE
         self.next = next_index
         self.is_waiting = False
         self._forget_inflight()
 
     def become_replicate(self) -> None:
-        self.state = PeerState.REPLICATE
+        self.state = ProgressState.REPLICATE
         self.next = self.received
         self.is_waiting = False
         self._forget_inflight()
 
     def become_snapshot(self, deadline: int) -> None:
-        self.state = PeerState.SNAPSHOT
+        self.state = ProgressState.SNAPSHOT
         self.is_waiting = False
         self._forget_inflight()
         self.deadline = deadline
@@ -101,7 +101,7 @@ class Progress:
         return config.inflight_bytes_max - self.inflight_bytes
 
     def sent(self, end: RaftIndex, size: int, deadline: int) -> None:
-        if self.state is PeerState.REPLICATE and end > self.next:
+        if self.state is ProgressState.REPLICATE and end > self.next:
             self.next = end
             self.inflight.append((end, size))
             self.inflight_bytes += size
@@ -120,7 +120,7 @@ class Progress:
             self.inflight_bytes -= inflight.popleft()[1]
             is_freed = True
         if not inflight:
-            if self.state is PeerState.REPLICATE:
+            if self.state is ProgressState.REPLICATE:
                 self.deadline = FOREVER
         elif is_freed:
             self.deadline = deadline

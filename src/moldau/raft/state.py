@@ -11,10 +11,10 @@ from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, Epoch, LogId, RaftIn
 from moldau.raft.config import RaftConfig
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Committed, Effect, PersistVote, ReadFailed, Role, RoleChanged, Send
+from moldau.raft.log_view import LogView
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.raft.messages import Message
 from moldau.raft.progress import Progress
-from moldau.raft.view import LogView
 
 CAMPAIGN_SPREAD_MAX = 4
 """How many times further apart brokers stand for election after several that failed."""
@@ -77,7 +77,7 @@ class RaftState:
         self._held: list[Send] = []
         self._granted: dict[BrokerId, None] = {}
         self._is_transferred = False
-        self.heard_at = now
+        self.last_contact_at = now
         """Follower: when the leader last gave a sign."""
         self._campaigns = 0
         """Since the last leader: with each that fails, brokers keep further out of each other's
@@ -172,9 +172,9 @@ class RaftState:
         self._election_ms = self._draw_election_ms()
         if was_leader:
             self._leave_leadership()
-            self.heard_at = self._now
+            self.last_contact_at = self._now
         elif leader != NO_BROKER:
-            self.heard_at = self._now
+            self.last_contact_at = self._now
         self._announce()
 
     def _leave_leadership(self) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 from moldau.log.interface import CheckTask
 from moldau.model.errors import CorruptionError
 from moldau.raft.events import SendAppend, SendSnapshot
-from moldau.replica.group import Group
+from moldau.replica.core_stepper import CoreStepper
 from moldau.replica.peer import Peer
-from moldau.replica.steps import Steps
+from moldau.replica.raft_group import RaftGroup
 
 log = logging.getLogger(__name__)
 
@@ -26,21 +26,21 @@ class ColdSends:
     """Holds back what is cold, and gives it back to `Peer.waiting` once it was read."""
 
     def __init__(
-        self, *, loop: AbstractEventLoop, steps: Steps, on_read: Callable[[], None]
+        self, *, loop: AbstractEventLoop, steps: CoreStepper, on_read: Callable[[], None]
     ) -> None:
         """`on_read`: there is something to send again."""
         self._loop = loop
         self._steps = steps
         self._on_read = on_read
 
-    def holds_back(self, peer: Peer, group: Group, bulk: SendAppend | SendSnapshot) -> bool:
+    def holds_back(self, peer: Peer, group: RaftGroup, bulk: SendAppend | SendSnapshot) -> bool:
         """Whether it is read first; it waits no more then. Raises CorruptionError, OSError."""
         if not isinstance(bulk, SendAppend) or not bulk.bytes_max or not group.is_leader:
             return False
         if peer.warm and peer.warm.pop(group, None) is bulk:
             # Read a moment ago: it goes, also where memory is so short that it is cold again.
             return False
-        task = group.view.find_cold(bulk.start, bulk.bytes_max)
+        task = group.view.begin_prefetch(bulk.start, bulk.bytes_max)
         if task is None:
             return False
         peer.cold[group] = bulk
@@ -48,13 +48,18 @@ class ColdSends:
             self._read(peer, group, bulk, task)
         return True
 
-    def _read(self, peer: Peer, group: Group, bulk: SendAppend, task: CheckTask) -> None:
+    def _read(self, peer: Peer, group: RaftGroup, bulk: SendAppend, task: CheckTask) -> None:
         peer.reading.add(group)
         reading = self._loop.run_in_executor(None, task.run)
         reading.add_done_callback(partial(self._end_read, peer, group, bulk, task))
 
     def _end_read(
-        self, peer: Peer, group: Group, bulk: SendAppend, task: CheckTask, reading: "Future[None]"
+        self,
+        peer: Peer,
+        group: RaftGroup,
+        bulk: SendAppend,
+        task: CheckTask,
+        reading: "Future[None]",
     ) -> None:
         peer.reading.discard(group)
         if reading.cancelled():
@@ -72,14 +77,14 @@ class ColdSends:
             self._read_next(peer)
             self._on_read()
 
-    def _end_check(self, group: Group, task: CheckTask) -> None:
+    def _end_check(self, group: RaftGroup, task: CheckTask) -> None:
         try:
             group.log.end_check(task)
         except CorruptionError as error:
             self._steps.fail(group, error)
             self._steps.tell(group)
 
-    def _give_back(self, peer: Peer, group: Group, bulk: SendAppend) -> None:
+    def _give_back(self, peer: Peer, group: RaftGroup, bulk: SendAppend) -> None:
         del peer.cold[group]
         peer.waiting[group] = peer.warm[group] = bulk
 
@@ -90,7 +95,7 @@ class ColdSends:
             if group in peer.reading:
                 continue
             try:
-                task = group.view.find_cold(bulk.start, bulk.bytes_max)
+                task = group.view.begin_prefetch(bulk.start, bulk.bytes_max)
             except (CorruptionError, OSError):
                 # Whoever sends it meets that as well, and knows what to do.
                 task = None

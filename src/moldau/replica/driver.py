@@ -24,22 +24,22 @@ from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, LogId, Offset, RaftI
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.events import Event
 from moldau.raft.membership import NO_BROKER, Members
-from moldau.replica.beats import Beats
-from moldau.replica.effects import Effects
+from moldau.replica.core_stepper import CoreStepper
+from moldau.replica.effect_executor import EffectExecutor
 from moldau.replica.flusher import Flusher, FlushHandle
-from moldau.replica.group import FollowerProgress, Group, GroupOwner, give_up
-from moldau.replica.heartbeat import PeerBeat
+from moldau.replica.heartbeats import HeartbeatExchange
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import GroupKey
-from moldau.replica.receiver import Receiver
-from moldau.replica.steps import Steps
+from moldau.replica.peer_heartbeat import PeerHeartbeat
+from moldau.replica.raft_group import FollowerProgress, GroupOwner, RaftGroup, expire_transfer
+from moldau.replica.raft_receiver import RaftReceiver
 from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
-from moldau.replica.turns import Turns
+from moldau.replica.turn_batcher import TurnBatcher
 from moldau.replica.vote_writer import Vote, Votes, VoteWriter
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of one group: more is refused until a majority has caught up."""
 
 
-class Driver:
+class RaftDriver:
     """All groups of one broker."""
 
     def __init__(
@@ -80,14 +80,14 @@ class Driver:
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self.me = transport.me
         self._session = rng.getrandbits(64)
-        self._groups: dict[bytes, Group] = {}
-        self._names: dict[str, Group] = {}
+        self._groups: dict[bytes, RaftGroup] = {}
+        self._names: dict[str, RaftGroup] = {}
         self._peers: dict[BrokerId, Peer] = {}
         self._votes = VoteWriter(
             loop=loop, votes=votes, on_persisted=self._on_votes, on_failure=flusher.report
         )
-        self._effects = Effects(peers=self._peers, votes=self._votes, flusher=flusher)
-        self._steps = Steps(
+        self._effects = EffectExecutor(peers=self._peers, votes=self._votes, flusher=flusher)
+        self._steps = CoreStepper(
             loop=loop,
             now=now,
             effects=self._effects,
@@ -96,7 +96,7 @@ class Driver:
             on_touched=lambda: self._turns.soon(),
         )
         self._timers = GroupTimers(loop=loop, now=now, on_due=self._on_due)
-        self._beats = Beats(
+        self._beats = HeartbeatExchange(
             loop=loop,
             now=now,
             interval_ms=heartbeat_ms,
@@ -104,7 +104,7 @@ class Driver:
             groups=self._groups,
             handle_all=self._steps.handle_all,
         )
-        self._turns = Turns(
+        self._turns = TurnBatcher(
             loop=loop,
             steps=self._steps,
             effects=self._effects,
@@ -114,7 +114,7 @@ class Driver:
             flusher=flusher,
             peers=self._peers,
         )
-        self._receiver = Receiver(
+        self._receiver = RaftReceiver(
             loop=loop,
             now=now,
             steps=self._steps,
@@ -151,12 +151,12 @@ class Driver:
         """A broker of the cluster, or its new address."""
         link = self._transport.add_peer(broker, address)
         if broker not in self._peers:
-            peer = self._peers[broker] = Peer(broker, link, PeerBeat(self._session, broker))
+            peer = self._peers[broker] = Peer(broker, link, PeerHeartbeat(self._session, broker))
             for group in self._names.values():
                 if group.is_leader and broker in group.core.progress:
                     peer.beat.lead(group)
             # What was to be sent to it before had nowhere to wait.
-            self._handle_led(broker, e.PeerLost(broker))
+            self._handle_led(broker, e.PeerDisconnected(broker))
 
     def remove_peer(self, broker: BrokerId) -> None:
         """It left the cluster."""
@@ -169,7 +169,7 @@ class Driver:
         partition_log: PartitionLog,
         members: Members,
         owner: GroupOwner,
-    ) -> Group:
+    ) -> RaftGroup:
         """Run a group. `members`: as created; what the log says is more recent.
 
         A group with this broker as its only voter elects itself at once.
@@ -190,7 +190,7 @@ class Driver:
             log_id=partition_log.log_id,
         )
         handle = FlushHandle(partition_log, lambda: self._steps.touch(group))
-        group = Group(
+        group = RaftGroup(
             key=key, log=partition_log, view=view, core=core, owner=owner, flush_handle=handle
         )
         self._groups[wire] = group
@@ -205,7 +205,7 @@ class Driver:
             self.campaign(group)
         return group
 
-    def remove_group(self, group: Group, *, forget_vote: bool = False) -> None:
+    def remove_group(self, group: RaftGroup, *, forget_vote: bool = False) -> None:
         """Stop a group; the owner closes its log. A deleted topic's vote is forgotten, too."""
         if self._names.pop(group.name, None) is None:
             return
@@ -237,13 +237,13 @@ class Driver:
         return LogId(self._rng.getrandbits(62) + 1)
 
     @property
-    def groups(self) -> Mapping[str, Group]:
+    def groups(self) -> Mapping[str, RaftGroup]:
         """By name."""
         return self._names
 
     # ---- what the owner asks for
 
-    def check_leading(self, group: Group) -> None:
+    def check_leadership(self, group: RaftGroup) -> None:
         """Raises RefusedError unless records may be appended now, also if too many wait."""
         if group.is_alone and not group.proposed_bytes:
             return
@@ -255,7 +255,7 @@ class Driver:
                 f"{group.proposed_bytes} bytes of {group.name} wait for a majority",
             )
 
-    def appended(self, group: Group, size: int) -> None:
+    def appended(self, group: RaftGroup, size: int) -> None:
         """For an owner that appends stamped batches of the current epoch to the log itself.
 
         The core hears of it at the end of this turn, once for all, or before its next event; at
@@ -263,7 +263,7 @@ class Driver:
         """
         if group.is_alone and group.log.config.flush is not FlushPolicy.ALWAYS:
             group.flush_handle.unflushed_bytes += size
-            self._steps.advance_alone(group)
+            self._steps.advance_single_voter(group)
             return
         if group.failure is not None or group.is_removed:
             return
@@ -275,14 +275,14 @@ class Driver:
             self._steps.touched[group] = None
         self._turns.proposed()
 
-    def append_control(self, group: Group, kind: ControlKind, payload: bytes) -> RaftIndex:
+    def append_control(self, group: RaftGroup, kind: ControlKind, payload: bytes) -> RaftIndex:
         """Append an entry that is no record; on_control says on every member when it counts.
 
         Raises RefusedError, DiskFullError, StorageError.
         """
         if kind in (ControlKind.NOOP, ControlKind.MEMBERSHIP):
             raise ValueError(f"{kind.name} is written by the consensus alone")
-        self.check_leading(group)
+        self.check_leadership(group)
         index = group.log.end_index
         with self._flusher.fencing():
             self._effects.append_control(group, group.core.epoch, kind, payload)
@@ -291,11 +291,11 @@ class Driver:
         self.appended(group, len(payload))
         return index
 
-    def campaign(self, group: Group) -> None:
+    def campaign(self, group: RaftGroup) -> None:
         """Stand for election now, e.g. as the preferred leader of a fresh group."""
-        self._steps.handle(group, e.CampaignAsked())
+        self._steps.handle(group, e.CampaignRequested())
 
-    def transfer(self, group: Group, target: BrokerId) -> asyncio.Future[bool]:
+    def transfer(self, group: RaftGroup, target: BrokerId) -> asyncio.Future[bool]:
         """Hand leadership over. Raises RaftRefusal.
 
         Tells whether the target leads: True once it says so; False if somebody else does, if it
@@ -305,44 +305,44 @@ class Driver:
         if not group.is_running:
             future.set_result(False)
             return future
-        self._steps.handle(group, e.TransferAsked(target))
+        self._steps.handle(group, e.TransferRequested(target))
         group.end_transfer(NO_BROKER)
         group.transfer = (target, future)
         config = self._config
         seconds = (config.transfer_ms_max + 2 * config.election_ms_max) / 1000
-        timer = self._loop.call_later(seconds, give_up, future)
+        timer = self._loop.call_later(seconds, expire_transfer, future)
         future.add_done_callback(lambda _: timer.cancel())
         return future
 
-    def look_at(self, group: Group) -> None:
+    def look_at(self, group: RaftGroup) -> None:
         """The log's settings changed: what counts as flushed may have, too."""
         self._steps.touch(group)
 
-    def change_members(self, group: Group, members: Members) -> None:
+    def change_members(self, group: RaftGroup, members: Members) -> None:
         """Raises RaftRefusal."""
-        self._steps.handle(group, e.MembersAsked(members))
+        self._steps.handle(group, e.MembershipChangeRequested(members))
 
-    def read_index(self, group: Group) -> asyncio.Future[Offset]:
+    def read_index(self, group: RaftGroup) -> asyncio.Future[Offset]:
         """From which offset on a read is fresh. Raises RaftRefusal; the future RefusedError."""
         if not group.is_running:
-            raise RaftRefusal(f"{group.name} does not run here any more")
+            raise RaftRejection(f"{group.name} does not run here any more")
         self._read_number += 1
         future: asyncio.Future[Offset] = self._loop.create_future()
         group.reads[self._read_number] = future
         try:
-            self._steps.handle(group, e.ReadAsked(self._read_number))
+            self._steps.handle(group, e.ReadIndexRequested(self._read_number))
         except MoldauError:
             del group.reads[self._read_number]
             raise
         return future
 
-    def in_sync(self, group: Group, lag_ms_max: int) -> list[BrokerId]:
+    def in_sync(self, group: RaftGroup, lag_ms_max: int) -> list[BrokerId]:
         """Voters that held everything within that time; empty unless this broker leads."""
         if group.is_running:
             self._receiver.refresh(group)
         return group.core.in_sync(lag_ms_max)
 
-    def hears_majority(self, group: Group) -> bool:
+    def has_recent_majority(self, group: RaftGroup) -> bool:
         """Whether a majority has answered this leader lately: one that stood still may be one no
         more, and not know it yet."""
         if not group.is_running or not group.is_leader:
@@ -351,7 +351,8 @@ class Driver:
         core = group.core
         since = self.now - core.config.election_ms_min
         heard = sum(
-            voter == self.me or (core.progress[voter].heard_at > since and self._is_linked(voter))
+            voter == self.me
+            or (core.progress[voter].last_contact_at > since and self._is_linked(voter))
             for voter in core.members.voters
         )
         return heard >= core.members.quorum
@@ -361,20 +362,20 @@ class Driver:
         peer = self._peers.get(broker)
         return peer is not None and peer.link.is_connected
 
-    def hears_leader(self, group: Group, within_ms: int) -> bool:
+    def has_recent_leader(self, group: RaftGroup, within_ms: int) -> bool:
         """Whether this broker follows somebody who told it so within that time."""
         if not group.is_running or group.core.leader in (NO_BROKER, self.me):
             return group.core.leader == self.me
         self._receiver.refresh(group)
-        return self.now - group.core.heard_at <= within_ms
+        return self.now - group.core.last_contact_at <= within_ms
 
-    def can_spare(self, group: Group, broker: BrokerId) -> bool:
+    def can_lose_replica(self, group: RaftGroup, broker: BrokerId) -> bool:
         """Leader: whether the group goes on if that member forgets all that it acknowledged.
 
         Without it, a majority of the voters must be heard, have the logs that the group counts on,
         and hold all that is committed."""
         members = group.core.members
-        if broker not in members.voters or not self.hears_majority(group):
+        if broker not in members.voters or not self.has_recent_majority(group):
             return group.is_leader and broker not in members.voters
         core = group.core
         since = self.now - core.config.election_ms_min
@@ -384,7 +385,7 @@ class Driver:
             if voter == self.me:
                 return True
             progress = core.progress[voter]
-            return progress.heard_at > since and progress.match >= core.commit
+            return progress.last_contact_at > since and progress.match >= core.commit
 
         sound = [
             voter
@@ -393,7 +394,7 @@ class Driver:
         ]
         return len(sound) >= members.quorum
 
-    def followers(self, group: Group) -> dict[BrokerId, FollowerProgress]:
+    def followers(self, group: RaftGroup) -> dict[BrokerId, FollowerProgress]:
         """How far the other members are; empty unless this broker leads."""
         return {
             broker: FollowerProgress(
@@ -402,7 +403,7 @@ class Driver:
             for broker, progress in group.core.progress.items()
         }
 
-    def beat_now(self) -> None:
+    def send_heartbeats_now(self) -> None:
         """Let all peers hear at the end of this turn what else waits for the next heartbeat."""
         self._beats.is_due = True
         self._turns.soon()
@@ -432,7 +433,7 @@ class Driver:
             )
         )
 
-    def _on_due(self, group: Group, now: int) -> None:
+    def _on_due(self, group: RaftGroup, now: int) -> None:
         self._receiver.refresh(group)
         if group.core.deadline <= now:
             self._steps.handle(group, e.Tick())
@@ -452,7 +453,7 @@ class Driver:
     def on_link_up(self, broker: BrokerId) -> None:
         if (peer := self._peers.get(broker)) is not None:
             peer.is_ended = False
-        self._handle_led(broker, e.PeerFound(broker))
+        self._handle_led(broker, e.PeerConnected(broker))
 
     def on_link_room(self, broker: BrokerId) -> None:
         self._turns.soon()
@@ -463,18 +464,18 @@ class Driver:
             return
         peer.drop()
         peer.beat.link_lost()
-        self._handle_led(broker, e.PeerLost(broker))
+        self._handle_led(broker, e.PeerDisconnected(broker))
 
     def on_peer_changed(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)
         if peer is not None:
-            peer.beat.peer_gone()
+            peer.beat.peer_disconnected()
 
     def on_peer_ended(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)
         if peer is None:
             return
-        ended = e.PeerEnded(broker)
+        ended = e.PeerExited(broker)
         led = [group for group in self._names.values() if group.core.leader == broker]
         if led and not peer.is_ended:
             log.info("broker %d has ended: %d partitions elect new leaders", broker, len(led))

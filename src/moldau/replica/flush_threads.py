@@ -5,13 +5,13 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-Work = Callable[[], None]
+FlushWork = Callable[[], None]
 
 
-class Workers(Protocol):
+class FlushWorkers(Protocol):
     """Who does what must not hold up the event loop."""
 
-    def run(self, work: Work, running: int) -> None:
+    def run(self, work: FlushWork, running: int) -> None:
         """Do it, beside or after others; `running` are not done yet, with this one."""
         ...
 
@@ -26,9 +26,9 @@ class FlushThreads:
     def __init__(self, threads_max: int) -> None:
         self._threads_max = threads_max
         self._threads: list[threading.Thread] = []
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[FlushWork | None] = SimpleQueue()
 
-    def run(self, work: Work, running: int) -> None:
+    def run(self, work: FlushWork, running: int) -> None:
         if running > len(self._threads) and len(self._threads) < self._threads_max:
             thread = threading.Thread(target=self._work, name="moldau-flush", daemon=True)
             self._threads.append(thread)

@@ -17,7 +17,7 @@ from functools import partial
 from moldau.log.interface import FlushTask, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError, StorageError
-from moldau.replica.flush_threads import Workers
+from moldau.replica.flush_threads import FlushWorkers
 
 _INLINE_BYTES_MAX = 64 * 1024
 _INLINE_SECONDS_MAX = 0.000_25
@@ -49,7 +49,7 @@ class Flusher:
         *,
         loop: AbstractEventLoop,
         clock: Clock,
-        workers: Workers | None,
+        workers: FlushWorkers | None,
         on_failure: Callable[[StorageError], None],
     ) -> None:
         """Without workers, logs are flushed on the loop."""

@@ -13,11 +13,11 @@ from moldau.log.interface import CheckTask, ControlEntry, ControlKind, LogStart,
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, Offset, RaftIndex
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.outgoing import SENDFILE_BYTES_MIN
+from moldau.net.socket_writer import SENDFILE_BYTES_MIN
 from moldau.raft.membership import Members, decode_members
 from moldau.records.batch import BatchHeader
 from moldau.records.compact import is_filler
-from moldau.replica.fillers import trim_front
+from moldau.replica.filler_batches import trim_front
 from moldau.replica.peer_codec import (
     BatchRun,
     Part,
@@ -32,7 +32,7 @@ _KEPT_BYTES_MAX: Final = SENDFILE_BYTES_MIN
 """Of the last read: so little is in memory, and holds no file open."""
 
 
-class Reading(NamedTuple):
+class EncodedEntries(NamedTuple):
     """Encoded entries, ready to be sent."""
 
     chunks: list[Chunk]
@@ -51,7 +51,7 @@ class GroupLog:
         self._initial = initial
         self._start: LogStart | None = None
         self._start_index = RaftIndex(0)
-        self._last_read: tuple[RaftIndex, int, RaftIndex, Reading] | None = None
+        self._last_read: tuple[RaftIndex, int, RaftIndex, EncodedEntries] | None = None
 
     # ---- for the core
 
@@ -131,7 +131,7 @@ class GroupLog:
             return controls[place]
         return None
 
-    def owners_controls(
+    def owner_controls(
         self, start: RaftIndex, end: RaftIndex
     ) -> list[tuple[RaftIndex, ControlEntry]]:
         """Control entries in that range that are not the consensus's own."""
@@ -147,7 +147,7 @@ class GroupLog:
 
     # ---- entries out
 
-    def read(self, start: RaftIndex, bytes_max: int) -> Reading:
+    def read(self, start: RaftIndex, bytes_max: int) -> EncodedEntries:
         """Entries from `start` on, about bytes_max of them, but at least one if there is one."""
         last = self._last_read
         end = self.log.end_index
@@ -159,18 +159,18 @@ class GroupLog:
         self._last_read = (start, bytes_max, end, reading) if is_small else None
         return reading
 
-    def find_cold(self, start: RaftIndex, bytes_max: int) -> CheckTask | None:
+    def begin_prefetch(self, start: RaftIndex, bytes_max: int) -> CheckTask | None:
         """A look, for a thread, that makes a read from `start` on a quick one; mostly None."""
         last = self._last_read
         if last is not None and last[0] == start:
             return None
-        return self.log.find_cold(self.log.offset_of(start), bytes_max)
+        return self.log.begin_prefetch(self.log.offset_of(start), bytes_max)
 
     def forget_read(self) -> None:
         """Read anew, even what was read just before."""
         self._last_read = None
 
-    def _read(self, start: RaftIndex, bytes_max: int) -> Reading:
+    def _read(self, start: RaftIndex, bytes_max: int) -> EncodedEntries:
         log = self.log
         chunks: list[Chunk] = []
         size = 0
@@ -208,7 +208,7 @@ class GroupLog:
             ]
             size += len(head) + read_bytes
             index = RaftIndex(read.next_offset + log.start.control_count + place)
-        return Reading(chunks, size, index, has_files)
+        return EncodedEntries(chunks, size, index, has_files)
 
     # ---- entries in
 

@@ -7,8 +7,8 @@ from moldau.model.slices import Chunk
 from moldau.net.peers.frames import FrameKind
 from moldau.net.peers.link import PeerLink
 from moldau.raft.events import SendAppend, SendSnapshot
-from moldau.replica.group import Group
-from moldau.replica.heartbeat import PeerBeat
+from moldau.replica.peer_heartbeat import PeerHeartbeat
+from moldau.replica.raft_group import RaftGroup
 
 FRAME_BYTES_TARGET: Final = 1024 * 1024
 """A frame is closed once it holds this much."""
@@ -33,19 +33,19 @@ class Peer:
         "warm",
     )
 
-    def __init__(self, broker: BrokerId, link: PeerLink, beat: PeerBeat) -> None:
+    def __init__(self, broker: BrokerId, link: PeerLink, beat: PeerHeartbeat) -> None:
         self.id = broker
         self.link = link
         self.beat = beat
-        self.waiting: dict[Group, SendAppend | SendSnapshot] = {}
+        self.waiting: dict[RaftGroup, SendAppend | SendSnapshot] = {}
         """Bulk that goes out when the link has room; never more than one of a group."""
-        self.cold: dict[Group, SendAppend] = {}
+        self.cold: dict[RaftGroup, SendAppend] = {}
         """Bulk that a thread reads first (cold_sends.py); it does not wait at the same time."""
-        self.reading: set[Group] = set()
+        self.reading: set[RaftGroup] = set()
         """Groups for which a thread reads now."""
-        self.warm: dict[Group, SendAppend] = {}
+        self.warm: dict[RaftGroup, SendAppend] = {}
         """Of what waits, that which was read."""
-        self.sliced: set[Group] = set()
+        self.sliced: set[RaftGroup] = set()
         """Groups of which slices of files were sent on this connection."""
         self.is_ended = False
         """Its process is gone, as far as can be told."""
@@ -53,12 +53,12 @@ class Peer:
         self._size = 0
         self.dropped_total = 0
 
-    def ask(self, group: Group, bulk: SendAppend | SendSnapshot) -> None:
+    def ask(self, group: RaftGroup, bulk: SendAppend | SendSnapshot) -> None:
         """Send it when there is room, instead of what else the group has; groups take turns."""
         self.forget(group)
         self.waiting[group] = bulk
 
-    def forget(self, group: Group) -> None:
+    def forget(self, group: RaftGroup) -> None:
         """What the group has for this peer is not to be sent any more."""
         self.waiting.pop(group, None)
         if self.cold:

@@ -16,16 +16,16 @@ from moldau.model.errors import CorruptionError, PeerProtocolError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, RaftIndex, TopicId
 from moldau.raft.membership import Members, decode_members, encode_members
 from moldau.raft.messages import (
-    Append,
-    AppendAnswered,
-    Entry,
+    AppendRequest,
+    AppendResponse,
+    EntryInfo,
+    InstallSnapshot,
     Message,
-    Ping,
-    Pong,
-    Snapshot,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
     TimeoutNow,
-    VoteAnswered,
-    VoteAsked,
+    VoteRequest,
+    VoteResponse,
 )
 from moldau.records.batch import BatchFormatError, BatchHeader, crc_matches, read_header
 
@@ -74,18 +74,18 @@ class ControlPart(NamedTuple):
 Part = BatchRun | ControlPart
 
 
-class DamageTold(NamedTuple):
+class CorruptAppend(NamedTuple):
     """A follower's word that the entries which it was sent from `start` on are damaged."""
 
     epoch: Epoch
     start: RaftIndex
 
 
-class Parcel(NamedTuple):
+class RaftEnvelope(NamedTuple):
     """One message with what travels along with it. Valid as long as the frame."""
 
     group: bytes
-    message: Message | DamageTold
+    message: Message | CorruptAppend
     parts: tuple[Part, ...] = ()
     """The entries of an Append."""
     start: LogStart | None = None
@@ -100,7 +100,7 @@ class Parcel(NamedTuple):
         """Of the batches that it brings."""
         return sum(len(part.data) for part in self.parts if isinstance(part, BatchRun))
 
-    def kept(self) -> "Parcel":
+    def kept(self) -> "RaftEnvelope":
         """The same for longer than the frame: with memory of its own."""
         return self._replace(
             parts=tuple(
@@ -136,23 +136,23 @@ _CONTROL_KINDS: Final = frozenset(ControlKind)
 def encode_message(group: bytes, message: Message) -> bytes:
     """Any message but those that bring something along."""
     match message:
-        case AppendAnswered():
+        case AppendResponse():
             return _HEAD.pack(group, _ANSWER) + _ANSWER_BODY.pack(*message)
-        case Ping():
+        case RaftHeartbeat():
             return _HEAD.pack(group, _PING) + _PING_BODY.pack(*message)
-        case Pong():
+        case RaftHeartbeatResponse():
             return _HEAD.pack(group, _PONG) + _PONG_BODY.pack(*message)
-        case VoteAsked():
+        case VoteRequest():
             return _HEAD.pack(group, _VOTE) + _VOTE_BODY.pack(*message)
-        case VoteAnswered():
+        case VoteResponse():
             return _HEAD.pack(group, _VOTED) + _VOTED_BODY.pack(*message)
         case TimeoutNow():
             return _HEAD.pack(group, _TIMEOUT) + _TIMEOUT_BODY.pack(*message)
-        case Append() | Snapshot():
+        case AppendRequest() | InstallSnapshot():
             raise ValueError(f"{type(message).__name__} is not sent alone")
 
 
-def encode_damage(group: bytes, told: DamageTold) -> bytes:
+def encode_corrupt_append(group: bytes, told: CorruptAppend) -> bytes:
     return _HEAD.pack(group, _DAMAGE) + _DAMAGE_BODY.pack(*told)
 
 
@@ -179,7 +179,9 @@ def encode_control(kind: ControlKind, epoch: Epoch, payload: bytes) -> bytes:
     return _CONTROL.pack(_IS_CONTROL, kind, epoch, len(payload)) + payload
 
 
-def encode_snapshot(group: bytes, message: Snapshot, start: LogStart, payload: bytes) -> bytes:
+def encode_snapshot(
+    group: bytes, message: InstallSnapshot, start: LogStart, payload: bytes
+) -> bytes:
     members = encode_members(message.members)
     head = _SNAPSHOT_BODY.pack(
         message.epoch,
@@ -198,7 +200,7 @@ def encode_snapshot(group: bytes, message: Snapshot, start: LogStart, payload: b
 # ---- decoding
 
 
-def decode_frame(body: memoryview) -> Iterator[Parcel]:
+def decode_frame(body: memoryview) -> Iterator[RaftEnvelope]:
     """The messages of a frame, one after another. Raises PeerProtocolError at the first bad one."""
     position = 0
     while position < len(body):
@@ -209,14 +211,14 @@ def decode_frame(body: memoryview) -> Iterator[Parcel]:
         yield parcel
 
 
-def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
+def _decode(body: memoryview, position: int) -> tuple[RaftEnvelope, int]:
     group, kind = _HEAD.unpack_from(body, position)
     position += _HEAD.size
-    message: Message | DamageTold
+    message: Message | CorruptAppend
     if kind == _APPEND:
         return _decode_append(group, body, position)
     if kind == _ANSWER:
-        message = AppendAnswered(*_ANSWER_BODY.unpack_from(body, position))
+        message = AppendResponse(*_ANSWER_BODY.unpack_from(body, position))
         _check(
             message.epoch,
             message.hint_epoch,
@@ -227,19 +229,19 @@ def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
         )
         position += _ANSWER_BODY.size
     elif kind == _PING:
-        message = Ping(*_PING_BODY.unpack_from(body, position))
+        message = RaftHeartbeat(*_PING_BODY.unpack_from(body, position))
         _check(message.epoch, 0, message.commit)
         position += _PING_BODY.size
     elif kind == _PONG:
-        message = Pong(*_PONG_BODY.unpack_from(body, position))
+        message = RaftHeartbeatResponse(*_PONG_BODY.unpack_from(body, position))
         _check(message.epoch, 0, message.log_id)
         position += _PONG_BODY.size
     elif kind == _VOTE:
-        message = VoteAsked(*_VOTE_BODY.unpack_from(body, position))
+        message = VoteRequest(*_VOTE_BODY.unpack_from(body, position))
         _check(message.epoch, message.last_epoch, message.end, message.voter_log)
         position += _VOTE_BODY.size
     elif kind == _VOTED:
-        message = VoteAnswered(*_VOTED_BODY.unpack_from(body, position))
+        message = VoteResponse(*_VOTED_BODY.unpack_from(body, position))
         _check(message.epoch, 0)
         position += _VOTED_BODY.size
     elif kind == _TIMEOUT:
@@ -247,14 +249,14 @@ def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
         _check(message.epoch, 0)
         position += _TIMEOUT_BODY.size
     elif kind == _DAMAGE:
-        message = DamageTold(*_DAMAGE_BODY.unpack_from(body, position))
+        message = CorruptAppend(*_DAMAGE_BODY.unpack_from(body, position))
         _check(message.epoch, 0, message.start)
         position += _DAMAGE_BODY.size
     elif kind == _SNAPSHOT:
         return _decode_snapshot(group, body, position)
     else:
         raise PeerProtocolError(f"a message of unknown type {kind}")
-    return Parcel(group, message), position
+    return RaftEnvelope(group, message), position
 
 
 def _check(epoch: int, other_epoch: int, *indexes: int) -> None:
@@ -262,26 +264,26 @@ def _check(epoch: int, other_epoch: int, *indexes: int) -> None:
         raise PeerProtocolError(f"epochs {epoch}, {other_epoch}, indexes {indexes}")
 
 
-def _decode_append(group: bytes, body: memoryview, position: int) -> tuple[Parcel, int]:
+def _decode_append(group: bytes, body: memoryview, position: int) -> tuple[RaftEnvelope, int]:
     epoch, start, prev_epoch, commit, size = _APPEND_BODY.unpack_from(body, position)
     _check(epoch, prev_epoch, start, commit)
     position += _APPEND_BODY.size
     end = position + size
     if end > len(body):
         raise PeerProtocolError(f"an Append of {size} bytes where {len(body) - position} are left")
-    entries: list[Entry] = []
+    entries: list[EntryInfo] = []
     try:
         parts = _decode_entries(body, position, end, start, entries)
         _check_epochs(entries, epoch)
     except (PeerProtocolError, struct.error) as error:
-        message = Append(epoch, start, prev_epoch, (), commit)
-        return Parcel(group, message, damage=str(error)), end
-    message = Append(epoch, start, prev_epoch, tuple(entries), commit)
-    return Parcel(group, message, tuple(parts)), end
+        message = AppendRequest(epoch, start, prev_epoch, (), commit)
+        return RaftEnvelope(group, message, damage=str(error)), end
+    message = AppendRequest(epoch, start, prev_epoch, tuple(entries), commit)
+    return RaftEnvelope(group, message, tuple(parts)), end
 
 
 def _decode_entries(
-    body: memoryview, position: int, end: int, index: RaftIndex, entries: list[Entry]
+    body: memoryview, position: int, end: int, index: RaftIndex, entries: list[EntryInfo]
 ) -> list[Part]:
     """The entries of an Append; adds what the core must know of them to `entries`.
 
@@ -311,7 +313,7 @@ def _decode_entries(
     return parts
 
 
-def _decode_run(data: memoryview, index: RaftIndex, entries: list[Entry]) -> BatchRun:
+def _decode_run(data: memoryview, index: RaftIndex, entries: list[EntryInfo]) -> BatchRun:
     """Batches with their sums checked; adds what the core must know of them to `entries`."""
     start = index
     headers: list[BatchHeader] = []
@@ -333,7 +335,7 @@ def _decode_run(data: memoryview, index: RaftIndex, entries: list[Entry]) -> Bat
         count = header.last_offset_delta + 1
         next_offset = base_offset + count
         end = RaftIndex(index + count)
-        entries.append(_new_entry(Entry, (index, end, header.leader_epoch, None)))
+        entries.append(_new_entry(EntryInfo, (index, end, header.leader_epoch, None)))
         headers.append(header)
         index = end
         position += batch_bytes
@@ -341,18 +343,18 @@ def _decode_run(data: memoryview, index: RaftIndex, entries: list[Entry]) -> Bat
 
 
 def _control_part(
-    index: RaftIndex, epoch: Epoch, kind: int, payload: bytes, entries: list[Entry]
+    index: RaftIndex, epoch: Epoch, kind: int, payload: bytes, entries: list[EntryInfo]
 ) -> ControlPart:
     members: Members | None = None
     if kind == ControlKind.MEMBERSHIP:
         members = _read_members(payload)
     elif kind not in _CONTROL_KINDS:
         raise PeerProtocolError(f"a control entry of unknown kind {kind}")
-    entries.append(Entry(index, RaftIndex(index + 1), epoch, members))
+    entries.append(EntryInfo(index, RaftIndex(index + 1), epoch, members))
     return ControlPart(index, epoch, ControlKind(kind), payload)
 
 
-def _check_epochs(entries: list[Entry], epoch: Epoch) -> None:
+def _check_epochs(entries: list[EntryInfo], epoch: Epoch) -> None:
     """Epochs never fall along a log, and no leader holds entries of a later one."""
     last = 0
     for entry in entries:
@@ -361,7 +363,7 @@ def _check_epochs(entries: list[Entry], epoch: Epoch) -> None:
         last = entry.epoch
 
 
-def _decode_snapshot(group: bytes, body: memoryview, position: int) -> tuple[Parcel, int]:
+def _decode_snapshot(group: bytes, body: memoryview, position: int) -> tuple[RaftEnvelope, int]:
     (
         epoch,
         start,
@@ -387,9 +389,9 @@ def _decode_snapshot(group: bytes, body: memoryview, position: int) -> tuple[Par
     if voters:
         _read_members(voters)
     place = LogStart(Offset(offset), control_count, Epoch(start_epoch), voters)
-    message = Snapshot(epoch, start, last_epoch, members)
+    message = InstallSnapshot(epoch, start, last_epoch, members)
     payload = bytes(body[position + voters_bytes : end])
-    return Parcel(group, message, start=place, payload=payload), end
+    return RaftEnvelope(group, message, start=place, payload=payload), end
 
 
 def _read_members(payload: bytes) -> Members:

@@ -15,8 +15,8 @@ from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import BatchFormatError, BatchHeader
 from moldau.records.control import EndMarker, read_end_marker
-from moldau.replica.aborted import AbortedList
-from moldau.replica.producers import Ended, ProducerState, ProducerTable, RememberedBatch
+from moldau.replica.aborted_transactions import AbortedTransactions
+from moldau.replica.producers import EndedTransaction, ProducerState, ProducerTable, RememberedBatch
 
 NO_SNAPSHOT: Final = Offset(-1)
 _VERSION: Final = 2
@@ -118,7 +118,7 @@ def _from_plain(rows: _Plain) -> ProducerTable:
         for producer, epoch, seen_at, batches in rows
     }
     table = ProducerTable()
-    table.restore(states, (), Offset(-1), AbortedList())
+    table.restore(states, (), Offset(-1), AbortedTransactions())
     return table
 
 
@@ -133,8 +133,8 @@ def _from_full(body: _Full) -> ProducerTable:
     table = ProducerTable()
     table.restore(
         states,
-        [Ended(Offset(marker), Offset(first)) for marker, first in ended],
+        [EndedTransaction(Offset(marker), Offset(first)) for marker, first in ended],
         Offset(last_marker),
-        AbortedList.decode(aborted),
+        AbortedTransactions.decode(aborted),
     )
     return table

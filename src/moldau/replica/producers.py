@@ -20,12 +20,12 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from moldau.records.control import EndMarker
-from moldau.replica.aborted import AbortedList
+from moldau.replica.aborted_transactions import AbortedTransactions
 
 REMEMBERED_BATCHES = 5
 NO_TRANSACTION: Final = Offset(-1)
 NO_COORDINATOR: Final = -1
-RISING_VERSION: Final = 2
+TRANSACTIONS_V2: Final = 2
 """From this version of transactions on, each marker bears an epoch above that of its batches."""
 _SEQUENCE_MASK = 0x7FFFFFFF
 _NO_MARKER: Final = Offset(-1)
@@ -64,7 +64,7 @@ def next_sequence(state: ProducerState) -> int:
     return (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
 
 
-class Ended(NamedTuple):
+class EndedTransaction(NamedTuple):
     """A transaction whose marker is not known to be committed."""
 
     marker: Offset
@@ -80,10 +80,10 @@ class ProducerTable:
         """Open transactions by their first offset, oldest first."""
         self._unstable: dict[Offset, None] = {}
         """First offsets of those and of `ended`, lowest first."""
-        self.ended: deque[Ended] = deque()
+        self.ended: deque[EndedTransaction] = deque()
         self.first_unstable: Offset | None = None
         self.last_marker = _NO_MARKER
-        self.aborted = AbortedList()
+        self.aborted = AbortedTransactions()
 
     def __len__(self) -> int:
         return len(self._states)
@@ -183,7 +183,7 @@ class ProducerTable:
         if state.first < 0:
             # Again the same, unless another coordinator says it: then it is noted that it did.
             return coordinator_epoch > state.coordinator_epoch
-        if transaction_version >= RISING_VERSION:
+        if transaction_version >= TRANSACTIONS_V2:
             # Of the transaction before, whose end raised the epoch to what it is now (KIP-1228).
             _refuse_epoch(producer, epoch, state.epoch, "the open transaction has it, the marker")
         return True
@@ -253,7 +253,7 @@ class ProducerTable:
         if not marker.is_commit:
             stable = next(iter(self._open), Offset(offset + 1))
             self.aborted.append(producer, first, offset, stable)
-        self.ended.append(Ended(offset, first))
+        self.ended.append(EndedTransaction(offset, first))
 
     def settle(self, watermark: Offset) -> None:
         """Everything below is committed, markers too."""
@@ -349,9 +349,9 @@ class ProducerTable:
     def restore(
         self,
         states: dict[ProducerId, ProducerState],
-        ended: Iterable[Ended],
+        ended: Iterable[EndedTransaction],
         last_marker: Offset,
-        aborted: AbortedList,
+        aborted: AbortedTransactions,
     ) -> None:
         """Begin with what a snapshot says."""
         self._states = states

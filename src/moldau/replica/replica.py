@@ -33,7 +33,7 @@ from moldau.model.ids import (
     TopicId,
     TopicPartition,
 )
-from moldau.raft.errors import RaftRefusal
+from moldau.raft.errors import RaftRejection
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.records.batch import (
@@ -43,11 +43,9 @@ from moldau.records.batch import (
     stamp,
 )
 from moldau.records.control import EndMarker, build_end_marker
-from moldau.replica.copies import Copies, Waiters, insert_waiter
-from moldau.replica.driver import Driver
+from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
-from moldau.replica.group import Group
-from moldau.replica.guards import Guard, Guards
+from moldau.replica.insync_waiters import InsyncWaiters, Waiters, insert_waiter
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.producer_snapshot import (
     NO_SNAPSHOT,
@@ -55,9 +53,11 @@ from moldau.replica.producer_snapshot import (
     encode_producers,
     load_producers,
 )
-from moldau.replica.producers import RISING_VERSION, ProducerTable
-from moldau.replica.refusals import Refusals
+from moldau.replica.producers import TRANSACTIONS_V2, ProducerTable
+from moldau.replica.raft_group import RaftGroup
+from moldau.replica.sequence_gaps import SequenceGaps
 from moldau.replica.stamping import check_anonymous, stamp_all
+from moldau.replica.verification_guards import VerificationGuard, VerificationGuards
 
 _new_header = tuple.__new__
 _HEARD_MS_MAX = 10_000
@@ -78,7 +78,7 @@ class Proposal(NamedTuple):
     """The broker's timestamp with LogAppendTime, else -1."""
 
 
-class Watcher(Protocol):
+class WatermarkWatcher(Protocol):
     """Somebody who waits for the high watermark to move."""
 
     def on_progress(self, replica: "Replica") -> None: ...
@@ -88,7 +88,7 @@ class Watcher(Protocol):
         ...
 
 
-class Listener(Protocol):
+class ReplicaListener(Protocol):
     """Who keeps the replicas. All are called between steps of the group."""
 
     def on_leadership(self, replica: "Replica") -> None:
@@ -114,10 +114,10 @@ class Replica:
         topic_id: TopicId,
         log: PartitionLog,
         members: Members,
-        driver: Driver,
+        driver: RaftDriver,
         flusher: Flusher,
         clock: Clock,
-        listener: Listener,
+        listener: ReplicaListener,
     ) -> None:
         """`members` are those of the group's creation; what the log says is more recent."""
         self.partition = partition
@@ -131,22 +131,22 @@ class Replica:
         self._waiters: Waiters = deque()
         self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self._trim_to = Offset(0)
-        self.watchers: dict[Watcher, None] = {}
+        self.watchers: dict[WatermarkWatcher, None] = {}
         self.is_open = False
         self._is_leading = False
         self._led_since = 0.0
         self.is_ready = False
         """Leads, and its own epoch's no-op is committed: offsets that it tells are true."""
-        self.copies_min = 1
+        self.min_insync_replicas = 1
         """min.insync.replicas: on so many disks before acks=all is answered."""
         self._bytes_since_snapshot = 0
         self._snapshot_offset = NO_SNAPSHOT
         self.producers = ProducerTable()
-        self._guards = Guards()
-        self.refusals = Refusals()
+        self._guards = VerificationGuards()
+        self.refusals = SequenceGaps()
         self._load_state()
         self.group = driver.add_group(GroupKey(topic_id, partition.partition), log, members, self)
-        self._copies = Copies(driver, self.group, log, lambda: self.copies_min)
+        self._copies = InsyncWaiters(driver, self.group, log, lambda: self.min_insync_replicas)
         self.is_open = True
 
     def _load_state(self, end: Offset | None = None) -> None:
@@ -175,17 +175,17 @@ class Replica:
         return self.group.core.members
 
     @property
-    def is_counted(self) -> bool:
+    def is_active_member(self) -> bool:
         """Whether a leader that was heard lately counts this broker among its group."""
         is_member = self._driver.me in self.members.everyone
-        return is_member and self._driver.hears_leader(self.group, _HEARD_MS_MAX)
+        return is_member and self._driver.has_recent_leader(self.group, _HEARD_MS_MAX)
 
     def in_sync(self, lag_ms_max: int) -> tuple[BrokerId, ...]:
         """Voters that held everything lately; empty unless this one leads."""
         return tuple(self._driver.in_sync(self.group, lag_ms_max))
 
     @property
-    def held_offset(self) -> Offset:
+    def replicated_offset(self) -> Offset:
         """Below it, every member of the group holds all records; 0 unless this one leads."""
         held = self.group.core.held
         start = self.log.start
@@ -193,7 +193,7 @@ class Replica:
             return Offset(0)
         return self.log.offset_of(held)
 
-    def check_leading(self) -> None:
+    def check_leadership(self) -> None:
         """Raises RefusedError unless clients are served here."""
         if not self._is_leading:
             raise RefusedError(
@@ -203,21 +203,21 @@ class Replica:
                 else f"{self.partition.topic}-{self.partition.partition} has no leader now",
             )
 
-    def hears_majority(self) -> bool:
+    def has_recent_majority(self) -> bool:
         """Whether this one surely leads, or did a moment ago."""
-        return self._driver.hears_majority(self.group)
+        return self._driver.has_recent_majority(self.group)
 
-    async def confirm_leading(self) -> None:
+    async def confirm_leadership(self) -> None:
         """Ask a majority whether this one still leads: nobody has committed more elsewhere before
         this was called. Raises RefusedError. Without it, one that stood still may not know yet."""
         try:
             await self._driver.read_index(self.group)
-        except RaftRefusal as error:
+        except RaftRejection as error:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from None
 
     # ---- what the driver tells
 
-    def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
+    def on_role(self, group: RaftGroup, role: Role, epoch: Epoch, leader: BrokerId) -> None:
         was_leading, self._is_leading = self._is_leading, role is Role.LEADER
         if self._is_leading:
             self._led_since = self._clock.monotonic()
@@ -230,7 +230,7 @@ class Replica:
         if self.is_open:
             self._listener.on_leadership(self)
 
-    def on_commit(self, group: Group, offset: Offset) -> None:
+    def on_commit(self, group: RaftGroup, offset: Offset) -> None:
         if offset > self.high_watermark:
             self._advance(offset)
         core = group.core
@@ -250,7 +250,7 @@ class Replica:
                 watcher.on_progress(self)
 
     def on_stored(
-        self, group: Group, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
+        self, group: RaftGroup, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
     ) -> None:
         now = self._clock.wall_ms()
         for header in headers:
@@ -259,13 +259,15 @@ class Replica:
                 marker = markers.get(header.base_offset) if markers else None
                 self.producers.appended(header, now, marker)
 
-    def on_truncated(self, group: Group, offset: Offset) -> None:
+    def on_truncated(self, group: RaftGroup, offset: Offset) -> None:
         self._guards.clear()
         if not self.producers.cut(offset):
             # What came in place of what was cut is in the log already, and on_stored tells of it.
             self._load_state(offset)
 
-    def on_control(self, group: Group, kind: ControlKind, payload: bytes, index: RaftIndex) -> None:
+    def on_control(
+        self, group: RaftGroup, kind: ControlKind, payload: bytes, index: RaftIndex
+    ) -> None:
         if kind is ControlKind.TRIM:
             offset = Offset(int.from_bytes(payload, "big"))
             self._trim_to = max(self._trim_to, min(offset, self.high_watermark))
@@ -286,10 +288,10 @@ class Replica:
         for callback in done:
             callback(code)
 
-    def snapshot(self, group: Group, offset: Offset) -> bytes:
+    def snapshot(self, group: RaftGroup, offset: Offset) -> bytes:
         return encode_producers(self.producers.below(offset))
 
-    def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
+    def on_reset(self, group: RaftGroup, offset: Offset, payload: bytes) -> None:
         try:
             self.producers = decode_producers(payload)
         except CorruptionError as error:
@@ -300,10 +302,10 @@ class Replica:
         self._bytes_since_snapshot = 0
         self._snapshot_offset = offset
 
-    def on_voter_replaced(self, group: Group, voter: BrokerId) -> None:
+    def on_voter_replaced(self, group: RaftGroup, voter: BrokerId) -> None:
         self._listener.on_voter_replaced(self)
 
-    def on_failed(self, group: Group, error: MoldauError) -> None:
+    def on_failed(self, group: RaftGroup, error: MoldauError) -> None:
         self._is_leading = self.is_ready = False
         self._answer_all(ErrorCode.KAFKA_STORAGE_ERROR)
         self._listener.on_failed(self, error)
@@ -316,7 +318,7 @@ class Replica:
         headers: list[BatchHeader],
         *,
         append_time: bool = False,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Proposal:
         """Append checked batches. `data` is stamped in place and not kept.
 
@@ -326,7 +328,7 @@ class Replica:
         """
         log = self.log
         group = self.group
-        self._driver.check_leading(group)
+        self._driver.check_leadership(group)
         epoch = group.core.epoch
         offset = log.end_offset
         first = headers[0]
@@ -363,7 +365,7 @@ class Replica:
         return _new_header(Proposal, (offset, end, time))
 
     def _check_sequence(
-        self, headers: list[BatchHeader], append_time: bool, guard: Guard | None
+        self, headers: list[BatchHeader], append_time: bool, guard: VerificationGuard | None
     ) -> Proposal | None:
         if len(headers) > 1:
             check_anonymous(headers)
@@ -382,17 +384,17 @@ class Replica:
         time = original.timestamp if append_time else NO_TIMESTAMP
         return Proposal(original.base_offset, Offset(original.last_offset + 1), time)
 
-    def _check_transaction(self, header: BatchHeader, guard: Guard | None) -> None:
+    def _check_transaction(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
         if not self.producers.is_open(header.producer_id, header.producer_epoch):
             self._guards.check(header, guard)
 
-    def guard_for(self, header: BatchHeader) -> Guard | None:
+    def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
         """To be taken before the coordinator is asked whether a batch may open a transaction here.
 
         None if nobody need be asked: it is open, or the batch is a retry, or refused anyway.
         Raises RefusedError if this one does not lead.
         """
-        self.check_leading()
+        self.check_leadership()
         producer, epoch = header.producer_id, header.producer_epoch
         if not self.producers.may_open(header):
             return None
@@ -413,13 +415,13 @@ class Replica:
         Raises RefusedError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or why nothing
         can be appended now.
         """
-        self._driver.check_leading(self.group)
+        self._driver.check_leadership(self.group)
         is_due = self.producers.check_marker(
             producer, epoch, marker.coordinator_epoch, transaction_version
         )
         # Whoever was told that the transaction is open was told so before. Where the epoch rises
         # with each end, the producer may have asked about its next transaction already.
-        rises = transaction_version >= RISING_VERSION
+        rises = transaction_version >= TRANSACTIONS_V2
         self._guards.drop(producer, epoch_min=epoch if rises else epoch + 1)
         if is_due:
             self._append_marker(producer, epoch, marker)
@@ -455,7 +457,9 @@ class Replica:
 
     def is_acknowledged(self, offset: Offset) -> bool:
         """Whether acks=all may be answered for all below `offset`."""
-        return offset <= self.high_watermark and (self.copies_min == 1 or self._copies.has(offset))
+        return offset <= self.high_watermark and (
+            self.min_insync_replicas == 1 or self._copies.has(offset)
+        )
 
     def when_acknowledged(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         """Call back once acks=all may be answered, or never may be.
@@ -463,7 +467,7 @@ class Replica:
         A commit is a majority. Where min.insync.replicas is more than that, the others are looked
         after until so many have it: such topics are rare.
         """
-        if self.copies_min <= 1:
+        if self.min_insync_replicas <= 1:
             self.when_committed(offset, callback)
         else:
             self.when_committed(offset, partial(self._wait_for_copies, offset, callback))
@@ -510,7 +514,7 @@ class Replica:
     def trim(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         """Let every replica begin at `offset`; called back when it is committed, or may not be.
         Raises RefusedError if this one does not lead."""
-        self._driver.check_leading(self.group)
+        self._driver.check_leadership(self.group)
         # Noted first: the turn may end within the call, and with it the commit be told.
         trim = (offset, callback)
         self._trims.append(trim)

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from moldau.raft.progress import FOREVER
-from moldau.replica.group import Group
+from moldau.replica.raft_group import RaftGroup
 
 _STEP_MS: Final = 20
 """Timers fire a little late, together: a thousand groups wake the loop fifty times a second."""
@@ -31,19 +31,19 @@ class GroupTimers:
         *,
         loop: AbstractEventLoop,
         now: Callable[[], int],
-        on_due: Callable[[Group, int], None],
+        on_due: Callable[[RaftGroup, int], None],
     ) -> None:
         self._loop = loop
         self._now = now
         self._on_due = on_due
-        self._heap: list[tuple[int, int, Group]] = []
+        self._heap: list[tuple[int, int, RaftGroup]] = []
         self._number = 0
         self._timer: TimerHandle | None = None
         self._timer_at = FOREVER
         self._graces = 0
         self._not_before = 0
 
-    def set(self, group: Group, deadline: int) -> None:
+    def set(self, group: RaftGroup, deadline: int) -> None:
         """Earlier than before; a later deadline needs no call."""
         group.timer_at = deadline
         self._number += 1

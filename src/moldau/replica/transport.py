@@ -106,7 +106,7 @@ class Transport:
             on_connected=partial(self._on_connected, peer),
             on_lost=partial(self._on_lost, peer),
             on_room=partial(self._on_room, peer),
-            on_nobody=partial(self._check_soon, peer),
+            on_connection_refused=partial(self._check_soon, peer),
             limits=self._limits,
             sockets=self._sockets,
         )
@@ -180,7 +180,7 @@ class Transport:
         """A peer at whose address nobody listens, and that has no connection to this broker either:
         one of the two alone may be a fault of the network."""
         link = self.links.get(peer)
-        if link is None or not link.is_nobody_there or peer in self.listener.peers:
+        if link is None or not link.is_connection_refused or peer in self.listener.peers:
             return
         if self._handler is not None:
             self._handler.on_peer_ended(peer)
@@ -194,7 +194,7 @@ class Transport:
         if self._handler is not None:
             self._handler.on_peer_changed(hello.sender)
 
-    def on_peer_gone(self, sender: BrokerId) -> None:
+    def on_peer_disconnected(self, sender: BrokerId) -> None:
         if self._handler is not None:
             self._handler.on_peer_changed(sender)
         self._check_soon(sender)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 ENTRY_POINTS = "moldau.assignors"
 
 
-class Guarded:
+class GuardedAssignor:
     """An assignor from outside."""
 
     def __init__(self, assignor: Assignor) -> None:
@@ -52,7 +52,9 @@ class Guarded:
             log.exception("%s", what)
 
 
-def load(names: Sequence[str], found: Sequence[EntryPoint] | None = None) -> list[Assignor]:
+def load_assignors(
+    names: Sequence[str], found: Sequence[EntryPoint] | None = None
+) -> list[Assignor]:
     """The assignors of these names, in their order. Raises ConfigError for one that is not there.
 
     Nothing is imported that is not asked for, and nobody looks for installed ones that no name
@@ -68,7 +70,7 @@ def load(names: Sequence[str], found: Sequence[EntryPoint] | None = None) -> lis
         if name in built_in:
             assignors.append(built_in[name])
         elif name in installed:
-            assignors.append(Guarded(_made(installed[name])))
+            assignors.append(GuardedAssignor(_made(installed[name])))
         else:
             known = ", ".join([*built_in, *installed])
             raise ConfigError(f"group.consumer_assignors names {name!r}; there are: {known}")

@@ -13,33 +13,33 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
-from moldau.control.announcements import ANNOUNCE_METHOD, Announcements
-from moldau.control.cluster import TRANSFER_METHOD, ClusterService
-from moldau.control.configs import ConfigService
+from moldau.api.metric_sources import MetricSources
+from moldau.control.cluster_service import TRANSFER_METHOD, ClusterService
+from moldau.control.config_service import ConfigService
+from moldau.control.leader_announcements import ANNOUNCE_METHOD, LeaderAnnouncements
 from moldau.control.metadata_store import (
     FRESH_METHOD,
     SUBMIT_METHOD,
-    Gone,
     MetadataReplica,
     MetadataStore,
+    RemovedReplica,
 )
 from moldau.control.producer_ids import ProducerIds
-from moldau.control.reconciler import Steward
-from moldau.control.topics import TopicService
+from moldau.control.reconciler import Reconciler
+from moldau.control.topic_service import TopicService
 from moldau.data.cleaner import Cleaner, CleanerConfig
 from moldau.data.disk_space import DiskGuard
 from moldau.data.fetch import FetchService
-from moldau.data.maintenance import Upkeep
+from moldau.data.maintenance import Maintenance
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
-from moldau.data.repair import Repair
-from moldau.data.replica_safety import SPARE_METHOD, Spares
-from moldau.data.replicated_offsets import HELD_METHOD, HeldOffsets
-from moldau.data.scrub import Scrub
+from moldau.data.replica_repair import ReplicaRepair
+from moldau.data.replica_safety import SPARE_METHOD, ReplicaSafety
+from moldau.data.replicated_offsets import HELD_METHOD, ReplicatedOffsets
+from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
-from moldau.data.vitals import Vitals
-from moldau.edge.http.server import HttpListener
+from moldau.edge.http.listener import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.metadata.image import EMPTY_IMAGE, Image
@@ -49,22 +49,27 @@ from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.raft.membership import NO_BROKER
-from moldau.replica.driver import Driver
+from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
+from moldau.server.build_coordination import CoordinationServices
+from moldau.server.build_protocols import (
+    build_append_service,
+    build_cluster_views,
+    build_grpc_server,
+    build_http_listener,
+)
+from moldau.server.build_queues import build_queue_service
 from moldau.server.config.schema import Address, ServerConfig
-from moldau.server.coordinators import Coordinators
+from moldau.server.derived_config import read_only_configs, topic_defaults, upkeep_config
 from moldau.server.descriptors import connections_allowed, raise_limit
-from moldau.server.doors import open_appends, open_grpc, open_http, open_views
-from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
-from moldau.server.peers import Peers
-from moldau.server.ports import Port
-from moldau.server.queues import open_queues
+from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
+from moldau.server.peer_links import PeerLinks
+from moldau.server.ports import ReservedPort
 from moldau.server.registration import Registration, SupersededError
-from moldau.server.settings import fixed_settings, topic_defaults, upkeep_config
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 
 log = logging.getLogger(__name__)
@@ -82,7 +87,7 @@ class BrokerServer:
         machine: Machine,
         *,
         on_storage_failure: Callable[[StorageError], None],
-        on_defect: Callable[[BaseException], None],
+        on_internal_error: Callable[[BaseException], None],
         on_removed: Callable[[], None],
     ) -> None:
         self._config = config
@@ -90,7 +95,7 @@ class BrokerServer:
         self._clock = clock = machine.clock
         self._loop = asyncio.get_running_loop()
         self._tell_storage_failure = on_storage_failure
-        self._tell_defect = on_defect
+        self._tell_defect = on_internal_error
         self._on_removed = on_removed
         self._storage = Storage.open(config, machine)
         self._disk = DiskGuard()
@@ -106,14 +111,14 @@ class BrokerServer:
         self._settling: asyncio.Task[None] | None = None
         self._cleaner_process: LogCleaner | None = None
         self._cleaner: Cleaner | None = None
-        self._scrub: Scrub | None = None
+        self._scrub: Scrubber | None = None
         self._leaderships = 0
-        self._ports: list[Port] = []
+        self._ports: list[ReservedPort] = []
         self._listener: Listener | None = None
         self._http: HttpListener | None = None
         self._grpc: GrpcServer | None = None
         self._transport: Transport | None = None
-        self._driver: Driver | None = None
+        self._driver: RaftDriver | None = None
 
     # ---- start
 
@@ -123,7 +128,7 @@ class BrokerServer:
             return await self._start()
         except StorageError as error:
             if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
-                self._storage.leave_fence(error)
+                self._storage.write_fence(error)
             raise
 
     async def _start(self) -> BrokerInfo:
@@ -137,7 +142,7 @@ class BrokerServer:
         # No log before the directory has an identity: nobody would know whose it is.
         storage = self._storage
         metadata_log = storage.open_metadata_log() if storage.has_metadata else None
-        self._entry = entry = await enter_cluster(
+        self._entry = entry = await resolve_membership(
             config,
             self._storage,
             Endpoints(
@@ -147,7 +152,7 @@ class BrokerServer:
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
         self._broker_id = entry.broker_id
-        self._peers = Peers(entry)
+        self._peers = PeerLinks(entry)
         transport, driver = self._transport, self._driver = self._open_peers(entry, raft)
         defaults = topic_defaults(config)
         self._partitions = Partitions(
@@ -173,7 +178,7 @@ class BrokerServer:
             self._clock,
             transport,
             self._on_image,
-            on_committed=driver.beat_now,
+            on_committed=driver.send_heartbeats_now,
         )
         self._peers.attach(transport, driver, self._metadata)
         self._registration = registration = Registration(
@@ -181,7 +186,7 @@ class BrokerServer:
             entry,
             self._metadata,
             machine,
-            on_told=self._peers.on_told,
+            on_member_image=self._peers.on_member_image,
             on_epoch=transport.set_epoch,
             is_cut_off=self._peers.is_cut_off,
             on_removed=self._on_removed,
@@ -194,10 +199,12 @@ class BrokerServer:
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
         vitals = self._vitals(listener)
-        self._http = open_http(config.http, self._broker, vitals, self._loop, machine.sockets)
+        self._http = build_http_listener(
+            config.http, self._broker, vitals, self._loop, machine.sockets
+        )
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
-        self._grpc = open_grpc(machine, self._loop, self._broker, grpc)
+        self._grpc = build_grpc_server(machine, self._loop, self._broker, grpc)
         for port in self._ports:
             port.release()
         self._peers.follow()
@@ -211,8 +218,8 @@ class BrokerServer:
         self._keep(self._announcements.run())
         self._keep(self._steward.run())
         await registration.make()
-        self._storage.end_founding()
-        self._peers.on_told(EMPTY_IMAGE)
+        self._storage.finish_bootstrap()
+        self._peers.on_member_image(EMPTY_IMAGE)
         # Only now: the image holds this start's registration, and so all that was ever followed.
         self._storage.set_strays_aside(self._metadata.image, self._broker_id)
         self._keep(registration.keep())
@@ -224,7 +231,7 @@ class BrokerServer:
         self._scrub = self._make_scrub()
         self._keep(self._scrub.run())
         self._keep(self._broker.queues.run())
-        await self._partitions.wait_led()
+        await self._partitions.wait_until_led()
         kafka.listen(listener.start)
         if self._grpc is not None and grpc is not None:
             grpc.listen(self._grpc.start)
@@ -245,8 +252,8 @@ class BrokerServer:
             ),
         )
 
-    def _take_port(self, key: str, address: Address, advertised: Address | None) -> Port:
-        port = Port(key, address, advertised, self._machine.sockets)
+    def _take_port(self, key: str, address: Address, advertised: Address | None) -> ReservedPort:
+        port = ReservedPort(key, address, advertised, self._machine.sockets)
         self._ports.append(port)
         for other in self._ports[:-1]:
             if other.address == port.address:
@@ -265,7 +272,9 @@ class BrokerServer:
 
     # ---- peers
 
-    def _open_peers(self, entry: Entry, raft: Port) -> tuple[Transport, Driver]:
+    def _open_peers(
+        self, entry: ClusterMembership, raft: ReservedPort
+    ) -> tuple[Transport, RaftDriver]:
         rng = self._machine.rng
         transport = Transport(
             loop=self._loop,
@@ -278,7 +287,7 @@ class BrokerServer:
             sockets=self._machine.sockets,
         )
         transport.set_epoch(entry.epoch)
-        driver = Driver(
+        driver = RaftDriver(
             loop=self._loop,
             clock=self._clock,
             rng=rng,
@@ -291,7 +300,7 @@ class BrokerServer:
 
     # ---- what the metadata and the groups say
 
-    async def _on_image(self, image: Image, gone: list[Gone]) -> None:
+    async def _on_image(self, image: Image, gone: list[RemovedReplica]) -> None:
         try:
             self._registration.check(image)
         except SupersededError as error:
@@ -301,12 +310,12 @@ class BrokerServer:
         if self._broker_id in image.removed_brokers:
             self._on_removed()
         self._partitions.forget_logs(gone, image)
-        await self._partitions.reconcile_gently(image)
+        await self._partitions.reconcile_in_steps(image)
         self._announcements.only(image)
         self._broker.queues.on_image(image)
 
     def _on_storage_failure(self, error: StorageError) -> None:
-        self._storage.leave_fence(error)
+        self._storage.write_fence(error)
         self._tell_storage_failure(error)
 
     def _on_defect(self, error: BaseException) -> None:
@@ -342,8 +351,8 @@ class BrokerServer:
 
     # ---- parts
 
-    def _build_cluster(self, transport: Transport, driver: Driver) -> None:
-        self._announcements = Announcements(
+    def _build_cluster(self, transport: Transport, driver: RaftDriver) -> None:
+        self._announcements = LeaderAnnouncements(
             me=self._broker_id,
             session=self._machine.rng.getrandbits(63),
             caller=transport,
@@ -360,7 +369,7 @@ class BrokerServer:
             announcements=self._announcements,
             disk=self._disk,
         )
-        self._steward = Steward(
+        self._steward = Reconciler(
             me=self._broker_id,
             metadata=self._metadata,
             metadata_replica=self._metadata_replica,
@@ -374,9 +383,9 @@ class BrokerServer:
         serve(FRESH_METHOD, self._metadata.answer_fresh)
         serve(ANNOUNCE_METHOD, self._announcements.answer)
         serve(TRANSFER_METHOD, self._cluster.answer_transfer)
-        self._held = HeldOffsets(self._partitions, transport)
+        self._held = ReplicatedOffsets(self._partitions, transport)
         serve(HELD_METHOD, self._held.answer)
-        self._spares = Spares(
+        self._spares = ReplicaSafety(
             partitions=self._partitions,
             driver=driver,
             caller=transport,
@@ -386,13 +395,13 @@ class BrokerServer:
         )
         serve(SPARE_METHOD, self._spares.answer)
 
-    def _make_upkeep(self) -> Upkeep:
-        repair = Repair(
+    def _make_upkeep(self) -> Maintenance:
+        repair = ReplicaRepair(
             partitions=self._partitions,
-            set_aside=self._storage.set_aside,
-            may_begin_anew=self._spares.may_begin_anew,
+            set_aside=self._storage.move_to_strays,
+            may_rebuild=self._spares.may_rebuild,
         )
-        return Upkeep(
+        return Maintenance(
             config=upkeep_config(self._config),
             partitions=self._partitions,
             disk=self._disk,
@@ -401,12 +410,12 @@ class BrokerServer:
             repair=repair.step,
         )
 
-    def _make_scrub(self) -> Scrub:
-        return Scrub(
+    def _make_scrub(self) -> Scrubber:
+        return Scrubber(
             partitions=self._partitions,
             interval_seconds=self._config.log.scrub_interval_ms / 1000,
             bytes_per_second=self._config.log.scrub_bytes_per_second,
-            is_spare=self._spares.can_do_without,
+            is_spare=self._spares.can_lose,
         )
 
     def _make_cleaner(self) -> Cleaner:
@@ -422,7 +431,7 @@ class BrokerServer:
             flusher=self._flusher,
             clock=self._clock,
             ask=self._cleaner_process.ask,
-            ask_held=self._held.ask,
+            replicated_offsets=self._held.ask,
             room_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
         )
 
@@ -438,7 +447,7 @@ class BrokerServer:
             default_segment_bytes=config.log.segment_bytes,
         )
         producer_ids = ProducerIds(self._metadata)
-        self._coordinators = coordinators = Coordinators(
+        self._coordinators = coordinators = CoordinationServices(
             config,
             loop=self._loop,
             machine=self._machine,
@@ -449,14 +458,14 @@ class BrokerServer:
             cluster=self._cluster,
             transport=transport,
             producer_ids=producer_ids,
-            on_defect=self._on_defect,
+            on_internal_error=self._on_defect,
         )
         produce = ProduceService(self._partitions, self._disk, self._clock)
         self._transactional_produce = TransactionalProduce(
             self._loop, self._partitions, produce, coordinators.transactions
         )
         fetch = FetchService(self._loop, self._partitions)
-        appends = open_appends(self._broker_id, self._cluster, produce, transport)
+        appends = build_append_service(self._broker_id, self._cluster, produce, transport)
         self._broker = Broker(
             broker_id=self._broker_id,
             auto_create_topics=config.topic.auto_create,
@@ -476,16 +485,16 @@ class BrokerServer:
                 metadata=self._metadata,
                 broker=self._broker_id,
                 defaults=defaults,
-                fixed=fixed_settings(config),
+                fixed=read_only_configs(config),
             ),
             groups=coordinators.groups,
             transactions=coordinators.transactions,
             producer_ids=producer_ids,
-            views=open_views(
+            views=build_cluster_views(
                 self._broker_id, self._cluster, self._partitions, coordinators.groups, transport
             ),
             appends=appends,
-            queues=open_queues(config, coordinators, fetch, appends),
+            queues=build_queue_service(config, coordinators, fetch, appends),
         )
 
     def _make_listener(self) -> Listener:
@@ -510,8 +519,8 @@ class BrokerServer:
             sockets=self._machine.sockets,
         )
 
-    def _vitals(self, listener: Listener) -> Vitals:
-        return Vitals(
+    def _vitals(self, listener: Listener) -> MetricSources:
+        return MetricSources(
             requests_by_api=self._dispatcher.requests_by_api,
             seconds_by_api=self._dispatcher.seconds_by_api,
             listener=listener,
@@ -573,7 +582,7 @@ class BrokerServer:
         listener.drain()
         deadline = self._clock.monotonic() + _DRAIN_SECONDS_MAX
         while listener.connection_count and self._clock.monotonic() < deadline:
-            self._broker.fetch.answer_all()
+            self._broker.fetch.complete_all()
             self._coordinators.answer_waiting()
             await asyncio.sleep(0.01)
 

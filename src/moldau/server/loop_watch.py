@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from moldau.data.vitals import SlowTurns
+from moldau.api.metric_sources import SlowLoopTurns
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class LoopWatch:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
 
-    def numbers(self) -> SlowTurns:
-        return SlowTurns(self.slow_total, self.slow_seconds_total, self.starved_seconds_total)
+    def numbers(self) -> SlowLoopTurns:
+        return SlowLoopTurns(self.slow_total, self.slow_seconds_total, self.starved_seconds_total)
 
     def start(self) -> None:
         self._thread_id = threading.get_ident()
@@ -107,10 +107,10 @@ class LoopWatch:
             if self._now() - self._marked_at > SLOW_SECONDS + _LOOK_SECONDS and not self._place:
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is not None:
-                    self._place = place_of(frame)
+                    self._place = location_of(frame)
 
 
-def place_of(frame: FrameType | None) -> str:
+def location_of(frame: FrameType | None) -> str:
     """Where our own code is: what it called is rarely of interest."""
     first = frame
     while frame is not None:

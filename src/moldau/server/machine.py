@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Protocol
 
 from moldau.api.broker import Broker
-from moldau.client.cluster import ClusterClient
+from moldau.api.metric_sources import SlowLoopTurns
+from moldau.client.cluster_client import ClusterClient
 from moldau.data.cleaner_process import CleanerProcess
-from moldau.data.vitals import SlowTurns
-from moldau.edge.grpc.server import listener_for as grpc_listener_for
-from moldau.log.clean_worker import Answer, Asked
+from moldau.edge.grpc.listener import listener_for as grpc_listener_for
+from moldau.log.clean_worker import Asked, WorkerReply
 from moldau.log.datadir import DirectoryLock
-from moldau.log.files import OsFiles
-from moldau.log.port import Files
+from moldau.log.filesystem import Files
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.clock import Clock
 from moldau.model.topology import JoinReply, JoinRequest, Topology
 from moldau.net.sockets import OS_SOCKETS, Sockets
-from moldau.replica.flush_threads import FlushThreads, Workers
+from moldau.replica.flush_threads import FlushThreads, FlushWorkers
 from moldau.server.clock import SystemClock
 from moldau.server.config.schema import Address
 from moldau.server.loop_watch import LoopWatch
@@ -38,7 +38,7 @@ class Lock(Protocol):
 class LogCleaner(Protocol):
     """Compacts logs beside the broker."""
 
-    async def ask(self, message: Asked) -> Answer:
+    async def ask(self, message: Asked) -> WorkerReply:
         """Raises WorkerLostError."""
         ...
 
@@ -52,7 +52,7 @@ class LoopObserver(Protocol):
 
     def stop(self) -> None: ...
 
-    def numbers(self) -> SlowTurns: ...
+    def numbers(self) -> SlowLoopTurns: ...
 
 
 class GrpcServer(Protocol):
@@ -65,7 +65,7 @@ class GrpcServer(Protocol):
     async def stop(self, grace_seconds: float) -> None: ...
 
 
-class Member(Protocol):
+class MemberClient(Protocol):
     """Another broker, asked over HTTP."""
 
     async def join(self, request: JoinRequest) -> JoinReply:
@@ -77,7 +77,7 @@ class Member(Protocol):
         ...
 
 
-class HttpMember:
+class HttpMemberClient:
     """One request at a time, each in a thread."""
 
     def __init__(self, address: Address, seconds_max: float) -> None:
@@ -107,7 +107,7 @@ class Machine:
         lock.acquire()
         return OsFiles(root), lock
 
-    def flush_workers(self, threads_max: int) -> Workers | None:
+    def flush_workers(self, threads_max: int) -> FlushWorkers | None:
         return FlushThreads(threads_max) if threads_max else None
 
     def log_cleaner(self, root: Path) -> LogCleaner:
@@ -119,5 +119,5 @@ class Machine:
     def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
         return grpc_listener_for(broker, loop=loop)
 
-    def member(self, address: Address, seconds_max: float) -> Member:
-        return HttpMember(address, seconds_max)
+    def member(self, address: Address, seconds_max: float) -> MemberClient:
+        return HttpMemberClient(address, seconds_max)

@@ -18,7 +18,7 @@ from moldau.server.config.schema import Address
 _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
 
 
-class Port:
+class ReservedPort:
     """One address, taken."""
 
     def __init__(

@@ -20,8 +20,8 @@ from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest, Topology
 from moldau.server.config.schema import Address, ServerConfig
-from moldau.server.entry import Entry
 from moldau.server.machine import Machine
+from moldau.server.membership import ClusterMembership
 
 log = logging.getLogger(__name__)
 
@@ -54,22 +54,22 @@ class Registration:
     def __init__(
         self,
         config: ServerConfig,
-        entry: Entry,
+        entry: ClusterMembership,
         metadata: MetadataStore,
         machine: Machine,
         *,
-        on_told: Callable[[Image], None],
+        on_member_image: Callable[[Image], None],
         on_epoch: Callable[[int], None],
         is_cut_off: Callable[[], bool],
         on_removed: Callable[[], None],
     ) -> None:
-        """`on_told` hears a member's image, `on_epoch` of a new registration, as soon as there is
+        """`on_member_image` gets an image, `on_epoch` of a new registration, as soon as there is
         one."""
         self._config = config
         self._entry = entry
         self._metadata = metadata
         self._machine = machine
-        self._on_told = on_told
+        self._on_told = on_member_image
         self._on_epoch = on_epoch
         self._is_cut_off = is_cut_off
         self._on_removed = on_removed
@@ -97,7 +97,7 @@ class Registration:
             await self._introduce_anywhere()
         while True:
             try:
-                if entry.is_founder and not metadata.image.cluster_id:
+                if entry.is_bootstrap_broker and not metadata.image.cluster_id:
                     await metadata.submit(CreateCluster(cluster_id=entry.cluster_id))
                 await self._submit()
                 break

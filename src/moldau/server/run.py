@@ -9,19 +9,19 @@ from typing import Any
 from moldau.model.errors import StorageError
 from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.config.schema import ServerConfig
+from moldau.server.derived_config import config_warnings
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
 from moldau.server.registration import SupersededError
-from moldau.server.settings import doubtful_settings
 
-__all__ = ["EXIT_DEFECT", "EXIT_STORAGE", "BrokerInfo", "run_broker"]
+__all__ = ["EXIT_INTERNAL_ERROR", "EXIT_STORAGE", "BrokerInfo", "run_broker"]
 
 log = logging.getLogger(__name__)
 
 EXIT_STORAGE = 74
 """The disk failed. The process ends at once: what the page cache claims is not to be trusted."""
 
-EXIT_DEFECT = 70
+EXIT_INTERNAL_ERROR = 70
 """Something that must not happen; the log line says what."""
 
 
@@ -69,7 +69,7 @@ async def serve(
             log.critical("%s; this one stops", error)
         else:
             log.critical("this broker stops because of a defect", exc_info=error)
-        end(EXIT_DEFECT)
+        end(EXIT_INTERNAL_ERROR)
 
     def leave() -> None:
         log.warning("this broker was removed from its cluster, and stops")
@@ -79,7 +79,7 @@ async def serve(
         config,
         machine,
         on_storage_failure=fence,
-        on_defect=give_up,
+        on_internal_error=give_up,
         on_removed=leave,
     )
     on_made(server)
@@ -99,7 +99,7 @@ async def serve(
         started = True
         if info.broker_count == 1:
             log.info("the only broker: topics have one copy, and are lost with its disk")
-        for doubt in doubtful_settings(config) if info.broker_count == 1 else ():
+        for doubt in config_warnings(config) if info.broker_count == 1 else ():
             log.warning(doubt)
         log.info(
             "broker %d serves %s: %d partitions, %d offline",

@@ -14,17 +14,17 @@ from moldau.log.datadir import (
     Identity,
     delete_partition,
     list_partitions,
+    move_to_strays,
     partition_path,
     purge_deleted,
     read_identity,
-    set_aside,
     write_identity,
 )
 from moldau.log.disk import open_disk_log
-from moldau.log.fence import leave_fence, mend, read_fence
+from moldau.log.fence import read_fence, rewrite_unflushed, write_fence
+from moldau.log.filesystem import Files
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.port import Files
-from moldau.log.votes import VoteJournal
+from moldau.log.vote_journal import VoteJournal
 from moldau.metadata.image import Image
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.flush import FlushPolicy
@@ -68,7 +68,7 @@ def _mend(files: Files) -> None:
         reason or "nobody could write why",
         len(logs) + 1,
     )
-    mend(files, [METADATA_PATH, *logs], [VOTES_PATH])
+    rewrite_unflushed(files, [METADATA_PATH, *logs], [VOTES_PATH])
 
 
 class Storage:
@@ -117,10 +117,10 @@ class Storage:
         """Whether there is a log of the metadata: none is begun before it is known whose."""
         return self.identity is not None and bool(self._files.listdir(METADATA_PATH))
 
-    def end_founding(self) -> None:
+    def finish_bootstrap(self) -> None:
         """The cluster exists; metadata that are missing later were lost. Raises StorageError."""
-        if self.identity is not None and self.identity.is_founding:
-            self.become(replace(self.identity, is_founding=False))
+        if self.identity is not None and self.identity.is_bootstrapping:
+            self.become(replace(self.identity, is_bootstrapping=False))
 
     def open_log(
         self,
@@ -140,10 +140,10 @@ class Storage:
         except OSError as error:
             raise StorageError(f"{self.root} cannot be read: {error}") from error
 
-    def set_aside(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> str:
+    def move_to_strays(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> str:
         """Move a log where nobody looks for it; returns where. Raises StorageError."""
         try:
-            return set_aside(self._files, topic, topic_id, partition)
+            return move_to_strays(self._files, topic, topic_id, partition)
         except OSError as error:
             raise StorageError(f"{topic}-{partition} could not be moved: {error}") from error
 
@@ -162,7 +162,7 @@ class Storage:
             ):
                 strays.append((name, topic_id, index))
         for stray in strays:
-            place = self.set_aside(*stray)
+            place = self.move_to_strays(*stray)
             log.warning("the metadata knows no such log here, it is set aside: %s", place)
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
@@ -174,14 +174,14 @@ class Storage:
 
     def open_metadata_log(self) -> PartitionLog:
         """A new one is the first of its cluster, or one that has to learn what others know."""
-        is_first = self.identity is not None and self.identity.is_founding
+        is_first = self.identity is not None and self.identity.is_bootstrapping
         new_id = FIRST_LOG if is_first else LogId(self._machine.rng.getrandbits(62) + 1)
         return open_disk_log(self._files, METADATA_PATH, _METADATA_LOG, new_id)
 
-    def leave_fence(self, error: StorageError) -> None:
+    def write_fence(self, error: StorageError) -> None:
         """The disk failed: the next start must not believe what it reads."""
         try:
-            leave_fence(self._files, str(error))
+            write_fence(self._files, str(error))
         except OSError as second:
             log.critical(
                 "the file fence could not be made in %s (%s): do not start from there again "

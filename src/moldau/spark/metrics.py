@@ -14,9 +14,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from moldau.client.errors import ClientError
-from moldau.model.exposition import MEDIA_TYPE, Family, counter, gauge, render
-from moldau.spark.pipelines.spec import State
-from moldau.spark.pipelines.state import ALIVE, Record
+from moldau.model.prometheus_text import MEDIA_TYPE, MetricFamily, counter, gauge, render
+from moldau.spark.pipelines.spec import PipelineState
+from moldau.spark.pipelines.status import ALIVE, Record
 
 HOST_DEFAULT: Final = "127.0.0.1"
 _KEPT_MAX: Final = 100
@@ -75,7 +75,7 @@ class MetricsServer:
         return HTTPStatus.NOT_FOUND, _TEXT, "here are /metrics and /healthz\n"
 
 
-def _families(found: list[tuple[Record, float]]) -> list[Family]:
+def _families(found: list[tuple[Record, float]]) -> list[MetricFamily]:
     of_progress = {
         "rows": counter("moldau_pipeline_rows_total", "Rows since the pipeline was started."),
         "dead_letters": counter(
@@ -96,7 +96,7 @@ def _families(found: list[tuple[Record, float]]) -> list[Family]:
             if (value := getattr(record.progress, name)) is not None:
                 family.add(value, labels)
         since.add(moment, labels)
-        for state in State:
+        for state in PipelineState:
             states.add(float(state is record.state), {**labels, "state": str(state)})
     return [*of_progress.values(), since, states]
 

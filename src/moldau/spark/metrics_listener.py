@@ -16,8 +16,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from moldau.spark.metrics import HOST_DEFAULT, MetricsServer
-from moldau.spark.pipelines.spec import State
-from moldau.spark.pipelines.state import QueryProgress, Record
+from moldau.spark.pipelines.spec import PipelineState
+from moldau.spark.pipelines.status import QueryProgress, Record
 
 
 class MetricsListener(StreamingQueryListener):
@@ -33,7 +33,7 @@ class MetricsListener(StreamingQueryListener):
         self._server.close()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
-        record = Record(name=event.name or str(event.id), kind="query", state=State.RUNNING)
+        record = Record(name=event.name or str(event.id), kind="query", state=PipelineState.RUNNING)
         self._running[str(event.runId)] = record, QueryProgress()
         self._server.tell(record)
 
@@ -41,17 +41,21 @@ class MetricsListener(StreamingQueryListener):
         run = str(event.progress.runId)
         if run in self._running:
             self._running[run][1].take([json.loads(event.progress.json)])
-            self._tell(run, State.RUNNING, is_idle=False)
+            self._tell(run, PipelineState.RUNNING, is_idle=False)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        self._tell(str(event.runId), State.RUNNING, is_idle=True)
+        self._tell(str(event.runId), PipelineState.RUNNING, is_idle=True)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         run = str(event.runId)
-        self._tell(run, State.FINISHED if event.exception is None else State.FAILED, is_idle=True)
+        self._tell(
+            run,
+            PipelineState.FINISHED if event.exception is None else PipelineState.FAILED,
+            is_idle=True,
+        )
         self._running.pop(run, None)
 
-    def _tell(self, run: str, state: State, *, is_idle: bool) -> None:
+    def _tell(self, run: str, state: PipelineState, *, is_idle: bool) -> None:
         """How a query is, unless it was started before this listener."""
         if run in self._running:
             record, counted = self._running[run]

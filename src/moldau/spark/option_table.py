@@ -16,7 +16,7 @@ class Side(Enum):
         return self is other or Side.BOTH in (self, other)
 
 
-class Fate(StrEnum):
+class OptionSupport(StrEnum):
     SAME = "as in the Kafka connector"
     OURS = "new here"
     NO_EFFECT = "accepted, no effect"
@@ -27,7 +27,7 @@ class Fate(StrEnum):
 class Option(NamedTuple):
     name: str
     side: Side
-    fate: Fate
+    fate: OptionSupport
     note: str
 
 
@@ -109,7 +109,7 @@ both cannot kafka.ssl.engine.factory.class kafka.sasl.login.class
 """
 
 OPTIONS: Final = tuple(
-    Option(name, Side[side.upper()], Fate[fate.upper()], note)
+    Option(name, Side[side.upper()], OptionSupport[fate.upper()], note)
     for head, note in re.findall(r"^(.+?): (.+)$", _TABLE.replace("\n  ", " "), re.MULTILINE)
     for side, fate, *names in [head.split()]
     for name in names

@@ -15,7 +15,7 @@ from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.wire.security import PROTOCOL, Security, parse_security
-from moldau.spark.option_table import OPTIONS, Fate, Side, names_of
+from moldau.spark.option_table import OPTIONS, OptionSupport, Side, names_of
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _told: Final[set[str]] = set()
 """What was said in this process."""
 
 
-def tell_once(message: str) -> None:
+def warn_once(message: str) -> None:
     """A warning, in each process at the most once."""
     if message not in _told:
         _told.add(message)
@@ -75,15 +75,15 @@ class Options:
         for given in sorted(self._values.keys() - _OF_SPARK):
             option = _KNOWN.get(given)
             if option is None and given.startswith(_KAFKA):
-                tell_once(f"option {given} is one of Kafka's own clients, and has no effect here")
+                warn_once(f"option {given} is one of Kafka's own clients, and has no effect here")
             elif option is None:
                 raise _unknown(given, side)
             elif not option.side.covers(side):
-                tell_once(f"option {option.name} has no effect on a {side.value}")
-            elif option.fate in (Fate.REFUSED, Fate.CANNOT):
+                warn_once(f"option {option.name} has no effect on a {side.value}")
+            elif option.fate in (OptionSupport.REFUSED, OptionSupport.CANNOT):
                 raise InvalidArgumentError(f"option {option.name} cannot be set: {option.note}")
-            elif option.fate is Fate.NO_EFFECT:
-                tell_once(f"option {option.name} has no effect: {option.note}")
+            elif option.fate is OptionSupport.NO_EFFECT:
+                warn_once(f"option {option.name} has no effect: {option.note}")
 
     # -- what reading and writing have in common
 
@@ -117,7 +117,7 @@ class Options:
         for prefix, part in (("ssl.", found.tls), ("sasl.", found.sasl)):
             for name in given:
                 if part is None and name.startswith(prefix):
-                    tell_once(
+                    warn_once(
                         f"option {_KAFKA}{name} has no effect: option {_KAFKA}{PROTOCOL} does not "
                         f"ask for {prefix[:-1].upper()}"
                     )

@@ -78,7 +78,7 @@ class ControlServer:
             shutil.rmtree(self._made, ignore_errors=True)
 
 
-def ask(path: str, verb: str, **arguments: object) -> dict[str, Any] | None:
+def send_request(path: str, verb: str, **arguments: object) -> dict[str, Any] | None:
     """Ask the supervisor; None if there is none. Raises CommandError with its refusal."""
     if not path:
         return None

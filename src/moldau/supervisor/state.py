@@ -164,7 +164,7 @@ def save_state(directory: Path, state: ClusterState) -> None:
     os.replace(new, path)
 
 
-def strays(state: ClusterState) -> list[Member]:
+def orphaned_brokers(state: ClusterState) -> list[Member]:
     """Brokers that run; without a supervisor nobody looks after them."""
     return [member for member in state.brokers if is_running(member.process)]
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from moldau.testing.ports import free_ports
-from moldau.testing.waiting import NeverHappenedError, wait_seconds_max, wait_until
+from moldau.testing.waiting import WaitTimeoutError, wait_seconds_max, wait_until
 
 _TEST_SETTINGS = {
     "GROUP__INITIAL_REBALANCE_DELAY_MS": "0",
@@ -175,7 +175,7 @@ class Broker:
                 "every thread of the broker stands still",
                 ignoring=OSError,
             )
-        except NeverHappenedError as error:
+        except WaitTimeoutError as error:
             raise BrokerFailedError(f"the broker could not be paused: {error}") from None
 
     def resume(self) -> None:

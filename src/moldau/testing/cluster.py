@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from moldau.coordination.directory import java_hash
+from moldau.coordination.coordinator_service import java_hash
 from moldau.testing.broker import Broker, BrokerFailedError
 from moldau.testing.ports import free_ports
-from moldau.testing.waiting import NeverHappenedError, wait_seconds_max, wait_until
+from moldau.testing.waiting import WaitTimeoutError, wait_seconds_max, wait_until
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ class Cluster:
     def _wait(self, holds: Callable[[], T | None], what: str) -> T:
         try:
             found = wait_until(holds, what, describe=self._describe, ignoring=NOT_YET)
-        except NeverHappenedError as error:
+        except WaitTimeoutError as error:
             raise BrokerFailedError(str(error)) from None
         assert found is not None
         return found

@@ -20,11 +20,11 @@ from moldau.model.ids import (
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader, stamp
-from moldau.replica.driver import Driver
+from moldau.replica.driver import RaftDriver
 from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher
-from moldau.replica.group import Group
-from moldau.replica.replica import Listener, Replica
+from moldau.replica.raft_group import RaftGroup
+from moldau.replica.replica import Replica, ReplicaListener
 from moldau.replica.transport import Transport
 from moldau.testing.waiting import until
 
@@ -32,7 +32,7 @@ ME = BrokerId(1)
 NO_VOTE = BrokerId(-1)
 
 
-class SetClock:
+class ManualClock:
     """Stands still until the test moves it."""
 
     def __init__(self, wall_ms: int = 0, monotonic: float = 0.0) -> None:
@@ -71,7 +71,7 @@ class MemoryVotes:
         return frozenset(self._votes)
 
 
-class NotingListener:
+class RecordingListener:
     """Keeps what a replica tells whoever keeps it."""
 
     def __init__(self) -> None:
@@ -90,27 +90,30 @@ class NotingListener:
 
 
 def make_flusher(
-    clock: SetClock | None = None,
+    clock: ManualClock | None = None,
     on_failure: Callable[[StorageError], None] = lambda _: None,
     threads: int = 1,
 ) -> Flusher:
     """On the running loop; the test stops it. Without threads, pure tests can have it."""
     return Flusher(
         loop=asyncio.get_running_loop(),
-        clock=clock or SetClock(),
+        clock=clock or ManualClock(),
         workers=FlushThreads(threads) if threads else None,
         on_failure=on_failure,
     )
 
 
 def propose_batches(
-    driver: Driver, group: Group, data: bytearray | memoryview, headers: Sequence[BatchHeader]
+    driver: RaftDriver,
+    group: RaftGroup,
+    data: bytearray | memoryview,
+    headers: Sequence[BatchHeader],
 ) -> tuple[Offset, Offset]:
     """Append batches as an owner does; returns the first offset and the one after the last.
 
     `data` is stamped in place. Raises RefusedError, DiskFullError, StorageError.
     """
-    driver.check_leading(group)
+    driver.check_leadership(group)
     epoch = group.core.epoch
     base = offset = group.log.end_offset
     position = 0
@@ -134,11 +137,11 @@ def make_driver(
     votes: MemoryVotes | None = None,
     me: BrokerId = ME,
     config: RaftConfig | None = None,
-) -> Driver:
+) -> RaftDriver:
     """Of a broker that no other one reaches: its transport is never bound. The test stops it."""
     loop = asyncio.get_running_loop()
     rng = random.Random(me)
-    used = clock or SetClock()
+    used = clock or ManualClock()
     transport = Transport(
         loop=loop,
         clock=used,
@@ -148,7 +151,7 @@ def make_driver(
         incarnation="test",
         authorize=lambda hello: "nobody is let in",
     )
-    return Driver(
+    return RaftDriver(
         loop=loop,
         clock=used,
         rng=rng,
@@ -162,14 +165,14 @@ def make_driver(
 def open_replica(
     log: PartitionLog,
     flusher: Flusher,
-    driver: Driver,
+    driver: RaftDriver,
     *,
     partition: int = 0,
     topic: str = "t",
     topic_id: TopicId | None = None,
     clock: Clock | None = None,
     members: Members | None = None,
-    listener: Listener | None = None,
+    listener: ReplicaListener | None = None,
 ) -> Replica:
     """A replica as a broker opens it: of a group of one, unless the test says otherwise."""
     return Replica(
@@ -179,8 +182,8 @@ def open_replica(
         members=members or Members((driver.me,)),
         driver=driver,
         flusher=flusher,
-        clock=clock or SetClock(),
-        listener=listener or NotingListener(),
+        clock=clock or ManualClock(),
+        listener=listener or RecordingListener(),
     )
 
 
@@ -196,8 +199,8 @@ async def lead_replica(
     partition: int = 0,
     topic: str = "t",
     clock: Clock | None = None,
-    driver: Driver | None = None,
-    listener: Listener | None = None,
+    driver: RaftDriver | None = None,
+    listener: ReplicaListener | None = None,
 ) -> Replica:
     """A replica that has been elected, as a broker's start leaves it."""
     replica = open_replica(

@@ -28,10 +28,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Protocol, cast
 
-from moldau.log.files import REPLACEMENT_SUFFIX
-from moldau.log.port import Buffer
+from moldau.log.filesystem import Buffer
+from moldau.log.os_filesystem import REPLACEMENT_SUFFIX
 from moldau.model.slices import HasDescriptor
-from moldau.testing.simtear import (
+from moldau.testing.torn_writes import (
     ByteOp,
     CrashRates,
     Truncation,

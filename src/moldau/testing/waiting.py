@@ -21,7 +21,7 @@ _POLL_SECONDS_MAX: Final = 0.1
 """A condition that takes long is asked for less often: what it asks has work to do."""
 
 
-class NeverHappenedError(AssertionError):
+class WaitTimeoutError(AssertionError):
     """What a test waited for did not come in time."""
 
 
@@ -59,7 +59,7 @@ def wait_until(
         except ignoring as error:
             reason = f"last error: {error!r}"
         if is_last:
-            raise NeverHappenedError(_failure(what, describe(), reason))
+            raise WaitTimeoutError(_failure(what, describe(), reason))
         time.sleep(pause)
         pause = _longer(pause)
 
@@ -74,7 +74,7 @@ async def until(holds: Callable[[], T], what: str, *, describe: Callable[[], obj
         if result := holds():
             return result
         if is_last:
-            raise NeverHappenedError(_failure(what, describe()))
+            raise WaitTimeoutError(_failure(what, describe()))
         await asyncio.sleep(pause)
         pause = _longer(pause)
 

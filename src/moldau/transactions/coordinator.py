@@ -21,8 +21,14 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, TimestampMs, TopicPartition
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
-from moldau.transactions.decide import Busy, Change, NeedsId, Refused, Settled, Verdict
-from moldau.transactions.entries import Entry, Write, client_error
+from moldau.transactions.decide import (
+    NoChange,
+    ProducerIdNeeded,
+    Rejected,
+    TransactionDecision,
+    WaitForEnd,
+    WriteState,
+)
 from moldau.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -60,11 +66,12 @@ from moldau.transactions.results import (
     WriteMarkers,
 )
 from moldau.transactions.timers import TimerKey, TimerKind, Timers
+from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite, client_error
 
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
 
 
-class Coordinator:
+class TransactionCoordinator:
     """All transactional ids of one partition, while it is led in `epoch`."""
 
     def __init__(
@@ -82,9 +89,9 @@ class Coordinator:
         self._config = config
         self._epoch = epoch
         self._wall_ms = wall_ms
-        self._entries: dict[str, Entry] = {}
-        self._writes: dict[int, Write] = {}
-        self._asked: dict[int, Entry] = {}
+        self._entries: dict[str, TransactionEntry] = {}
+        self._writes: dict[int, TransactionWrite] = {}
+        self._asked: dict[int, TransactionEntry] = {}
         """Who asked for the markers of a token."""
         self._timers = Timers()
         self._effects: list[Effect] = []
@@ -98,7 +105,9 @@ class Coordinator:
         record = decode(key, value)
         if record is None:
             return
-        entry = self._entries.setdefault(record.transactional_id, Entry(record.transactional_id))
+        entry = self._entries.setdefault(
+            record.transactional_id, TransactionEntry(record.transactional_id)
+        )
         entry.apply(record)
         if entry.forgettable:
             del self._entries[record.transactional_id]
@@ -168,7 +177,7 @@ class Coordinator:
             return
         entry = self._entries.get(event.transactional_id)
         if entry is None:
-            entry = Entry(event.transactional_id)
+            entry = TransactionEntry(event.transactional_id)
             self._entries[event.transactional_id] = entry
         if entry.writing is not None:
             self._park(now, entry, event)
@@ -188,7 +197,7 @@ class Coordinator:
                 return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
-    def _decide(self, stored: StoredTransaction | None, event: Request) -> Verdict:
+    def _decide(self, stored: StoredTransaction | None, event: Request) -> TransactionDecision:
         match event:
             case AddPartitions():
                 return decide.decide_add(stored, event, self._wall_ms())
@@ -201,21 +210,23 @@ class Coordinator:
             case _:
                 assert_never(event)
 
-    def _carry_out(self, now: float, entry: Entry, event: Request, verdict: Verdict) -> None:
+    def _carry_out(
+        self, now: float, entry: TransactionEntry, event: Request, verdict: TransactionDecision
+    ) -> None:
         match verdict:
-            case Change(stored=stored, then_again=then_again):
+            case WriteState(stored=stored, then_again=then_again):
                 if then_again:
-                    self._write(Write(entry, [stored], then_again=event))
+                    self._write(TransactionWrite(entry, [stored], then_again=event))
                 else:
-                    self._write(Write(entry, [stored], answered=event))
-            case Busy():
+                    self._write(TransactionWrite(entry, [stored], answered=event))
+            case WaitForEnd():
                 self._park(now, entry, event)
-            case Refused() | Settled() | NeedsId():
+            case Rejected() | NoChange() | ProducerIdNeeded():
                 self._reply(event, _answer(event, verdict, entry.stored))
             case _:
                 assert_never(verdict)
 
-    def _park(self, now: float, entry: Entry, event: Request) -> None:
+    def _park(self, now: float, entry: TransactionEntry, event: Request) -> None:
         wait_ms = self._config.busy_wait_ms_max
         if wait_ms == 0 or len(entry.parked) >= self._config.busy_waiting_max:
             self._reply(event, refusal(event, ErrorCode.CONCURRENT_TRANSACTIONS))
@@ -223,13 +234,13 @@ class Coordinator:
         entry.parked[event.request_id] = event
         self._timers.set(_busy_key(entry, event), now + wait_ms / 1000)
 
-    def _unpark(self, now: float, entry: Entry) -> None:
+    def _unpark(self, now: float, entry: TransactionEntry) -> None:
         """The id may be free now: whoever waits is looked at again, in order."""
         for request_id, event in list(entry.parked.items()):
             if entry.writing is not None:
                 return
             verdict = self._decide(entry.stored, event)
-            if isinstance(verdict, Busy):
+            if isinstance(verdict, WaitForEnd):
                 return
             del entry.parked[request_id]
             self._timers.cancel(_busy_key(entry, event))
@@ -237,7 +248,7 @@ class Coordinator:
 
     # ---- writes
 
-    def _write(self, write: Write) -> None:
+    def _write(self, write: TransactionWrite) -> None:
         token = write.entry.writing = self._next_token
         self._next_token += 1
         name = write.entry.transactional_id
@@ -261,7 +272,7 @@ class Coordinator:
         for state in write.states:
             entry.apply(TransactionRecord(transactional_id=entry.transactional_id, value=state))
         if write.answered is not None:
-            result = _answer(write.answered, Settled(), entry.stored)
+            result = _answer(write.answered, NoChange(), entry.stored)
             if isinstance(result, PartitionsResult):
                 result = PartitionsResult(errors=result.errors, is_stored=True)
             self._reply(write.answered, result)
@@ -286,21 +297,21 @@ class Coordinator:
         self._unpark(now, entry)
         self._forget_if_empty(entry)
 
-    def _finish(self, token: int) -> Write | None:
+    def _finish(self, token: int) -> TransactionWrite | None:
         # A token that is unknown was abandoned, or the shell told its outcome twice.
         write = self._writes.pop(token, None)
         if write is not None:
             write.entry.writing = None
         return write
 
-    def _forget_if_empty(self, entry: Entry) -> None:
+    def _forget_if_empty(self, entry: TransactionEntry) -> None:
         if entry.forgettable and self._entries.get(entry.transactional_id) is entry:
             del self._entries[entry.transactional_id]
             self._timers.cancel(entry.retry_key)
 
     # ---- what follows from the state
 
-    def _follow(self, now: float, entry: Entry) -> None:
+    def _follow(self, now: float, entry: TransactionEntry) -> None:
         """Called when the stored state is new: what has to happen because of it?"""
         stored = entry.stored
         timeout = entry.timeout_key
@@ -317,7 +328,7 @@ class Coordinator:
             entry.unmarked = set(stored.partitions)
             self._end_or_ask(now, entry, waits=True)
 
-    def _end_or_ask(self, now: float, entry: Entry, *, waits: bool) -> None:
+    def _end_or_ask(self, now: float, entry: TransactionEntry, *, waits: bool) -> None:
         """A transaction is prepared: ask for the markers that lack, or store that none does.
 
         `waits`: perhaps the next transaction begins in a moment.
@@ -352,7 +363,7 @@ class Coordinator:
             )
         )
 
-    def _complete(self, now: float, entry: Entry, event: Request | None) -> None:
+    def _complete(self, now: float, entry: TransactionEntry, event: Request | None) -> None:
         """Store the end; together with what `event` leads to, if that is to be stored too."""
         stored = entry.stored
         if stored is None:
@@ -360,12 +371,12 @@ class Coordinator:
         self._timers.cancel(entry.retry_key)
         ended = decide.completed(stored, self._wall_ms())
         verdict = None if event is None else self._decide(ended, event)
-        if event is not None and isinstance(verdict, Change) and not verdict.then_again:
+        if event is not None and isinstance(verdict, WriteState) and not verdict.then_again:
             if entry.parked.pop(event.request_id, None) is not None:
                 self._timers.cancel(_busy_key(entry, event))
-            self._write(Write(entry, [ended, verdict.stored], answered=event))
+            self._write(TransactionWrite(entry, [ended, verdict.stored], answered=event))
             return
-        self._write(Write(entry, [ended]))
+        self._write(TransactionWrite(entry, [ended]))
         if event is not None and event.request_id not in entry.parked:
             self._park(now, entry, event)
 
@@ -388,7 +399,9 @@ class Coordinator:
             self._heard_of(entry, event.token, waiting - event.partitions)
             self._retry_later(now, entry)
 
-    def _heard_of(self, entry: Entry, token: int, still_waiting: set[TopicPartition]) -> None:
+    def _heard_of(
+        self, entry: TransactionEntry, token: int, still_waiting: set[TopicPartition]
+    ) -> None:
         entry.asked[token] = still_waiting
         if not still_waiting:
             del entry.asked[token], self._asked[token]
@@ -418,7 +431,7 @@ class Coordinator:
                     if event is not None:
                         self._reply(event, refusal(event, ErrorCode.CONCURRENT_TRANSACTIONS))
 
-    def _time_out(self, now: float, entry: Entry) -> None:
+    def _time_out(self, now: float, entry: TransactionEntry) -> None:
         """Abort a transaction that is too old. Until that is stored, it is tried again."""
         stored = entry.stored
         if stored is None or stored.state is not TransactionState.ONGOING:
@@ -426,9 +439,9 @@ class Coordinator:
         again = self._config.retry_ms_max / 1000
         self._timers.set(entry.timeout_key, now + again)
         if entry.writing is None:
-            self._write(Write(entry, [decide.timed_out(stored, self._wall_ms())]))
+            self._write(TransactionWrite(entry, [decide.timed_out(stored, self._wall_ms())]))
 
-    def _retry_later(self, now: float, entry: Entry) -> None:
+    def _retry_later(self, now: float, entry: TransactionEntry) -> None:
         if self._timers.deadline(entry.retry_key) is None:
             pause_ms = self._config.retry_ms_min << min(entry.retries, 16)
             entry.retries += 1
@@ -444,7 +457,7 @@ class Coordinator:
                 and entry.writing is None
                 and decide.is_expired(stored, now_ms, self._config.id_expiry_ms)
             ):
-                self._write(Write(entry, [None]))
+                self._write(TransactionWrite(entry, [None]))
 
     def _schedule_expiry(self, now: float) -> None:
         self._timers.set(_EXPIRY, now + self._config.id_expiry_check_ms / 1000)
@@ -528,17 +541,19 @@ def refusal(event: Request, error: ErrorCode) -> Result:
 
 
 def _answer(
-    event: Request, verdict: Refused | Settled | NeedsId, stored: StoredTransaction | None
+    event: Request,
+    verdict: Rejected | NoChange | ProducerIdNeeded,
+    stored: StoredTransaction | None,
 ) -> Result:
     """The answer to a request on which nothing more is to be written."""
-    if isinstance(verdict, NeedsId):
+    if isinstance(verdict, ProducerIdNeeded):
         return NeedsProducerId()
-    if isinstance(verdict, Refused) or stored is None:
-        error = verdict.error if isinstance(verdict, Refused) else ErrorCode.UNKNOWN_SERVER_ERROR
+    if isinstance(verdict, Rejected) or stored is None:
+        error = verdict.error if isinstance(verdict, Rejected) else ErrorCode.UNKNOWN_SERVER_ERROR
         return refusal(event, error)
     match event:
         case InitProducer() | EndTransaction():
-            producer_id, epoch = decide.told_producer(stored)
+            producer_id, epoch = decide.reported_producer(stored)
             return ProducerResult(
                 error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=epoch
             )
@@ -559,5 +574,5 @@ def _answer(
             assert_never(event)
 
 
-def _busy_key(entry: Entry, event: Request) -> TimerKey:
+def _busy_key(entry: TransactionEntry, event: Request) -> TimerKey:
     return TimerKey(TimerKind.BUSY, entry.transactional_id, event.request_id)

@@ -29,24 +29,24 @@ from moldau.transactions.records import (
 )
 
 EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
-RISING_VERSION: Final = 2
+TRANSACTIONS_V2: Final = 2
 """Clients of this version and above get a new epoch with each transaction."""
 _FIRST_EPOCH: Final = ProducerEpoch(0)
 
 State = TransactionState
 
 
-class Refused(Struct, frozen=True):
+class Rejected(Struct, frozen=True):
     """Answer with this error."""
 
     error: ErrorCode
 
 
-class Settled(Struct, frozen=True):
+class NoChange(Struct, frozen=True):
     """Things already are as they should be: answer with what is stored."""
 
 
-class Change(Struct, frozen=True):
+class WriteState(Struct, frozen=True):
     """Write this, then answer."""
 
     stored: StoredTransaction
@@ -54,19 +54,19 @@ class Change(Struct, frozen=True):
     """It only makes way: the request is decided anew when the transaction has ended."""
 
 
-class Busy(Struct, frozen=True):
+class WaitForEnd(Struct, frozen=True):
     """A transaction is ending: the request has to wait."""
 
 
-class NeedsId(Struct, frozen=True):
+class ProducerIdNeeded(Struct, frozen=True):
     """A fresh producer id is needed."""
 
 
-Verdict = Refused | Settled | Change | Busy | NeedsId
+TransactionDecision = Rejected | NoChange | WriteState | WaitForEnd | ProducerIdNeeded
 
-FENCED: Final = Refused(ErrorCode.PRODUCER_FENCED)
-UNMAPPED: Final = Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-INVALID: Final = Refused(ErrorCode.INVALID_TXN_STATE)
+FENCED: Final = Rejected(ErrorCode.PRODUCER_FENCED)
+UNMAPPED: Final = Rejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+INVALID: Final = Rejected(ErrorCode.INVALID_TXN_STATE)
 
 
 def is_exhausted(epoch: int) -> bool:
@@ -82,27 +82,29 @@ def _rises(epoch: ProducerEpoch) -> ProducerEpoch:
 
 def decide_init(
     stored: StoredTransaction | None, event: InitProducer, now_ms: TimestampMs
-) -> Verdict:
+) -> TransactionDecision:
     if stored is None:
         # Also for a producer that names the id it had: what was known of it has expired.
-        if event.spare_id == NO_PRODUCER_ID:
-            return NeedsId()
-        return Change(_initialized(event, now_ms, producer_id=event.spare_id, epoch=_FIRST_EPOCH))
+        if event.new_producer_id == NO_PRODUCER_ID:
+            return ProducerIdNeeded()
+        return WriteState(
+            _initialized(event, now_ms, producer_id=event.new_producer_id, epoch=_FIRST_EPOCH)
+        )
     goes_on = event.producer_id != NO_PRODUCER_ID
     is_same = event.producer_id == stored.producer_id
     if goes_on and not is_same and not _is_predecessor(stored, event):
         return FENCED
     if stored.state.is_prepared:
-        return Busy()
+        return WaitForEnd()
     if stored.state is State.ONGOING:
         if goes_on and event.producer_epoch != stored.producer_epoch:
             return FENCED
-        return Change(aborted(stored, now_ms, last_epoch=NO_PRODUCER_EPOCH), then_again=True)
+        return WriteState(aborted(stored, now_ms, last_epoch=NO_PRODUCER_EPOCH), then_again=True)
     if not goes_on or (is_same and event.producer_epoch == stored.producer_epoch):
         return _next_epoch(stored, event, now_ms, goes_on=goes_on)
     if event.producer_epoch == stored.last_epoch != NO_PRODUCER_EPOCH:
         # Its answer was lost: this is the same request again.
-        return Change(
+        return WriteState(
             _initialized(
                 event,
                 now_ms,
@@ -122,10 +124,10 @@ def _is_predecessor(stored: StoredTransaction, event: InitProducer) -> bool:
 
 def _next_epoch(
     stored: StoredTransaction, event: InitProducer, now_ms: TimestampMs, *, goes_on: bool
-) -> Verdict:
+) -> TransactionDecision:
     last_epoch = stored.producer_epoch if goes_on else NO_PRODUCER_EPOCH
     if not is_exhausted(stored.producer_epoch):
-        return Change(
+        return WriteState(
             _initialized(
                 event,
                 now_ms,
@@ -134,13 +136,13 @@ def _next_epoch(
                 last_epoch=last_epoch,
             )
         )
-    if event.spare_id == NO_PRODUCER_ID:
-        return NeedsId()
-    return Change(
+    if event.new_producer_id == NO_PRODUCER_ID:
+        return ProducerIdNeeded()
+    return WriteState(
         _initialized(
             event,
             now_ms,
-            producer_id=event.spare_id,
+            producer_id=event.new_producer_id,
             epoch=_FIRST_EPOCH,
             last_epoch=last_epoch,
             previous_id=stored.producer_id if goes_on else NO_PRODUCER_ID,
@@ -173,18 +175,18 @@ def _initialized(
 
 def decide_add(
     stored: StoredTransaction | None, event: AddPartitions, now_ms: TimestampMs
-) -> Verdict:
+) -> TransactionDecision:
     if stored is None:
         return UNMAPPED
     refusal = _producer_error(stored, event)
     if refusal is not None:
         return refusal
     if stored.state.is_prepared:
-        return Busy()
+        return WaitForEnd()
     is_open = stored.state is State.ONGOING
     if event.partitions <= (stored.partitions if is_open else frozenset()):
-        return Settled()
-    return Change(
+        return NoChange()
+    return WriteState(
         msgspec.structs.replace(
             stored,
             state=State.ONGOING,
@@ -199,20 +201,20 @@ def decide_add(
     )
 
 
-def decide_verify(stored: StoredTransaction | None, event: VerifyPartitions) -> Verdict:
+def decide_verify(stored: StoredTransaction | None, event: VerifyPartitions) -> TransactionDecision:
     """Settled means: of the right producer; which partitions are in it is in `stored`."""
     if stored is None:
         return UNMAPPED
     refusal = _producer_error(stored, event)
     if refusal is not None:
         return refusal
-    return Busy() if stored.state.is_prepared else Settled()
+    return WaitForEnd() if stored.state.is_prepared else NoChange()
 
 
 def _producer_error(
     stored: StoredTransaction, event: AddPartitions | VerifyPartitions | EndTransaction
-) -> Refused | None:
-    goes_on_with = told_producer(stored)
+) -> Rejected | None:
+    goes_on_with = reported_producer(stored)
     if stored.state.is_prepared and (event.producer_id, event.producer_epoch) == goes_on_with:
         # The client was told already how it goes on, before the markers are written.
         return None
@@ -226,10 +228,10 @@ def _producer_error(
 
 def decide_end(
     stored: StoredTransaction | None, event: EndTransaction, now_ms: TimestampMs
-) -> Verdict:
+) -> TransactionDecision:
     if stored is None:
         return UNMAPPED
-    if event.client_version >= RISING_VERSION:
+    if event.client_version >= TRANSACTIONS_V2:
         return _decide_rising_end(stored, event, now_ms)
     if event.producer_id != stored.producer_id:
         return UNMAPPED
@@ -239,20 +241,22 @@ def decide_end(
         case State.ONGOING:
             prepared = _prepared(stored, now_ms, is_commit=event.is_commit)
             # The partitions judge the marker by how it was decided.
-            return Change(msgspec.structs.replace(prepared, client_version=event.client_version))
+            return WriteState(
+                msgspec.structs.replace(prepared, client_version=event.client_version)
+            )
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
-            return Busy() if _agrees(stored, event) else INVALID
+            return WaitForEnd() if _agrees(stored, event) else INVALID
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT:
             # Perhaps an end whose answer was lost; perhaps one of a transaction in which the
             # client added nothing: either way there is nothing to do.
-            return Settled() if _agrees(stored, event) else INVALID
+            return NoChange() if _agrees(stored, event) else INVALID
         case State.EMPTY:
             return INVALID
 
 
 def _decide_rising_end(
     stored: StoredTransaction, event: EndTransaction, now_ms: TimestampMs
-) -> Verdict:
+) -> TransactionDecision:
     """The epoch tells a repeated end from the next one, which an older client's does not."""
     is_retry = _is_repeated_end(stored, event)
     if not is_retry:
@@ -261,14 +265,14 @@ def _decide_rising_end(
             return refusal
         if stored.state.is_prepared:
             # The next end of a client that heard of this one before the markers are written.
-            return Busy()
+            return WaitForEnd()
     match stored.state:
         case State.ONGOING:
             return _rising_change(stored, event, now_ms)
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
-            return Busy() if _agrees(stored, event) else INVALID
+            return WaitForEnd() if _agrees(stored, event) else INVALID
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT if is_retry:
-            return Settled() if _agrees(stored, event) else INVALID
+            return NoChange() if _agrees(stored, event) else INVALID
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT | State.EMPTY:
             # Nothing was added, as far as is known here. An abort makes sure of it: whatever the
             # client sent before and is still on its way has an old epoch from now on.
@@ -287,14 +291,14 @@ def _is_repeated_end(stored: StoredTransaction, event: EndTransaction) -> bool:
 
 def _rising_change(
     stored: StoredTransaction, event: EndTransaction, now_ms: TimestampMs
-) -> Verdict:
+) -> TransactionDecision:
     next_id = NO_PRODUCER_ID
     if is_exhausted(stored.producer_epoch):
-        if event.spare_id == NO_PRODUCER_ID:
-            return NeedsId()
-        next_id = event.spare_id
+        if event.new_producer_id == NO_PRODUCER_ID:
+            return ProducerIdNeeded()
+        next_id = event.new_producer_id
     prepared = _prepared(stored, now_ms, is_commit=event.is_commit)
-    return Change(
+    return WriteState(
         msgspec.structs.replace(
             prepared,
             producer_epoch=_rises(stored.producer_epoch),
@@ -341,7 +345,7 @@ def aborted(
 def timed_out(stored: StoredTransaction, now_ms: TimestampMs) -> StoredTransaction:
     # A client whose epoch rises anyway asks for the abort itself when it hears that its epoch is
     # old, and goes on with the new one. An older client has to begin anew.
-    rises = stored.client_version >= RISING_VERSION and not is_exhausted(stored.producer_epoch)
+    rises = stored.client_version >= TRANSACTIONS_V2 and not is_exhausted(stored.producer_epoch)
     last_epoch = stored.producer_epoch if rises else NO_PRODUCER_EPOCH
     return aborted(stored, now_ms, last_epoch=last_epoch)
 
@@ -372,7 +376,7 @@ def is_expired(stored: StoredTransaction, now_ms: TimestampMs, expiry_ms: int) -
     return is_idle and stored.updated_at + expiry_ms <= now_ms
 
 
-def told_producer(stored: StoredTransaction) -> tuple[ProducerId, ProducerEpoch]:
+def reported_producer(stored: StoredTransaction) -> tuple[ProducerId, ProducerEpoch]:
     """What the producer goes on with after a request that led to this state."""
     if stored.next_producer_id != NO_PRODUCER_ID:
         return stored.next_producer_id, _FIRST_EPOCH

@@ -14,7 +14,7 @@ from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 class InitProducer(Struct, frozen=True, kw_only=True):
     """InitProducerId with a transactional id.
 
-    A producer that goes on after an error names the id and epoch it had (KIP-360). `spare_id` is a
+    A producer that continues names the id and epoch it had (KIP-360). `new_producer_id` is a
     producer id that nobody has; it need only be there on the second try, after NeedsProducerId.
     """
 
@@ -23,7 +23,7 @@ class InitProducer(Struct, frozen=True, kw_only=True):
     timeout_ms: int
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    spare_id: ProducerId = NO_PRODUCER_ID
+    new_producer_id: ProducerId = NO_PRODUCER_ID
 
 
 class AddPartitions(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class VerifyPartitions(Struct, frozen=True, kw_only=True):
 
 
 class EndTransaction(Struct, frozen=True, kw_only=True):
-    """EndTxn; `client_version` is 2 from version 5 on. `spare_id` as in InitProducer."""
+    """EndTxn; `client_version` is 2 from version 5 on. `new_producer_id` as in InitProducer."""
 
     request_id: int
     transactional_id: str
@@ -59,7 +59,7 @@ class EndTransaction(Struct, frozen=True, kw_only=True):
     producer_epoch: ProducerEpoch
     is_commit: bool
     client_version: int = 0
-    spare_id: ProducerId = NO_PRODUCER_ID
+    new_producer_id: ProducerId = NO_PRODUCER_ID
 
 
 class MarkersWritten(Struct, frozen=True, kw_only=True):

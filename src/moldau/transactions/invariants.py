@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from moldau.model.errors import MoldauError
-from moldau.transactions.entries import Entry, Write
 from moldau.transactions.records import TransactionState
 from moldau.transactions.timers import TimerKey, TimerKind, Timers
+from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite
 
 
 class InvariantError(MoldauError):
@@ -13,7 +13,7 @@ class InvariantError(MoldauError):
 
 
 def check_invariants(
-    entries: Mapping[str, Entry], writes: Mapping[int, Write], timers: Timers
+    entries: Mapping[str, TransactionEntry], writes: Mapping[int, TransactionWrite], timers: Timers
 ) -> None:
     writing = {entry.writing for entry in entries.values() if entry.writing is not None}
     _require(writing == set(writes), "a write under way belongs to one id")
@@ -30,7 +30,7 @@ def check_invariants(
             _require(is_prepared, "requests wait only for something")
 
 
-def _check_state(entry: Entry, timers: Timers) -> None:
+def _check_state(entry: TransactionEntry, timers: Timers) -> None:
     stored = entry.stored
     if stored is None:
         return
@@ -44,7 +44,7 @@ def _check_state(entry: Entry, timers: Timers) -> None:
         _require(not stored.partitions, "a transaction that has ended has no partitions")
 
 
-def _check_markers(entry: Entry, timers: Timers) -> None:
+def _check_markers(entry: TransactionEntry, timers: Timers) -> None:
     stored = entry.stored
     asked = [partition for partitions in entry.asked.values() for partition in partitions]
     _require(len(asked) == len(set(asked)), "a marker is asked for once at a time")

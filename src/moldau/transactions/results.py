@@ -23,7 +23,7 @@ class ProducerResult(Struct, frozen=True, kw_only=True):
 
 
 class NeedsProducerId(Struct, frozen=True, kw_only=True):
-    """The request is to be handed in again with a `spare_id`."""
+    """The request is to be handed in again with a `new_producer_id`."""
 
 
 class PartitionsResult(Struct, frozen=True, kw_only=True):

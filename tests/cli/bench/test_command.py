@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from moldau.cli.bench.measure import Result
+from moldau.cli.bench.workloads import Result
 from moldau.cli.errors import ExitCode
 from moldau.testing.waiting import wait_seconds_max, wait_until
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from moldau.cli.cluster.topology import behind, problems, single_copies
-from moldau.cli.doctor import Verdict, check_cluster
+from moldau.cli.doctor import CheckStatus, check_cluster
 from moldau.cli.errors import ExitCode
 from moldau.model.topology import (
     Endpoint,
@@ -127,7 +127,7 @@ def test_nobody_there_is_said(cli, nobody):
 
 def test_a_broker_that_is_behind_or_complains_fails_its_status(cli, stand_in, monkeypatch):
     told = []
-    monkeypatch.setattr("moldau.cli.broker.complaints", lambda topology, only: told)
+    monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology, only: told)
     parts = [part(0, [1, 2]), part(1, [2, 1], in_sync=[2])]
     stand_in.answers = [topology([broker(1), broker(2)], parts)]
     outcome = cli("broker", "status", 1, "-o", "json", "--http", stand_in.address)
@@ -149,7 +149,7 @@ def test_a_broker_that_is_behind_or_complains_fails_its_status(cli, stand_in, mo
 
 def test_a_cluster_that_is_not_well_fails_its_status(cli, stand_in, monkeypatch):
     # The brokers of the stand-in are nowhere; test_well_being.py asks real ones.
-    monkeypatch.setattr("moldau.cli.broker.complaints", lambda topology: [])
+    monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology: [])
     stand_in.answers = [topology([broker(1), broker(2)], [part(0, [1, 2])])]
     assert cli("broker", "status", "--http", stand_in.address).code == 0
     stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)])]
@@ -258,26 +258,28 @@ def test_topics_with_one_copy_are_named_where_there_could_be_more():
 
 
 def test_status_and_doctor_name_topics_with_one_copy_and_the_command(cli, stand_in, monkeypatch):
-    monkeypatch.setattr("moldau.cli.cluster.health.complaints", lambda topology: [])
+    monkeypatch.setattr("moldau.cli.cluster.health.broker_problems", lambda topology: [])
     stand_in.answers = [topology([broker(1), broker(2)], [part(0, [1])])]
     outcome = cli("broker", "status", "-o", "json", "--http", stand_in.address)
     (note,) = json.loads(outcome.out)["notes"]
     assert note == "orders has one copy; for more: moldau partition move orders --to 1,2"
     whole, copies = check_cluster(Address("127.0.0.1", stand_in.endpoint.port))
-    assert whole.verdict is Verdict.OK
+    assert whole.verdict is CheckStatus.OK
     assert "2 of 2 brokers alive" in whole.detail
-    assert copies.verdict is Verdict.WARNING
+    assert copies.verdict is CheckStatus.WARNING
     assert copies.hint.endswith(": moldau partition move orders --to 1,2")
 
 
 def test_doctor_says_what_is_wrong_with_the_cluster_of_a_broker(stand_in, nobody, monkeypatch):
-    monkeypatch.setattr("moldau.cli.cluster.health.complaints", lambda topology: ["broker 1: full"])
+    monkeypatch.setattr(
+        "moldau.cli.cluster.health.broker_problems", lambda topology: ["broker 1: full"]
+    )
     stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)], THREE)]
     (found,) = check_cluster(Address("127.0.0.1", stand_in.endpoint.port))
-    assert found.verdict is Verdict.TROUBLE
+    assert found.verdict is CheckStatus.TROUBLE
     assert found.detail == "broker 3 is not alive; broker 1: full"
     assert "broker status" in found.hint
     host, _, port = nobody.rpartition(":")
     (silent,) = check_cluster(Address(host, int(port)))
-    assert silent.verdict is Verdict.WARNING
+    assert silent.verdict is CheckStatus.WARNING
     assert "http.addr" in silent.hint

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.cli.errors import ExitCode
-from moldau.cli.messages.filter_terms import PATTERN_CHARACTERS_MAX, Looked
+from moldau.cli.messages.filter_terms import PATTERN_CHARACTERS_MAX, FilteredMessage
 from moldau.cli.messages.filters import DEPTH_MAX, FILTER_CHARACTERS_MAX, FilterError, parse_filter
 
 pytestmark = pytest.mark.inprocess
@@ -52,7 +52,7 @@ class Message:
 
 
 def holds(text: str, message: Message | None = None) -> bool:
-    return parse_filter(text).matches(Looked(message or Message()))
+    return parse_filter(text).matches(FilteredMessage(message or Message()))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.messages.produce import Outgoing, read_lines, split_lines
+from moldau.cli.messages.produce import LineMessage, read_lines, split_lines
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -44,11 +44,11 @@ def test_lines_become_keys_and_values():
     plain = split_lines(lines, None, key=None, tombstones=False)
     assert [message.value for message in plain] == [b"a:b:c", b"plain", b"k:", b"", b"last"]
     keyed = list(split_lines(lines, ":", key=None, tombstones=True))
-    assert keyed[0] == Outgoing(b"a", b"b:c")
-    assert keyed[1] == Outgoing(None, b"plain")
-    assert keyed[2] == Outgoing(b"k", None)
+    assert keyed[0] == LineMessage(b"a", b"b:c")
+    assert keyed[1] == LineMessage(None, b"plain")
+    assert keyed[2] == LineMessage(b"k", None)
     fixed = list(split_lines([b"x"], None, key="id", tombstones=False))
-    assert fixed == [Outgoing(b"id", b"x")]
+    assert fixed == [LineMessage(b"id", b"x")]
 
 
 def test_a_line_without_end_is_refused_and_not_kept(monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from moldau.cli.messages.reader import Link, Patience
+from moldau.cli.messages.reader import BrokerLink, StallTimeout
 from moldau.client.errors import ClientError
 
 DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
@@ -13,7 +13,7 @@ def test_a_loss_is_told_once_whatever_was_still_to_be_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = 100.0
-    link = Link("b:9092", now=lambda: now)
+    link = BrokerLink("b:9092", now=lambda: now)
     link.on_error(DOWN)
     link.on_message()
     now += 0.5
@@ -30,7 +30,7 @@ def test_silence_is_told_once_and_ends_the_command_in_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = 100.0
-    patience = Patience(now=lambda: now)
+    patience = StallTimeout(now=lambda: now)
     missing = [("t", 1), ("t", 0)]
     for _ in range(10):
         patience.check(missing)

@@ -6,7 +6,7 @@ import pytest
 from pipeline_words import settings_from
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.running import AggregateSettings
+from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
 
 
 def parsed(*words: str) -> AggregateSettings:

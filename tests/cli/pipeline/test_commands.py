@@ -16,8 +16,8 @@ from moldau.cli.errors import ExitCode
 from moldau.cli.pipeline.run import _check_spark
 from moldau.client.wire.client import KafkaClient
 from moldau.spark.pipelines.home import Home
-from moldau.spark.pipelines.spec import State
-from moldau.spark.pipelines.state import TOPIC, Board, Record, now_ms
+from moldau.spark.pipelines.spec import PipelineState
+from moldau.spark.pipelines.status import TOPIC, Record, StatusTopic, now_ms
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -63,7 +63,8 @@ def going_on(spawn, root, brokers):
             module="counting_cli",
         )
         wait_until(
-            lambda: (r := published(brokers, name)) and r.state is State.RUNNING and r, "it runs"
+            lambda: (r := published(brokers, name)) and r.state is PipelineState.RUNNING and r,
+            "it runs",
         )
         return process
 
@@ -71,7 +72,7 @@ def going_on(spawn, root, brokers):
 
 
 def published(brokers, name):
-    with Board(brokers) as board:
+    with StatusTopic(brokers) as board:
         return board.read().get(name)
 
 
@@ -90,7 +91,7 @@ def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_n
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")
     assert f"{name} running" in outcome.err
     record = published(brokers, name)
-    assert record.state is State.FINISHED
+    assert record.state is PipelineState.FINISHED
     assert record.outcome.rows == record.progress.rows == 10
     assert record.progress.dead_letters == 2
     assert record.settings["topics"] == ["clicks"]
@@ -115,7 +116,7 @@ def test_a_failure_is_told_with_its_hint_and_kept(pipeline, brokers, new_name):
     assert "error: it cannot go on\nhint:  count less\n" in outcome.err
     record = published(brokers, name)
     assert (record.state, record.error, record.hint) == (
-        State.FAILED,
+        PipelineState.FAILED,
         "it cannot go on",
         "count less",
     )
@@ -135,13 +136,13 @@ def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, 
     state = wait_until(
         lambda: (r := published(brokers, name)) and r.progress.rows and r, "rows are counted"
     )
-    assert state.state is State.RUNNING
+    assert state.state is PipelineState.RUNNING
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode == ExitCode.INTERRUPTED
     assert out == "counted for a while\n"
     assert "goes on from there" in err
-    assert published(brokers, name).state is State.STOPPED
+    assert published(brokers, name).state is PipelineState.STOPPED
 
 
 def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
@@ -161,7 +162,7 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
     err = process.communicate(timeout=wait_seconds_max())[1]
     assert process.returncode == ExitCode.INTERRUPTED
     assert "done again by the next run" in err
-    assert published(brokers, name).state is State.STOPPED
+    assert published(brokers, name).state is PipelineState.STOPPED
 
 
 def test_errors_are_told_without_a_trace_unless_somebody_asks(pipeline, new_name):
@@ -195,7 +196,7 @@ def test_one_with_a_trigger_goes_on_until_it_is_terminated(pipeline, going_on, b
     assert process.returncode == 0, err
     assert out == "counted for a while\n"
     assert f"{name} running" in err
-    assert published(brokers, name).state is State.STOPPED
+    assert published(brokers, name).state is PipelineState.STOPPED
 
 
 def test_prometheus_reads_how_a_pipeline_is(going_on, new_name):
@@ -251,13 +252,13 @@ def test_a_name_that_runs_on_another_machine_needs_force(pipeline, brokers, new_
     record = Record(
         name=name,
         kind="count",
-        state=State.RUNNING,
+        state=PipelineState.RUNNING,
         host="far.example",
         pid=1,
         updated_at=now_ms(),
         started_at=now_ms(),
     )
-    with Board(brokers) as board:
+    with StatusTopic(brokers) as board:
         board.publish(record)
     assert "on far.example as process 1" in pipeline("run", "count", "x", "--name", name).err
     assert pipeline("run", "count", "x", "--name", name, "--force").code == 0
@@ -312,7 +313,7 @@ def test_a_pipeline_that_nobody_knows_is_not_found(pipeline):
 
 
 def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, nobody, new_name, monkeypatch):
-    monkeypatch.setattr("moldau.spark.pipelines.running.FAREWELL_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("moldau.spark.pipelines.runner.FAREWELL_SECONDS_MAX", 0.5)
     name = new_name("brokerless")
     outcome = pipeline("run", "count", "clicks", "--name", name, "-b", nobody)
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")

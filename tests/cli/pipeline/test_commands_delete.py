@@ -6,8 +6,8 @@ import pytest
 
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
-from moldau.spark.pipelines.spec import State
-from moldau.spark.pipelines.state import Board, Record, now_ms
+from moldau.spark.pipelines.spec import PipelineState
+from moldau.spark.pipelines.status import Record, StatusTopic, now_ms
 
 pytestmark = pytest.mark.system
 
@@ -35,9 +35,9 @@ def ended(root, brokers):
 
     def make(name):
         home = Home(root / name)
-        record = Record(name=name, kind="count", state=State.FINISHED, updated_at=now_ms())
+        record = Record(name=name, kind="count", state=PipelineState.FINISHED, updated_at=now_ms())
         home.checkpoint.write("offsets/0", b"v1")
-        with Board(brokers) as board:
+        with StatusTopic(brokers) as board:
             board.publish(record)
         return home
 
@@ -45,7 +45,7 @@ def ended(root, brokers):
 
 
 def published(brokers, name):
-    with Board(brokers) as board:
+    with StatusTopic(brokers) as board:
         return board.read().get(name)
 
 
@@ -81,15 +81,20 @@ def test_one_that_runs_here_is_not_deleted(delete, ended, new_name):
 def test_what_only_brokers_know_is_deleted_unless_it_runs(delete, brokers, new_name):
     name = new_name("elsewhere")
     record = Record(
-        name=name, kind="count", state=State.RUNNING, host="another", pid=1, updated_at=now_ms()
+        name=name,
+        kind="count",
+        state=PipelineState.RUNNING,
+        host="another",
+        pid=1,
+        updated_at=now_ms(),
     )
-    with Board(brokers) as board:
+    with StatusTopic(brokers) as board:
         board.publish(record)
     refused = delete(name, "-y")
     assert refused.code == ExitCode.FAILED
     assert "runs on another" in refused.err
-    with Board(brokers) as board:
-        board.publish(record.changed(state=State.STOPPED))
+    with StatusTopic(brokers) as board:
+        board.publish(record.changed(state=PipelineState.STOPPED))
     assert delete(name, "-y").code == 0
     assert published(brokers, name) is None
 

@@ -4,11 +4,11 @@ import io
 
 import pytest
 
-from moldau.cli.pipeline.common import default_name
 from moldau.cli.pipeline.display import BAR_CHARACTERS, Display, bar_text, facts
+from moldau.cli.pipeline.run_options import default_name
 from moldau.cli.pipeline.view import duration
-from moldau.spark.pipelines.spec import Progress, State
-from moldau.spark.pipelines.state import Record
+from moldau.spark.pipelines.spec import PipelineState, Progress
+from moldau.spark.pipelines.status import Record
 
 pytestmark = pytest.mark.inprocess
 
@@ -55,7 +55,7 @@ def test_the_last_line_does_not_say_what_it_was_doing_just_then():
         batch=1, rows=9, rows_per_second=0.0, batch_seconds=0.1, dead_letters=1, note="comparing"
     )
     with Display(stream) as display:
-        for state in (State.RUNNING, State.FINISHED):
+        for state in (PipelineState.RUNNING, PipelineState.FINISHED):
             display(Record(name="n", kind="k", state=state, progress=progress))
     assert stream.getvalue().splitlines() == [
         "n running: 9 rows · 0 rows/s · batch 0.1 s · 1 dead letter · comparing",
@@ -66,9 +66,13 @@ def test_the_last_line_does_not_say_what_it_was_doing_just_then():
 def test_elsewhere_than_on_a_terminal_each_state_is_a_line():
     stream = io.StringIO()
     with Display(stream) as display:
-        for state, rows in ((State.STARTING, 0), (State.RUNNING, 5), (State.RUNNING, 6)):
+        for state, rows in (
+            (PipelineState.STARTING, 0),
+            (PipelineState.RUNNING, 5),
+            (PipelineState.RUNNING, 6),
+        ):
             display(Record(name="n", kind="k", state=state, progress=Progress(rows=rows)))
-        display(Record(name="n", kind="k", state=State.FINISHED, progress=Progress(rows=7)))
+        display(Record(name="n", kind="k", state=PipelineState.FINISHED, progress=Progress(rows=7)))
     assert stream.getvalue().splitlines() == [
         "n starting",
         "n running: 5 rows · 0 dead letters",
@@ -90,7 +94,7 @@ def test_on_a_terminal_it_is_a_bar_that_goes_away(monkeypatch):
             Record(
                 name="lake",
                 kind="k",
-                state=State.RUNNING,
+                state=PipelineState.RUNNING,
                 progress=Progress(batch=1, rows=5, rows_total=10, rows_per_second=9.0, lag=5),
             )
         )
@@ -117,4 +121,4 @@ def test_names_are_the_same_for_the_same_words_and_differ_for_others():
 def test_a_declared_kind_that_ends_by_itself_is_not_asked_to_go_on(kind, goes_on):
     from moldau.cli.pipeline import kinds
 
-    assert kinds.goes_on(kinds.module_of(kind)) is goes_on
+    assert kinds.is_continuous(kinds.module_of(kind)) is goes_on

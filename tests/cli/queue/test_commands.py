@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.queue.send import BATCH_MESSAGES_MAX, Lines
+from moldau.cli.queue.send import BATCH_MESSAGES_MAX, LineSource
 from moldau.cli.queue.work import own_environment
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -398,7 +398,7 @@ async def test_lines_come_in_batches_and_the_last_needs_no_end(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"".join(b"%d\n" % number for number in range(2500)) + b"last")
     with open(path, "rb") as file:
-        source, batches = Lines(file.fileno()), []
+        source, batches = LineSource(file.fileno()), []
         while batch := await source.next():
             batches.append(batch)
     assert max(map(len, batches)) == BATCH_MESSAGES_MAX
@@ -408,7 +408,7 @@ async def test_lines_come_in_batches_and_the_last_needs_no_end(tmp_path):
 
 async def test_a_line_in_pieces_is_one_line():
     reader, writer = os.pipe()
-    source = Lines(reader)
+    source = LineSource(reader)
     reading = asyncio.ensure_future(source.next())
     for piece in (b"he", b"llo", b"\nnext"):
         os.write(writer, piece)
@@ -425,4 +425,4 @@ async def test_a_line_without_end_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"x" * 1000)
     with open(path, "rb") as file, pytest.raises(CommandError, match="longer than"):
-        await Lines(file.fileno()).next()
+        await LineSource(file.fileno()).next()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from moldau.cli.errors import CommandError
-from moldau.cli.queue.child_command import Ended
-from moldau.cli.queue.work_loop import STOPPED, Drained, Stopping, WorkLoop
+from moldau.cli.queue.child_command import CommandResult
+from moldau.cli.queue.work_loop import STOPPED, EmptyCheck, StopRequest, WorkLoop
 from moldau.client.errors import NotFoundError, UnreachableError
 
 
@@ -69,23 +69,23 @@ def jobs(count: int) -> list[Message]:
     return [Message(offset=number) for number in range(count)]
 
 
-def drained(worker: FakeWorker) -> Drained:
+def drained(worker: FakeWorker) -> EmptyCheck:
     async def ready() -> int:
         return len(worker.messages)
 
-    return Drained(ready)
+    return EmptyCheck(ready)
 
 
 async def succeed(message):
-    return Ended("")
+    return CommandResult("")
 
 
 async def test_what_succeeds_is_acked_and_what_fails_is_given_back_with_its_reason(capfd):
     async def handle(message):
-        return Ended("no luck" if message.offset == 1 else "")
+        return CommandResult("no luck" if message.offset == 1 else "")
 
     worker = FakeWorker(jobs(3))
-    tally = await WorkLoop(worker, handle, Stopping(), drained=drained(worker)).run()
+    tally = await WorkLoop(worker, handle, StopRequest(), drained=drained(worker)).run()
     assert (tally.done, tally.failed, tally.lost) == (2, 1, 0)
     assert worker.acked == [0, 2]
     assert worker.nacked == [(1, None, "no luck")]
@@ -94,11 +94,11 @@ async def test_what_succeeds_is_acked_and_what_fails_is_given_back_with_its_reas
 
 async def test_the_pause_before_the_next_attempt_can_be_chosen():
     async def fail(message):
-        return Ended("no")
+        return CommandResult("no")
 
     worker = FakeWorker(jobs(1))
     await WorkLoop(
-        worker, fail, Stopping(), drained=drained(worker), retry_seconds=7.0, quiet=True
+        worker, fail, StopRequest(), drained=drained(worker), retry_seconds=7.0, quiet=True
     ).run()
     assert worker.nacked == [(0, 7.0, "no")]
 
@@ -113,11 +113,11 @@ async def test_no_more_are_taken_than_can_be_begun(concurrency):
         most = max(most, running)
         await asyncio.sleep(0.01)
         running -= 1
-        return Ended("")
+        return CommandResult("")
 
     worker = FakeWorker(jobs(10))
     await WorkLoop(
-        worker, handle, Stopping(), concurrency=concurrency, drained=drained(worker)
+        worker, handle, StopRequest(), concurrency=concurrency, drained=drained(worker)
     ).run()
     assert most == concurrency
     assert max(worker.asked) <= concurrency
@@ -126,7 +126,7 @@ async def test_no_more_are_taken_than_can_be_begun(concurrency):
 
 async def test_a_number_of_messages_is_a_bound_on_what_is_taken():
     worker = FakeWorker(jobs(10))
-    loop = WorkLoop(worker, succeed, Stopping(), concurrency=4, messages_max=6)
+    loop = WorkLoop(worker, succeed, StopRequest(), concurrency=4, messages_max=6)
     assert (await loop.run()).done == 6
     assert len(worker.messages) == 4, "the others stay for somebody else"
 
@@ -137,9 +137,9 @@ async def test_a_stop_lets_what_runs_finish_and_takes_nothing_more():
     async def handle(message):
         began.set()
         await go_on.wait()
-        return Ended("")
+        return CommandResult("")
 
-    stopping, worker = Stopping(), FakeWorker(jobs(5))
+    stopping, worker = StopRequest(), FakeWorker(jobs(5))
     running = asyncio.ensure_future(WorkLoop(worker, handle, stopping, quiet=True).run())
     await began.wait()
     stopping.signal()
@@ -151,7 +151,7 @@ async def test_a_stop_lets_what_runs_finish_and_takes_nothing_more():
 
 
 async def test_what_a_poll_brings_after_the_stop_is_given_back():
-    stopping = Stopping()
+    stopping = StopRequest()
     worker = FakeWorker(jobs(2), hold=asyncio.Event())
     running = asyncio.ensure_future(WorkLoop(worker, succeed, stopping, concurrency=2).run())
     await asyncio.sleep(0.01)
@@ -163,7 +163,7 @@ async def test_what_a_poll_brings_after_the_stop_is_given_back():
 
 async def test_a_poll_that_hangs_does_not_keep_the_worker_from_stopping(monkeypatch):
     monkeypatch.setattr("moldau.cli.queue.work_loop._POLL_END_SECONDS_MAX", 0.05)
-    stopping = Stopping()
+    stopping = StopRequest()
     worker = FakeWorker(jobs(2), hold=asyncio.Event())
     running = asyncio.ensure_future(WorkLoop(worker, succeed, stopping).run())
     await asyncio.sleep(0.01)
@@ -178,9 +178,9 @@ async def test_told_twice_it_ends_what_runs_and_gives_it_back():
     async def handle(message):
         began.set()
         await asyncio.sleep(3600)
-        return Ended("")
+        return CommandResult("")
 
-    stopping, worker = Stopping(), FakeWorker(jobs(1))
+    stopping, worker = StopRequest(), FakeWorker(jobs(1))
     running = asyncio.ensure_future(WorkLoop(worker, handle, stopping, quiet=True).run())
     await began.wait()
     stopping.signal()
@@ -197,9 +197,9 @@ async def test_the_lease_of_what_takes_longer_is_extended_until_it_is_done():
     async def handle(message):
         while len(worker.extended) < 3:
             await asyncio.sleep(0.005)
-        return Ended("")
+        return CommandResult("")
 
-    await WorkLoop(worker, handle, Stopping(), drained=drained(worker)).run()
+    await WorkLoop(worker, handle, StopRequest(), drained=drained(worker)).run()
     extended = len(worker.extended)
     await asyncio.sleep(0.1)
     assert len(worker.extended) == extended
@@ -208,7 +208,7 @@ async def test_the_lease_of_what_takes_longer_is_extended_until_it_is_done():
 
 async def test_a_message_that_cannot_be_settled_is_counted_and_said(capfd):
     worker = FakeWorker(jobs(1), refuse=True)
-    tally = await WorkLoop(worker, succeed, Stopping(), drained=drained(worker)).run()
+    tally = await WorkLoop(worker, succeed, StopRequest(), drained=drained(worker)).run()
     assert (tally.done, tally.lost) == (0, 1)
     assert "jobs-0@0 was not settled: too late" in capfd.readouterr().err
 
@@ -219,7 +219,7 @@ async def test_a_command_that_cannot_be_started_ends_the_worker_and_gives_the_me
 
     worker = FakeWorker(jobs(5))
     with pytest.raises(CommandError, match="cannot run resize: no such file or directory"):
-        await WorkLoop(worker, handle, Stopping()).run()
+        await WorkLoop(worker, handle, StopRequest()).run()
     assert worker.nacked == [(0, 0, STOPPED)]
     assert len(worker.messages) == 4, "not every message is tried with it"
 
@@ -230,11 +230,11 @@ async def test_with_once_it_ends_when_nothing_is_left_and_all_is_done():
     async def handle(message):
         if message.offset == 0:
             await slow.wait()
-        return Ended("")
+        return CommandResult("")
 
     worker = FakeWorker(jobs(3))
     running = asyncio.ensure_future(
-        WorkLoop(worker, handle, Stopping(), concurrency=2, drained=drained(worker)).run()
+        WorkLoop(worker, handle, StopRequest(), concurrency=2, drained=drained(worker)).run()
     )
     while worker.acked != [1, 2]:
         await asyncio.sleep(0.001)
@@ -252,7 +252,9 @@ async def test_a_poll_that_came_back_too_early_does_not_end_it():
             worker.messages = jobs(1)
         return left.pop(0)
 
-    assert (await WorkLoop(worker, succeed, Stopping(), drained=Drained(ready)).run()).done == 1
+    assert (
+        await WorkLoop(worker, succeed, StopRequest(), drained=EmptyCheck(ready)).run()
+    ).done == 1
     assert left == []
 
 
@@ -263,14 +265,16 @@ async def test_what_others_hold_is_not_waited_for_without_end(monkeypatch):
         return 7
 
     worker = FakeWorker([])
-    assert (await WorkLoop(worker, succeed, Stopping(), drained=Drained(ready)).run()).done == 0
+    assert (
+        await WorkLoop(worker, succeed, StopRequest(), drained=EmptyCheck(ready)).run()
+    ).done == 0
     assert len(worker.asked) > 1
 
 
 async def test_brokers_that_are_away_are_waited_for_and_that_is_said_once(monkeypatch, capfd):
     monkeypatch.setattr("moldau.cli.queue.work_loop._LOST_SECONDS", 0.001)
     worker = FakeWorker(jobs(1), errors=[UnreachableError("nobody answers")] * 3)
-    tally = await WorkLoop(worker, succeed, Stopping(), messages_max=1).run()
+    tally = await WorkLoop(worker, succeed, StopRequest(), messages_max=1).run()
     assert tally.done == 1
     assert capfd.readouterr().err == "nobody answers; trying again (Ctrl-C stops)\n"
 
@@ -278,7 +282,7 @@ async def test_brokers_that_are_away_are_waited_for_and_that_is_said_once(monkey
 async def test_what_will_not_go_away_ends_it_and_so_does_silence_where_an_end_is_waited_for():
     worker = FakeWorker(jobs(1), errors=[NotFoundError("no such topic")])
     with pytest.raises(NotFoundError):
-        await WorkLoop(worker, succeed, Stopping()).run()
+        await WorkLoop(worker, succeed, StopRequest()).run()
     worker = FakeWorker(jobs(1), errors=[UnreachableError("nobody answers")])
     with pytest.raises(UnreachableError):
-        await WorkLoop(worker, succeed, Stopping(), drained=drained(worker)).run()
+        await WorkLoop(worker, succeed, StopRequest(), drained=drained(worker)).run()

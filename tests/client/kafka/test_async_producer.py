@@ -22,7 +22,7 @@ from moldau import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.kafka.async_delivery import Mailbox
+from moldau.client.kafka.async_delivery import DeliveryWaiters
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max
@@ -135,7 +135,7 @@ async def test_tasks_share_a_producer_and_acks_are_chosen_per_message(
 
 async def test_the_loop_is_woken_once_for_all_deliveries_that_came_since() -> None:
     loop = asyncio.get_running_loop()
-    mailbox = Mailbox(loop)
+    mailbox = DeliveryWaiters(loop)
     waiters = [mailbox.waiter() for _ in range(1000)]
     woken = 0
     tell = loop.call_soon_threadsafe

@@ -12,7 +12,7 @@ from moldau.testing.waiting import wait_seconds_max
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     # A machine that stands still is no broker that is slow to answer.
-    monkeypatch.setattr("moldau.client.queue.polling._QUICK_SECONDS_MAX", wait_seconds_max())
+    monkeypatch.setattr("moldau.client.queue.poller._QUICK_SECONDS_MAX", wait_seconds_max())
     with fake_cluster() as cluster:
         cluster.create("jobs", 2)
         yield cluster

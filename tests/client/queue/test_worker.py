@@ -82,7 +82,7 @@ def test_a_poll_returns_as_soon_as_there_is_something(
 def test_what_arrives_after_a_poll_is_for_the_next_one(
     client: QueueClient, brokers: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moldau.client.queue.polling.HOLD_SECONDS_MAX", wait_seconds_max())
+    monkeypatch.setattr("moldau.client.queue.poller.HOLD_SECONDS_MAX", wait_seconds_max())
     worker = client.connect("g", "jobs")
     # Both leaders wait, and both get a message at once.
     brokers.answer_delay = 0.05

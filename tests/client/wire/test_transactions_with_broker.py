@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from moldau.client.errors import InvalidArgumentError, RejectedError
+from moldau.client.wire.batch_sender import BatchSender, OutgoingBatch
 from moldau.client.wire.client import KafkaClient
-from moldau.client.wire.sending import BatchSender, Outgoing
 from moldau.client.wire.transactions import (
     FencedError,
     TransactionalProducer,
@@ -51,7 +51,7 @@ def write(client: KafkaClient, producer: TransactionalProducer, topic: str, *val
     TransactionClient(client).add_partitions(producer, {topic: [0, 1]})
     sender = BatchSender(client, transactional_id=producer.name)
     sender.post(
-        Outgoing(topic, partition, batch(producer, value, sequence=number))
+        OutgoingBatch(topic, partition, batch(producer, value, sequence=number))
         for partition in (0, 1)
         for number, value in enumerate(values)
     )
@@ -115,7 +115,7 @@ def test_whoever_begins_with_the_same_name_aborts_and_fences(
     with pytest.raises(FencedError, match="cannot enter partitions"):
         transactions.add_partitions(first, {topic: [0]})
     sender = BatchSender(client, transactional_id=name)
-    sender.post([Outgoing(topic, 0, batch(first, b"late", sequence=1))])
+    sender.post([OutgoingBatch(topic, 0, batch(first, b"late", sequence=1))])
     with pytest.raises(RejectedError):
         sender.settle()
 
@@ -148,7 +148,7 @@ def test_a_batch_that_the_topic_does_not_take_names_the_setting(
     client.create_topic(name, configs={"max.message.bytes": "1000"})
     record = Record(Offset(0), TimestampMs(1000), None, b"x" * 2000, [])
     sender = BatchSender(client)
-    sender.post([Outgoing(name, 0, build_batch([record]))])
+    sender.post([OutgoingBatch(name, 0, build_batch([record]))])
     with pytest.raises(RejectedError, match="too large") as caught:
         sender.settle()
     assert "kafka.batch.size" in caught.value.hint
@@ -167,7 +167,7 @@ def test_transactions_outlive_the_leader_and_the_coordinator(
         cluster.leader("out", 0).kill()
         sender = BatchSender(client, transactional_id=name)
         sender.post(
-            Outgoing("out", p, batch(producer, b"b%d" % number, sequence=number))
+            OutgoingBatch("out", p, batch(producer, b"b%d" % number, sequence=number))
             for p in (0, 1)
             for number in (1, 2)
         )

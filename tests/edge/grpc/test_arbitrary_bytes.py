@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grpc_world import Door, opened
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
-from moldau.queues.types import QueueRefusedError, Why
+from moldau.queues.types import ErrorReason, QueueRefusedError
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 
@@ -133,7 +133,7 @@ def door() -> Iterator[Door]:
     """For what must not happen to a real broker."""
 
     async def create(*arguments: object, **named: object) -> object:
-        raise QueueRefusedError(Why.BUSY)
+        raise QueueRefusedError(ErrorReason.BUSY)
 
     with opened(broker={"topics": SimpleNamespace(create=create)}) as found:
         yield found

@@ -12,12 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from grpc_world import Door, opened
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
-from moldau.edge.grpc.server import GrpcLimits
+from moldau.edge.grpc.listener import GrpcLimits
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
-from moldau.queues.types import Polled, QueueRefusedError, Why
+from moldau.queues.types import ErrorReason, PollResult, QueueRefusedError
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.inprocess
@@ -42,18 +42,18 @@ def trailers(error: Any) -> dict[str, str]:
     return dict(error.trailing_metadata())
 
 
-@pytest.mark.parametrize("why", list(Why))
-def test_every_reason_of_the_queues_has_a_status_and_its_name(door: Door, why: Why) -> None:
+@pytest.mark.parametrize("why", list(ErrorReason))
+def test_every_reason_of_the_queues_has_a_status_and_its_name(door: Door, why: ErrorReason) -> None:
     door.queues.answers["ack"] = QueueRefusedError(why)
     error = refused(lambda: door.stub.Ack(ACK, timeout=wait_seconds_max()))
     assert trailers(error)[REASON_TRAILER] == why.name
     assert error.details() == why.value
     known = {
-        Why.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
-        Why.UNKNOWN_CONSUMER: grpc.StatusCode.NOT_FOUND,
-        Why.NOT_LEADER: grpc.StatusCode.FAILED_PRECONDITION,
-        Why.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-        Why.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        ErrorReason.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+        ErrorReason.UNKNOWN_CONSUMER: grpc.StatusCode.NOT_FOUND,
+        ErrorReason.NOT_LEADER: grpc.StatusCode.FAILED_PRECONDITION,
+        ErrorReason.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+        ErrorReason.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
     assert error.code() == known.get(why, error.code())
     assert error.code() not in (grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN)
@@ -61,7 +61,7 @@ def test_every_reason_of_the_queues_has_a_status_and_its_name(door: Door, why: W
 
 def test_a_hint_of_any_letters_arrives(door: Door) -> None:
     hint = "100 % größer · 試す\n\x00"
-    door.queues.answers["ack"] = QueueRefusedError(Why.BUSY, "zu viel · ü", hint=hint)
+    door.queues.answers["ack"] = QueueRefusedError(ErrorReason.BUSY, "zu viel · ü", hint=hint)
     error = refused(lambda: door.stub.Ack(ACK, timeout=wait_seconds_max()))
     assert decode_text(trailers(error)[HINT_TRAILER]) == hint
     assert error.details() == "zu viel · ü"
@@ -135,7 +135,7 @@ def test_connections_above_the_bound_are_closed_until_another_one_ends() -> None
 def test_calls_above_the_bound_are_refused() -> None:
     with opened(GrpcLimits(calls_max=2, early_ms=3_600_000)) as door:
         door.queues.hold = threading.Event()
-        door.queues.answers["poll"] = Polled()
+        door.queues.answers["poll"] = PollResult()
         waiting = [door.stub.Poll.future(POLL, timeout=wait_seconds_max()) for _ in range(2)]
         wait_until(lambda: len(door.queues.asked) == 2, "both polls wait")
         error = refused(lambda: door.stub.Poll(POLL, timeout=wait_seconds_max()))
@@ -153,7 +153,7 @@ def test_who_gives_up_ends_what_waits_for_it(door: Door) -> None:
 
 
 def test_a_deadline_shortens_the_wait_so_that_messages_still_arrive(door: Door) -> None:
-    door.queues.answers["poll"] = Polled()
+    door.queues.answers["poll"] = PollResult()
     door.stub.Poll(POLL, timeout=50)
     door.stub.Poll(POLL)
     (_, (short,), _), (_, (whole,), _) = door.queues.asked

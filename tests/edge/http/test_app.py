@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from http_cluster import JOIN, FakeCluster, Served, partition, served, topic, topology
-from moldau.api import decisions
-from moldau.edge.http import answers
+from moldau.api import metadata_changes
+from moldau.edge.http import responses
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.testing.waiting import wait_until
@@ -189,7 +189,7 @@ def test_a_refusal_carries_its_code_its_words_and_a_status(world, code, status):
 
 
 def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, monkeypatch):
-    monkeypatch.setattr(decisions, "ANSWER_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(metadata_changes, "ANSWER_SECONDS_MAX", 0.1)
     world.cluster.hold = asyncio.Event()
     world.cluster.reasons = ["no majority is up"]
     status, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')
@@ -296,7 +296,7 @@ def test_json_may_say_its_charset(world, charset):
 
 
 def test_a_body_of_a_mebibyte_is_read_and_a_larger_one_is_not(world):
-    padded = b'{"broker": 2}'.ljust(answers.BODY_BYTES_MAX)
+    padded = b'{"broker": 2}'.ljust(responses.BODY_BYTES_MAX)
     assert world.ask("POST", "/api/v1/cluster/leave", padded)[0] == 202
     status, _, body = world.ask("POST", "/api/v1/cluster/leave", padded + b" ")
     assert (status, body["error"]) == (413, "MESSAGE_TOO_LARGE")
@@ -370,13 +370,13 @@ def test_bytes_that_are_no_http_are_told_so_and_end_the_connection(world, sent):
 
 def test_an_error_does_not_repeat_all_that_was_sent(world):
     status, _, body = world.ask("GET", "/" + "x" * 20_000)
-    assert (status, len(body["detail"])) == (404, answers.DETAIL_CHARS_MAX + 1)
+    assert (status, len(body["detail"])) == (404, responses.DETAIL_CHARS_MAX + 1)
 
 
 def test_every_error_says_what_to_do_about_it(world):
     for code in ErrorCode:
-        status = answers.status_of(code)
-        assert answers.problem(status, code, "words").hint
+        status = responses.status_of(code)
+        assert responses.problem(status, code, "words").hint
     for method, path, body, headers in (
         ("GET", "/nope", None, {}),
         ("PUT", "/healthz", None, {}),
@@ -390,7 +390,7 @@ def test_every_error_says_what_to_do_about_it(world):
 
 def test_every_error_code_has_a_status():
     for code in ErrorCode:
-        assert answers.status_of(code) in (400, 404, 409, 500, 503)
+        assert responses.status_of(code) in (400, 404, 409, 500, 503)
 
 
 def test_the_request_to_join_reads_back_as_it_was_written():

@@ -7,9 +7,9 @@ import confluent_kafka
 import pytest
 
 from http_client import ask
-from moldau.api.sending import build_batches
+from moldau.api.record_producer import build_batches
 from moldau.edge.http import produce
-from moldau.edge.http.reading import Chosen, show
+from moldau.edge.http.record_json import RecordSelection, show
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import check_batches
 from moldau.records.murmur2 import partition_of
@@ -456,7 +456,7 @@ def test_batches_keep_within_the_bound(size):
 
 def test_a_header_of_any_bytes_can_be_shown():
     strange = Record(Offset(1), TimestampMs(2), None, None, [("a\udcff", b"\xff"), ("b", b"ok")])
-    shown = show(strange, Chosen())
+    shown = show(strange, RecordSelection())
     assert [(name, bytes(value)) for name, value in shown.headers] == [
         ("a?", b'"/w=="'),
         ("b", b'"ok"'),

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from http_client import ask
-from moldau.data.reading import ReadPage
+from moldau.data.record_reader import ReadPage
 from moldau.edge.http import tail
-from moldau.edge.http.reading import Chosen
+from moldau.edge.http.record_json import RecordSelection
 from moldau.edge.http.tail import TAILS_MAX
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record
@@ -179,7 +179,7 @@ class FakeBroker:
 
 def events_of(broker, count: int) -> list[bytes]:
     """The first so many, of one who follows from the start."""
-    place = tail._Followed("t", "first", 0, Chosen())
+    place = tail._Followed("t", "first", 0, RecordSelection())
     nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
 
     async def collect() -> list[bytes]:

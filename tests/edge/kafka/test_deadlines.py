@@ -6,11 +6,11 @@ from typing import cast
 from harness.virtual_loop import run_virtually
 from moldau.edge.kafka.deadlines import TICK_MS, Deadlines
 from moldau.model.errors import ErrorCode
-from moldau.net.connection import Connection, Reply
+from moldau.net.connection import Connection, DeferredReply
 
 
-def reply() -> Reply:
-    return Reply(cast("Connection", None), 0)
+def reply() -> DeferredReply:
+    return DeferredReply(cast("Connection", None), 0)
 
 
 def test_only_who_waits_too_long_is_told_and_only_once() -> None:

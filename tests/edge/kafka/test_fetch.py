@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
-from moldau.data.fetch import FetchResult
+from moldau.data.fetch import PartitionFetchResult
 from moldau.edge.kafka import fetch
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.fetch import (
@@ -33,9 +33,9 @@ def answer(version: int, leaders: dict[int, tuple[int, int]]) -> FetchResponse:
         cluster.lead("t", index, leader, epoch)
 
     def read(
-        wanted: Sequence[Any], *, on_ready: Callable[[list[FetchResult]], None], **_: int
+        wanted: Sequence[Any], *, on_ready: Callable[[list[PartitionFetchResult]], None], **_: int
     ) -> None:
-        on_ready([FetchResult(ERRORS[each.partition], 10, 0, b"", 0) for each in wanted])
+        on_ready([PartitionFetchResult(ERRORS[each.partition], 10, 0, b"", 0) for each in wanted])
 
     partitions = [
         FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
-from moldau.control.configs import ResourceKind
+from moldau.control.config_service import ResourceKind
 from moldau.edge.kafka import (
     create_topics,
     delete_records,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from handler_calls import Asked, FakeCluster, brokers, facade, image, service, topic
 
-from moldau.data.transactional_produce import Outcome, TransactionalWrite
+from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
 from moldau.edge.kafka import produce
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.model.errors import ErrorCode, RefusedError
@@ -41,7 +41,7 @@ class Replica:
 
 class World:
     def __init__(self, *indexes: int, acks: int = -1, version: int = 12) -> None:
-        self.writes: list[tuple[TransactionalWrite, Callable[[Outcome], None]]] = []
+        self.writes: list[tuple[TransactionalWrite, Callable[[AppendOutcome], None]]] = []
         self.replica = Replica()
         cluster = FakeCluster(image(brokers(1, 2), TOPIC))
         cluster.lead("t", 1, 2, 5)

@@ -6,10 +6,10 @@ import pytest
 from effort import seeds
 from group_clients import subscription
 
+from moldau.groups.consumer_protocol import assignment_bytes
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.group import Group
 from moldau.groups.records import decode
-from moldau.groups.subscription import assignment_bytes
 from moldau.model.errors import ErrorCode
 
 MEMBERS = ["", "a", "b", "c", "c-1", "\x00ü"]

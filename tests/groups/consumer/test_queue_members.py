@@ -4,7 +4,7 @@ silent."""
 import pytest
 
 from moldau.groups.assignors.queue import QueueAssignor
-from moldau.groups.coordinator import BUILT_IN_ASSIGNORS, Coordinator
+from moldau.groups.coordinator import BUILT_IN_ASSIGNORS, GroupCoordinator
 from moldau.model.errors import ErrorCode
 
 
@@ -12,7 +12,7 @@ from moldau.model.errors import ErrorCode
 def world(make_world):
     world = make_world()
     world.t = world.topics.create("t", 4)
-    world.coordinator = Coordinator(
+    world.coordinator = GroupCoordinator(
         world.config,
         lambda client: client,
         world.wall_ms,

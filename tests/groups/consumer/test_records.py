@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from moldau.groups.consumer.records import (
     ClassicClient,
     ConsumerMember,
-    Current,
-    CurrentRecord,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
     EpochRecord,
     GroupEpoch,
     MemberRecord,
     MemberState,
+    TargetAssignmentRecord,
     TargetEpochRecord,
-    TargetRecord,
 )
 from moldau.groups.records import decode, encode
 from moldau.model.errors import CorruptionError
@@ -48,7 +48,7 @@ members = st.builds(
     classic=st.none() | classic,
 )
 currents = st.builds(
-    Current,
+    CurrentAssignment,
     epoch=int32,
     previous_epoch=int32,
     state=st.sampled_from(MemberState),
@@ -60,8 +60,10 @@ records = st.one_of(
     st.builds(EpochRecord, group_id=texts, value=st.none() | epochs),
     st.builds(MemberRecord, group_id=texts, member_id=texts, value=st.none() | members),
     st.builds(TargetEpochRecord, group_id=texts, value=st.none() | int32),
-    st.builds(TargetRecord, group_id=texts, member_id=texts, value=st.none() | assignments),
-    st.builds(CurrentRecord, group_id=texts, member_id=texts, value=st.none() | currents),
+    st.builds(
+        TargetAssignmentRecord, group_id=texts, member_id=texts, value=st.none() | assignments
+    ),
+    st.builds(CurrentAssignmentRecord, group_id=texts, member_id=texts, value=st.none() | currents),
 )
 
 
@@ -118,15 +120,15 @@ TOPIC = TopicId(bytes(range(16)))
         ),
         (TargetEpochRecord(group_id="g", value=9), "0006 0001 67", "0000 00000009 00"),
         (
-            TargetRecord(group_id="g", member_id="m", value={TOPIC: frozenset({3, 1})}),
+            TargetAssignmentRecord(group_id="g", member_id="m", value={TOPIC: frozenset({3, 1})}),
             "0007 0001 67 0001 6d",
             f"0000 02 {TOPIC.hex()} 03 00000001 00000003 00 00",
         ),
         (
-            CurrentRecord(
+            CurrentAssignmentRecord(
                 group_id="g",
                 member_id="m",
-                value=Current(
+                value=CurrentAssignment(
                     epoch=2,
                     previous_epoch=1,
                     state=MemberState.UNREVOKED,

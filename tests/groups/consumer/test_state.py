@@ -1,6 +1,6 @@
 """Records may be applied in any order: the index of owners follows."""
 
-from moldau.groups.consumer.records import Current, CurrentRecord
+from moldau.groups.consumer.records import CurrentAssignment, CurrentAssignmentRecord
 from moldau.groups.consumer.state import ConsumerState
 
 TOPIC = b"t" * 16
@@ -8,7 +8,9 @@ TOPIC = b"t" * 16
 
 def has(member_id, *indexes):
     assigned = {TOPIC: frozenset(indexes)} if indexes else {}
-    return CurrentRecord(group_id="g", member_id=member_id, value=Current(assigned=assigned))
+    return CurrentAssignmentRecord(
+        group_id="g", member_id=member_id, value=CurrentAssignment(assigned=assigned)
+    )
 
 
 def test_a_partition_that_went_on_before_its_owner_let_go_stays_where_it_went():
@@ -16,7 +18,7 @@ def test_a_partition_that_went_on_before_its_owner_let_go_stays_where_it_went():
     for record in (has("a", 0, 1), has("b", 1), has("a", 0)):
         state.apply(record)
     assert (state.owner(TOPIC, 0), state.owner(TOPIC, 1)) == ("a", "b")
-    state.apply(CurrentRecord(group_id="g", member_id="b", value=None))
+    state.apply(CurrentAssignmentRecord(group_id="g", member_id="b", value=None))
     assert state.owner(TOPIC, 1) is None
 
 

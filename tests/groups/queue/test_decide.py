@@ -5,27 +5,27 @@ from msgspec.structs import replace
 
 from moldau.groups.queue import decide as decide_module
 from moldau.groups.queue import draft
-from moldau.groups.queue.answers import Done, Judged, Polled, Refusal, Refused
 from moldau.groups.queue.commands import (
     Ack,
-    Bury,
     Evict,
     ExpireDue,
     Extend,
-    Message,
+    LogMessage,
+    LogSlice,
     Nack,
     Poll,
-    Read,
     Recall,
+    SettleDead,
     TakeOver,
     Trim,
 )
 from moldau.groups.queue.config import QueueConfig
 from moldau.groups.queue.decide import has_room_for
-from moldau.groups.queue.machine import QueueMachine
+from moldau.groups.queue.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS, DelayBucket
 from moldau.groups.queue.records import encode
-from moldau.groups.queue.shelves import DAY_MS, HOUR_MS, MINUTE_MS, Shelf
+from moldau.groups.queue.results import CommandRefused, Done, GrantedLeases, Refusal, SettleResult
 from moldau.groups.queue.state import Dead, Leased, QueueId, Waiting
+from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.model.errors import ConfigError, CorruptionError
 
 QUEUE = QueueId("g", b"t" * 16, 0)
@@ -39,8 +39,8 @@ class Queue:
 
     def __init__(self, messages=10, config=CONFIG, epoch=1):
         self.config = config
-        self.log = [Message(offset) for offset in range(messages)]
-        self.machine = QueueMachine(QUEUE, config, epoch)
+        self.log = [LogMessage(offset) for offset in range(messages)]
+        self.machine = QueueStateMachine(QUEUE, config, epoch)
         self.do(TakeOver(epoch=epoch, now=0, start=0, end=messages))
 
     @property
@@ -56,7 +56,7 @@ class Queue:
 
     def poll(self, count=1, now=0, member="ann", visibility=1_000, gives=None):
         first = self.state.next
-        read = Read(first=first, end=len(self.log), messages=tuple(self.log[first:]))
+        read = LogSlice(first=first, end=len(self.log), messages=tuple(self.log[first:]))
         answer = self.do(
             Poll(
                 member=member,
@@ -66,17 +66,17 @@ class Queue:
                 read=gives or read,
             )
         )
-        assert isinstance(answer, Polled)
+        assert isinstance(answer, GrantedLeases)
         self.is_full = answer.is_full
         return [lease.token for lease in answer.leases]
 
     def settle(self, kind, *tokens, now=0, member="ann", **fields):
         answer = self.do(kind(member=member, tokens=tokens, now=now, **fields))
-        assert isinstance(answer, Judged)
+        assert isinstance(answer, SettleResult)
         return list(answer.refusals)
 
     def next_leader(self, now=0, epoch=2, **fields):
-        loaded = QueueMachine(QUEUE, self.config, epoch)
+        loaded = QueueStateMachine(QUEUE, self.config, epoch)
         loaded.load([encode(self.state.snapshot(QUEUE))])
         self.machine = loaded
         end = len(self.log)
@@ -111,14 +111,16 @@ def test_acks_in_any_order_move_the_floor_when_the_first_is_there():
 
 def test_offsets_that_hold_no_message_are_passed():
     queue = Queue()
-    read = Read(first=0, end=8, messages=(Message(2), Message(5)))
+    read = LogSlice(first=0, end=8, messages=(LogMessage(2), LogMessage(5)))
     assert offsets(queue.poll(4, gives=read)) == [2, 5]
     assert (queue.state.floor, queue.state.next) == (2, 8)
 
 
 def test_what_nobody_can_read_is_a_dead_letter_that_was_never_delivered():
     queue = Queue()
-    read = Read(first=0, end=9, messages=(Message(0), Message(1, fault="too much"), Message(8)))
+    read = LogSlice(
+        first=0, end=9, messages=(LogMessage(0), LogMessage(1, fault="too much"), LogMessage(8))
+    )
     assert offsets(queue.poll(2, gives=read)) == [0, 8]
     assert queue.state.dead == ((1, Dead(0, "too much")),)
     assert (queue.died, queue.state.next) == ((1,), 9)
@@ -129,28 +131,28 @@ def test_what_nobody_can_read_is_a_dead_letter_that_was_never_delivered():
 def test_what_nobody_can_read_waits_for_room_as_others_do():
     queue = Queue()
     queue.poll(4)
-    read = Read(first=4, end=9, messages=(Message(4, fault="too much"),))
+    read = LogSlice(first=4, end=9, messages=(LogMessage(4, fault="too much"),))
     assert queue.poll(1, gives=read) == []
     assert (queue.is_full, queue.state.next, queue.state.dead) == (True, 4, ())
 
 
 def test_what_was_read_beyond_a_hole_is_not_used():
     queue = Queue()
-    read = Read(first=1, end=3, messages=(Message(1), Message(2)))
+    read = LogSlice(first=1, end=3, messages=(LogMessage(1), LogMessage(2)))
     assert queue.poll(4, gives=read) == []
     assert queue.state.next == 0
 
 
 def test_what_was_read_twice_is_given_once():
     queue = Queue()
-    read = Read(first=0, end=3, messages=(Message(0), Message(1), Message(2)))
+    read = LogSlice(first=0, end=3, messages=(LogMessage(0), LogMessage(1), LogMessage(2)))
     assert offsets(queue.poll(2, gives=read)) == [0, 1]
     assert offsets(queue.poll(2, gives=read)) == [2]
 
 
 def test_a_delayed_message_waits_and_lets_others_pass():
     queue = Queue(3)
-    queue.log[0] = Message(0, 500)
+    queue.log[0] = LogMessage(0, 500)
     assert offsets(queue.poll(2)) == [1, 2]
     assert queue.state.next_due() == 500
     assert queue.poll(2, now=499) == []
@@ -186,23 +188,23 @@ def test_polls_give_fewer_when_too_much_was_sent_back():
 def shelf(queue, shelf, now, count=100):
     found = queue.state.shelves[shelf]
     end = min(found.first + count, len(queue.log))
-    read = Read(first=found.first, end=end, messages=tuple(queue.log[found.first : end]))
+    read = LogSlice(first=found.first, end=end, messages=tuple(queue.log[found.first : end]))
     return queue.do(Recall(shelf=shelf, now=now, read=read))
 
 
 def test_what_is_for_later_holds_up_nothing():
     queue = Queue(10)
-    queue.log[:9] = [Message(offset, 5 * DAY_MS) for offset in range(9)]
+    queue.log[:9] = [LogMessage(offset, 5 * DAY_MS) for offset in range(9)]
     assert offsets(queue.poll(4)) == [9]
     assert not queue.is_full
-    assert queue.state.shelved_count == 9
+    assert queue.state.delayed_bucket_count == 9
     assert queue.state.floor == 0
 
 
 def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
     queue = Queue(1)
     time = 5 * DAY_MS + 7 * HOUR_MS + 30 * MINUTE_MS + 5
-    queue.log[0] = Message(0, time)
+    queue.log[0] = LogMessage(0, time)
     queue.poll()
     for span in (DAY_MS, HOUR_MS, MINUTE_MS):
         (key,) = queue.state.shelves
@@ -220,19 +222,19 @@ def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
 
 def test_a_shelf_has_room_only_while_there_may_be_more_shelves(monkeypatch):
     queue = Queue(1)
-    queue.log[0] = Message(0, 5 * DAY_MS)
+    queue.log[0] = LogMessage(0, 5 * DAY_MS)
     queue.poll()
     (found,) = queue.state.shelves.values()
     assert has_room_for(found, queue.state, queue.config)
-    monkeypatch.setattr(decide_module, "SHELVES_MAX", 1)
+    monkeypatch.setattr(decide_module, "BUCKETS_MAX", 1)
     assert not has_room_for(found, queue.state, queue.config)
 
 
 def test_many_for_soon_are_recalled_as_there_is_room():
     queue = Queue(8)
-    queue.log[:] = [Message(offset, 100) for offset in range(8)]
+    queue.log[:] = [LogMessage(offset, 100) for offset in range(8)]
     assert queue.poll(8) == []
-    assert (len(queue.state.open), queue.state.shelved_count) == (3, 5)
+    assert (len(queue.state.open), queue.state.delayed_bucket_count) == (3, 5)
     assert shelf(queue, (MINUTE_MS, 0), 0) == Done(count=0, is_more=True)
     tokens = queue.poll(8, now=100)
     assert offsets(tokens) == [0, 1, 2]
@@ -243,10 +245,10 @@ def test_many_for_soon_are_recalled_as_there_is_room():
 
 def test_shelves_outlive_their_leader_and_what_the_log_lost_is_on_none():
     queue = Queue(4)
-    queue.log[1:] = [Message(offset, 5 * DAY_MS) for offset in (1, 2, 3)]
+    queue.log[1:] = [LogMessage(offset, 5 * DAY_MS) for offset in (1, 2, 3)]
     queue.poll(2)
     queue.next_leader(end=3)
-    assert queue.state.shelves[DAY_MS, 5 * DAY_MS] == Shelf(DAY_MS, 5 * DAY_MS, 1, 3, 3)
+    assert queue.state.shelves[DAY_MS, 5 * DAY_MS] == DelayBucket(DAY_MS, 5 * DAY_MS, 1, 3, 3)
     queue.do(Trim(start=2))
     assert queue.state.shelves[DAY_MS, 5 * DAY_MS].first == 2
     queue.do(Trim(start=4))
@@ -255,16 +257,16 @@ def test_shelves_outlive_their_leader_and_what_the_log_lost_is_on_none():
 
 def test_a_time_too_far_ahead_makes_a_dead_letter():
     queue = Queue(2)
-    queue.log[0] = Message(0, 367 * DAY_MS)
+    queue.log[0] = LogMessage(0, 367 * DAY_MS)
     assert offsets(queue.poll()) == [1]
     assert isinstance(queue.state.open[0], Dead)
     assert "366 days" in queue.state.open[0].reason
 
 
 def test_shelves_are_bounded(monkeypatch):
-    monkeypatch.setattr(draft, "SHELVES_MAX", 2)
+    monkeypatch.setattr(draft, "BUCKETS_MAX", 2)
     queue = Queue(4)
-    queue.log[:] = [Message(offset, (5 + offset) * DAY_MS) for offset in range(4)]
+    queue.log[:] = [LogMessage(offset, (5 + offset) * DAY_MS) for offset in range(4)]
     assert queue.poll() == []
     assert queue.is_full
     assert (queue.state.next, len(queue.state.shelves)) == (2, 2)
@@ -275,7 +277,7 @@ def test_dead_letters_that_cannot_be_moved_hold_deliveries_up():
     queue.settle(Nack, *queue.poll(4), reason="bad")
     assert queue.poll(4) == []
     assert queue.is_full
-    assert queue.do(Bury(offsets=frozenset({0, 1}))) == Done(count=2)
+    assert queue.do(SettleDead(offsets=frozenset({0, 1}))) == Done(count=2)
     assert offsets(queue.poll(4)) == [4, 5]
 
 
@@ -293,7 +295,7 @@ def test_dead_letters_that_cannot_be_moved_hold_deliveries_up():
 def test_a_poll_out_of_bounds_is_refused(wrong):
     queue = Queue()
     command = Poll(**{"member": "m", "count_max": 1, "now": 0, "visibility_ms": 1, **wrong})
-    assert queue.do(command) == Refused(Refusal.BAD_ARGUMENT)
+    assert queue.do(command) == CommandRefused(Refusal.BAD_ARGUMENT)
 
 
 # ---- what workers say
@@ -331,10 +333,10 @@ def test_a_stranger_is_told_so():
 
 def test_a_token_of_another_group_is_told_so():
     tokens = tuple(Queue().poll())
-    other = QueueMachine(QUEUE._replace(group="h"), CONFIG, 1)
+    other = QueueStateMachine(QUEUE._replace(group="h"), CONFIG, 1)
     other.apply(other.decide(TakeOver(epoch=1, now=0, start=0, end=5)).record)
     answer = other.decide(Ack(member="ann", tokens=tokens, now=0)).answer
-    assert answer == Judged(refusals=(Refusal.OTHER_QUEUE,))
+    assert answer == SettleResult(refusals=(Refusal.OTHER_QUEUE,))
 
 
 def test_what_is_sent_back_pauses_longer_each_time_and_no_longer_than_allowed():
@@ -353,7 +355,7 @@ def test_a_worker_may_say_how_long_to_wait():
     assert queue.poll(now=6) == []
     assert len(queue.poll(now=7)) == 1
     command = Nack(member="a", tokens=(), now=0, delay_ms=CONFIG.delay_ms_max + 1)
-    assert queue.do(command) == Refused(Refusal.BAD_ARGUMENT)
+    assert queue.do(command) == CommandRefused(Refusal.BAD_ARGUMENT)
 
 
 def test_the_last_attempt_that_fails_makes_a_dead_letter_in_one_record():
@@ -367,7 +369,7 @@ def test_the_last_attempt_that_fails_makes_a_dead_letter_in_one_record():
     queue.machine.apply(decision.record)
     assert queue.poll(now=10**9) == []
     assert queue.settle(Ack, token) == [Refusal.DEAD]
-    assert queue.do(Bury(offsets=frozenset({0, 5}))) == Done(count=1)
+    assert queue.do(SettleDead(offsets=frozenset({0, 5}))) == Done(count=1)
     assert queue.settle(Ack, token) == [Refusal.DEAD], "it is not done, and its worker hears of it"
     assert queue.state.floor == queue.state.next == 1
 
@@ -385,7 +387,7 @@ def test_a_lease_that_is_over_is_not_extended():
     (token,) = queue.poll(visibility=100)
     assert queue.settle(Extend, token, now=100, visibility_ms=100) == [Refusal.EXPIRED]
     command = Extend(member="ann", tokens=(token,), now=0, visibility_ms=0)
-    assert queue.do(command) == Refused(Refusal.BAD_ARGUMENT)
+    assert queue.do(command) == CommandRefused(Refusal.BAD_ARGUMENT)
 
 
 # ---- what the leader says
@@ -426,7 +428,7 @@ def test_a_command_that_changes_nothing_writes_nothing():
     for command in (
         ExpireDue(now=9),
         Evict(member="x", now=1),
-        Bury(offsets=frozenset({1})),
+        SettleDead(offsets=frozenset({1})),
         Trim(start=0),
         Poll(member="a", count_max=1, now=0, visibility_ms=1),
     ):
@@ -443,7 +445,7 @@ def test_settings_that_allow_less_make_a_dead_letter_instead_of_a_delivery():
 
 def test_commands_that_are_decided_together_see_each_other():
     queue = Queue(3)
-    read = Read(first=0, end=3, messages=tuple(queue.log))
+    read = LogSlice(first=0, end=3, messages=tuple(queue.log))
     poll = Poll(member="ann", count_max=2, now=0, visibility_ms=10, read=read)
     polled = queue.machine.decide_all([poll, poll, ExpireDue(now=10), replace(poll, now=10)])
     given = [
@@ -505,20 +507,20 @@ def test_a_leader_that_loads_again_in_its_epoch_keeps_its_leases():
 
 def test_nothing_is_decided_before_a_leader_has_taken_over():
     queue = Queue()
-    machine = QueueMachine(QUEUE, CONFIG, 2)
+    machine = QueueStateMachine(QUEUE, CONFIG, 2)
     command = Poll(member="a", count_max=1, now=0, visibility_ms=1)
-    assert machine.decide(command).answer == Refused(Refusal.NOT_LEADING)
+    assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
     machine.load([encode(queue.state.snapshot(QUEUE))])
-    assert machine.decide(command).answer == Refused(Refusal.NOT_LEADING)
+    assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
     other = TakeOver(epoch=3, now=0, start=0, end=0)
-    assert machine.decide(other).answer == Refused(Refusal.BAD_ARGUMENT)
+    assert machine.decide(other).answer == CommandRefused(Refusal.BAD_ARGUMENT)
 
 
 def test_a_new_queue_begins_where_it_is_told_to():
-    machine = QueueMachine(QUEUE, CONFIG, 1)
+    machine = QueueStateMachine(QUEUE, CONFIG, 1)
     machine.apply(machine.decide(TakeOver(epoch=1, now=0, start=40, end=50)).record)
     assert machine.state.floor == machine.state.next == 40
-    assert machine.decide(TakeOver(epoch=1, now=0, start=9, end=5)).answer == Refused(
+    assert machine.decide(TakeOver(epoch=1, now=0, start=9, end=5)).answer == CommandRefused(
         Refusal.BAD_ARGUMENT
     )
 
@@ -530,7 +532,7 @@ def test_offsets_that_the_log_lost_are_looked_at_anew():
     del queue.log[2:]
     queue.next_leader()
     assert (queue.state.next, set(queue.state.open)) == (2, {0, 1})
-    queue.log += [Message(2)]
+    queue.log += [LogMessage(2)]
     assert offsets(queue.poll(3)) == [2]
 
 
@@ -542,7 +544,7 @@ def test_what_is_stored_must_be_of_the_queue_and_in_order():
         (QUEUE, [(b"\0\x63", b"")]),
     ):
         with pytest.raises(CorruptionError):
-            QueueMachine(queue, CONFIG, 2).load(records)
+            QueueStateMachine(queue, CONFIG, 2).load(records)
 
 
 # ---- settings

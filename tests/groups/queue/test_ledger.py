@@ -2,12 +2,12 @@
 
 import pytest
 
-from moldau.groups.queue.answers import Refusal
 from moldau.groups.queue.config import QueueConfig
 from moldau.groups.queue.ledger import Ledger
-from moldau.groups.queue.machine import QueueMachine
 from moldau.groups.queue.records import decode, encode, tombstones
+from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId, QueueRecord, Waiting
+from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.model.errors import CorruptionError
 
 QUEUE = QueueId("g", b"t" * 16, 2)
@@ -41,7 +41,7 @@ def test_a_queue_is_loaded_from_its_snapshot_and_the_changes_after_it():
     )
     sequences = [decode(*record).sequence for record in ledger.stored(QUEUE)]
     assert sequences == [4, 5, 6]
-    machine = QueueMachine(QUEUE, QueueConfig(), 1)
+    machine = QueueStateMachine(QUEUE, QueueConfig(), 1)
     machine.load(ledger.stored(QUEUE))
     assert dict(machine.state.open) == {3: Waiting(1, 1), 5: Waiting(0, 1)}
     assert set(ledger.queues()) == {QUEUE, OTHER}

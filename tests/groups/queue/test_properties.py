@@ -17,14 +17,14 @@ from queue_machine_world import QUEUE, World, run
 from moldau.groups.queue import decide as decide_module
 from moldau.groups.queue import draft as draft_module
 from moldau.groups.queue import records as records_module
-from moldau.groups.queue.answers import Done, Judged, Polled, Refusal, Refused
 from moldau.groups.queue.commands import (
     TakeOver,
 )
+from moldau.groups.queue.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
 from moldau.groups.queue.invariants import InvariantError
-from moldau.groups.queue.machine import QueueMachine
-from moldau.groups.queue.shelves import DAY_MS, HOUR_MS, MINUTE_MS
+from moldau.groups.queue.results import CommandRefused, Done, GrantedLeases, Refusal, SettleResult
 from moldau.groups.queue.state import Dead, Leased, QueueState, Waiting
+from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.model.errors import CorruptionError
 
 
@@ -58,9 +58,9 @@ def test_the_worlds_see_all_that_can_be_seen():
         def heard(*commands, do=do):
             answers = do(*commands)
             for answer in answers:
-                if isinstance(answer, Judged):
+                if isinstance(answer, SettleResult):
                     seen.update(answer.refusals)
-                elif isinstance(answer, Polled):
+                elif isinstance(answer, GrantedLeases):
                     seen.add("full" if answer.is_full else "room")
                 elif answer.is_more:
                     seen.add("more")
@@ -202,8 +202,8 @@ def _opens_beside_a_shelf(monkeypatch):
 
 
 def _shelves_on_the_shortest(monkeypatch):
-    keys = draft_module.shelf_keys
-    monkeypatch.setattr(draft_module, "shelf_keys", lambda time: keys(time)[::-1])
+    keys = draft_module.bucket_keys
+    monkeypatch.setattr(draft_module, "bucket_keys", lambda time: keys(time)[::-1])
 
 
 def _loses_what_is_recalled(monkeypatch):
@@ -244,7 +244,7 @@ def test_a_planted_mistake_is_caught(mistake, monkeypatch):
 def test_a_machine_of_the_past_may_not_take_over_again():
     world = World(random.Random(1))
     world.begin(new_epoch=True)
-    late = QueueMachine(QUEUE, world.config, world.epoch - 1)
+    late = QueueStateMachine(QUEUE, world.config, world.epoch - 1)
     late.load(world.ledger.stored(QUEUE))
     command = TakeOver(epoch=world.epoch - 1, now=0, start=0, end=0)
-    assert late.decide(command).answer == Refused(Refusal.FENCED)
+    assert late.decide(command).answer == CommandRefused(Refusal.FENCED)

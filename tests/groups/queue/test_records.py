@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.delay_buckets import DAY_MS, MINUTE_MS, SPANS_MS, DelayBucket
 from moldau.groups.queue.records import SLOTS, decode, encode, queue_key, tombstones
-from moldau.groups.queue.shelves import DAY_MS, MINUTE_MS, SPANS_MS, Shelf
 from moldau.groups.queue.state import Dead, Leased, QueueId, QueueRecord, QueueState, Waiting
 from moldau.groups.queue.tokens import Token, decode_token, encode_token
 from moldau.model.errors import CorruptionError, RefusedError
@@ -43,7 +43,7 @@ def queue_records(draw):
     for span in draw(st.lists(st.sampled_from(SPANS_MS), max_size=5)) if end else ():
         begin = draw(st.integers(0, 2**63 // span - 1)) * span
         ends = sorted(draw(st.tuples(offsets, offsets)))
-        shelves[span, begin] = Shelf(span, begin, *ends, draw(st.integers(0, 2**40)))
+        shelves[span, begin] = DelayBucket(span, begin, *ends, draw(st.integers(0, 2**40)))
     return QueueRecord(
         queue=draw(_queues),
         sequence=draw(st.integers(1, 2**63 - 1)),
@@ -84,7 +84,10 @@ def test_the_bytes_are_as_documented():
 
 
 def test_the_bytes_of_shelves_are_as_documented():
-    shelves = (Shelf(MINUTE_MS, 2 * MINUTE_MS, 1, 9, 5), Shelf(DAY_MS, DAY_MS, 10, 12, 130))
+    shelves = (
+        DelayBucket(MINUTE_MS, 2 * MINUTE_MS, 1, 9, 5),
+        DelayBucket(DAY_MS, DAY_MS, 10, 12, 130),
+    )
     record = QueueRecord(queue=QUEUE, sequence=1, epoch=0, next=20, shelves=shelves)
     assert encode(record)[1][31:] == bytes.fromhex(
         "00 00 00"  # no texts, nothing settled, nothing open
@@ -98,7 +101,7 @@ def test_the_bytes_of_shelves_are_as_documented():
     ("shelf", "said"), [("03 00 00 00 00", "kind 3"), ("00 00 00 15 00", "not come to")]
 )
 def test_a_shelf_that_cannot_be_is_corrupt(shelf, said):
-    shelves = (Shelf(MINUTE_MS, 0, 0, 1, 1),)
+    shelves = (DelayBucket(MINUTE_MS, 0, 0, 1, 1),)
     record = QueueRecord(queue=QUEUE, sequence=1, epoch=0, next=20, shelves=shelves)
     key, value = encode(record)
     with pytest.raises(CorruptionError, match=said):

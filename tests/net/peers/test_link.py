@@ -21,12 +21,12 @@ from moldau.net.peers import listener as peer_listener
 from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
-    Answer,
     Hello,
-    decode_answer,
+    HelloResponse,
     decode_hello,
-    encode_answer,
+    decode_hello_response,
     encode_hello,
+    encode_hello_response,
 )
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
@@ -55,7 +55,7 @@ class Handler:
             raise self.error
         self.frames.append((sender, kind, bytes(body)))
 
-    def on_peer_gone(self, sender: BrokerId) -> None:
+    def on_peer_disconnected(self, sender: BrokerId) -> None:
         self.gone.append(sender)
 
 
@@ -107,7 +107,7 @@ class Events:
     def on_room(self) -> None:
         self.room += 1
 
-    def on_nobody(self) -> None:
+    def on_connection_refused(self) -> None:
         self.nobody += 1
 
 
@@ -124,7 +124,7 @@ async def linked(
         on_connected=events.on_up,
         on_lost=events.lost.append,
         on_room=events.on_room,
-        on_nobody=events.on_nobody,
+        on_connection_refused=events.on_connection_refused,
         limits=limits,
     )
     link.start()
@@ -497,7 +497,7 @@ def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further()
             peer, _ = await loop.sock_accept(server)
             size = struct.unpack(">I", await loop.sock_recv(peer, 4))[0]
             assert decode_hello(memoryview(await loop.sock_recv(peer, size))) == HELLO
-            await loop.sock_sendall(peer, framed(encode_answer(Answer(""))))
+            await loop.sock_sendall(peer, framed(encode_hello_response(HelloResponse(""))))
             await until(lambda: link.is_connected, "the link is up")
             block = bytes(100_000)
             while link.has_room:
@@ -526,9 +526,9 @@ def test_handshakes_survive_the_way_and_what_is_cut_is_refused() -> None:
     for cut in range(len(data)):
         with pytest.raises(PeerProtocolError):
             decode_hello(memoryview(data[:cut]))
-    for answer in (Answer(""), Answer("no such broker")):
-        data = encode_answer(answer)
-        assert decode_answer(data) == answer
+    for answer in (HelloResponse(""), HelloResponse("no such broker")):
+        data = encode_hello_response(answer)
+        assert decode_hello_response(data) == answer
         for cut in range(len(data)):
             with pytest.raises(PeerProtocolError):
-                decode_answer(data[:cut])
+                decode_hello_response(data[:cut])

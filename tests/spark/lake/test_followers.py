@@ -11,8 +11,8 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no te
 import pyarrow.compute as pc
 
 from moldau.spark.lake import LakeTable, Writing, open_table
-from moldau.spark.lake.files import write_files
 from moldau.spark.lake.iceberg import expire_snapshots
+from moldau.spark.lake.parquet_files import write_files
 
 pytestmark = pytest.mark.spark
 

@@ -17,8 +17,8 @@ from botocore.exceptions import BotoCoreError
 from lake_world import use_once
 
 from moldau.spark.lake import LakeError, Writing, open_table
-from moldau.spark.lake.files import write_files
-from moldau.spark.lake.opening import check_place, open_destination
+from moldau.spark.lake.open import check_place, open_destination
+from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.home import Home, batches_in, query_id
 from moldau.testing.ports import free_ports

@@ -21,7 +21,7 @@ from moldau.spark.lake import (
     Writing,
     open_table,
 )
-from moldau.spark.lake.files import read_table, write_files
+from moldau.spark.lake.parquet_files import read_table, write_files
 from moldau.spark.lake.storage import Folder
 from moldau.spark.lake.table import TABLES, marked
 

@@ -29,7 +29,7 @@ def test_every_command_is_on_the_page() -> None:
 
 def test_the_declared_example_is_understood(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-    from moldau.spark.pipelines.declared import from_plain, read_file
+    from moldau.spark.pipelines.settings_file import from_plain, read_file
 
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.M | re.S)
     file = tmp_path / "lake.yml"

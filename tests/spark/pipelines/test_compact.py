@@ -42,7 +42,7 @@ def row(offset: int, *, partition: int = 0, day: int = 0, key: str | None = "", 
 @pytest.fixture
 def opened(tmp_path: Path) -> Callable[..., Any]:
     def made(format: str = "delta") -> Any:
-        from moldau.spark.lake.opening import open_table
+        from moldau.spark.lake.open import open_table
 
         return open_table(str(tmp_path / "lake"), format)
 
@@ -149,7 +149,7 @@ def test_files_come_out_as_large_as_asked_for_and_in_order(
 def test_a_table_without_partitions_is_rewritten_only_if_it_is_worth_it(
     spark: Any, new: New
 ) -> None:
-    from moldau.spark.lake.opening import open_table
+    from moldau.spark.lake.open import open_table
 
     settings = new(file_bytes=64 * 1024)
     table = open_table(settings.table, "delta", partition_columns=())
@@ -173,7 +173,7 @@ def test_rows_of_the_same_place_that_differ_stop_it(spark: Any, opened: Any, new
 
 
 def test_a_null_counts_wherever_it_stands(spark: Any) -> None:
-    from moldau.spark.pipelines.tables import row_hash
+    from moldau.spark.pipelines.rows import row_hash
 
     kind = (
         "value struct<a: int, b: int, in: struct<c: string, `d.e`: string>>, m map<string,int>, "

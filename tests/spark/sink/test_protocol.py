@@ -14,8 +14,8 @@ from moldau.spark.sink.protocol import (
     Begin,
     LostTransactionError,
     SupersededError,
-    Task,
-    TaskDone,
+    TaskAttempt,
+    TaskResult,
     Transaction,
 )
 
@@ -88,11 +88,11 @@ def survives(chances: Chances = WILD) -> bool:
     return True
 
 
-def ends_without_a_decision(port: Any, done: list[TaskDone], batch: int) -> None:
+def ends_without_a_decision(port: Any, done: list[TaskResult], batch: int) -> None:
     port.commit([each.transaction for each in done if each.transaction is not None])
 
 
-def aborts_at_once(port: Any, done: list[TaskDone], batch: int) -> None:
+def aborts_at_once(port: Any, done: list[TaskResult], batch: int) -> None:
     port.abort([each.transaction.name for each in done if each.transaction is not None])
 
 
@@ -106,13 +106,13 @@ def claims_nothing(port: Any, query: str, run: str, **_: bool) -> tuple[Ledger, 
 
 
 def begins_with_one_name(
-    port: Any, ledger: Ledger, claim: int, task: Task, place: Any
+    port: Any, ledger: Ledger, claim: int, task: TaskAttempt, place: Any
 ) -> Transaction:
     return port.begin(f"{protocol.prefix_of(QUERY)}{claim}-{task.number}")
 
 
 def goes_on_without_looking(
-    port: Any, ledger: Ledger, claim: int, task: Task, place: Any
+    port: Any, ledger: Ledger, claim: int, task: TaskAttempt, place: Any
 ) -> Transaction:
     before = protocol.last_of(ledger, claim).get(task.number)
     follower = None if before is None else port.go_on(before, task.attempt)
@@ -156,11 +156,11 @@ def port_of(world: World) -> ModelPort:
     return ModelPort(world.brokers, Call(world, process))
 
 
-def task(run: str, batch: int, number: int = 0, attempt: int = 0) -> Task:
-    return Task(query=QUERY, run=run, batch=batch, number=number, attempt=attempt)
+def task(run: str, batch: int, number: int = 0, attempt: int = 0) -> TaskAttempt:
+    return TaskAttempt(query=QUERY, run=run, batch=batch, number=number, attempt=attempt)
 
 
-def written(port: ModelPort, run: str, batch: int, attempt: int = 0) -> TaskDone:
+def written(port: ModelPort, run: str, batch: int, attempt: int = 0) -> TaskResult:
     def write(begin: Begin) -> bool:
         port.write(begin(("out", 0)), (batch, 0, 0))
         return True

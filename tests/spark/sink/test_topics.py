@@ -9,11 +9,11 @@ import pytest
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.wire.client import KafkaClient
 from moldau.spark.sink import protocol
-from moldau.spark.sink.broker_port import BrokerPort
 from moldau.spark.sink.columns import Row
-from moldau.spark.sink.protocol import Begin, Task
+from moldau.spark.sink.protocol import Begin, TaskAttempt
+from moldau.spark.sink.row_writer import RowWriter
+from moldau.spark.sink.sink_client import SinkClient
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
-from moldau.spark.sink.writing import RowWriter
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
@@ -31,18 +31,18 @@ def options_for(broker: Broker, topic: str) -> WriteOptions:
 
 
 def write_plainly(options: WriteOptions) -> None:
-    with closing(BrokerPort(options)) as port:
+    with closing(SinkClient(options)) as port:
         _write(RowWriter(options, port))
 
 
 def write_in_transaction(options: WriteOptions) -> None:
-    task = Task(query=f"q-{options.topic}", run="r", batch=0, number=0, attempt=0)
+    task = TaskAttempt(query=f"q-{options.topic}", run="r", batch=0, number=0, attempt=0)
 
     def write(begin: Begin) -> bool:
         _write(RowWriter(options, port, begin))
         return True
 
-    with closing(BrokerPort(options)) as port:
+    with closing(SinkClient(options)) as port:
         done = protocol.run_task(port, task, write)
         protocol.commit_batch(port, [done], 0)
 
@@ -98,9 +98,9 @@ def test_a_topic_that_comes_while_batches_are_on_their_way_is_looked_for(
         writer.finish()
         return True
 
-    with closing(BrokerPort(options)) as port:
+    with closing(SinkClient(options)) as port:
         if exactly_once:
-            task = Task(query=f"q-{topics[0]}", run="r", batch=0, number=0, attempt=0)
+            task = TaskAttempt(query=f"q-{topics[0]}", run="r", batch=0, number=0, attempt=0)
             done = protocol.run_task(port, task, write)
             protocol.commit_batch(port, [done], 0)
         else:

@@ -8,7 +8,7 @@ from sink_world import FATES, QUERY, Call, Chances, ModelPort, Process, World
 
 from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
-from moldau.spark.sink.protocol import NO_CLAIM, Begin, SupersededError, Task, TaskDone
+from moldau.spark.sink.protocol import NO_CLAIM, Begin, SupersededError, TaskAttempt, TaskResult
 
 pytestmark = pytest.mark.inprocess
 
@@ -56,11 +56,11 @@ def survives() -> bool:
     return True
 
 
-def aborts_what_was_told(port: Any, done: list[TaskDone]) -> None:
+def aborts_what_was_told(port: Any, done: list[TaskResult]) -> None:
     port.abort([each.transaction.name for each in done if each.transaction is not None])
 
 
-def skips_what_was_claimed(port: Any, done: list[TaskDone], version: int) -> None:
+def skips_what_was_claimed(port: Any, done: list[TaskResult], version: int) -> None:
     ledger = port.read(QUERY)
     if ledger.owner is not None and ledger.owner.run == done[0].task.run:
         protocol.commit_batch(port, done, version)
@@ -94,16 +94,18 @@ def port(world: World) -> ModelPort:
     return ModelPort(world.brokers, Call(world, process))
 
 
-def written(port: ModelPort, run: str, version: int, attempt: int = 0) -> TaskDone:
+def written(port: ModelPort, run: str, version: int, attempt: int = 0) -> TaskResult:
     def write(begin: Begin) -> bool:
         port.write(begin(("out", 0)), (version, 0, 0))
         return True
 
-    task = Task(query=QUERY, run=run, batch=version, number=0, attempt=attempt, is_versioned=True)
+    task = TaskAttempt(
+        query=QUERY, run=run, batch=version, number=0, attempt=attempt, is_versioned=True
+    )
     return protocol.run_task(port, task, write)
 
 
-def commit(port: ModelPort, done: TaskDone, version: int) -> None:
+def commit(port: ModelPort, done: TaskResult, version: int) -> None:
     protocol.commit_version(port, [done], version)
 
 

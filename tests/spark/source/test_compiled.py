@@ -15,8 +15,8 @@ from moldau.records.batch import HEADER_BYTES, BatchFormatError, read_header
 from moldau.records.compression import Codec
 from moldau.records.record import Record, _encode_headers, _seal, _varint, build_batch
 from moldau.spark.source import decoding
-from moldau.spark.source.bodies import Bodies, Body, readable_bodies, whole_batches
 from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.fetched_batches import BatchBodies, Body, readable_bodies, whole_batches
 from moldau.spark.source.planning import OffsetRange
 
 try:
@@ -107,7 +107,7 @@ def joined(drawn: Any, body_changes: Any = ()) -> bytes:
     return b"".join(parts)
 
 
-def outcome(kind: str, found: Bodies, end: int, include_headers: bool) -> Any:
+def outcome(kind: str, found: BatchBodies, end: int, include_headers: bool) -> Any:
     with mock.patch.object(decoding, "KIND", kind):
         try:
             planned = OffsetRange(topic="t", partition=3, start=0, end=end)
@@ -116,7 +116,7 @@ def outcome(kind: str, found: Bodies, end: int, include_headers: bool) -> Any:
             return str(error)
 
 
-def compare(found: Bodies, end: int, include_headers: bool) -> None:
+def compare(found: BatchBodies, end: int, include_headers: bool) -> None:
     by_numpy = outcome("numpy", found, end, include_headers)
     assert outcome("compiled", found, end, include_headers) == by_numpy
     bodies = [body for body in found.bodies if body.header.record_count]
@@ -146,7 +146,7 @@ def test_both_decoders_make_the_same_of_any_bytes(
     body: bytes, count: int, include_headers: bool
 ) -> None:
     header = read_header(batch([Made(1, 0, None, None, [])] * count, 0, is_append_time=False))
-    found = Bodies(memoryview(body), [Body(0, len(body), header)], 0)
+    found = BatchBodies(memoryview(body), [Body(0, len(body), header)], 0)
     compare(found, END, include_headers)
 
 
@@ -195,7 +195,7 @@ def test_damage_that_the_scan_cannot_see_is_told() -> None:
     data = memoryview(good + bad)
     scanned = decoding.scan(data, 0, END)
     assert scanned is not None
-    assert outcome("compiled", Bodies(data, [], 0, scanned[1]), END, False) == (
+    assert outcome("compiled", BatchBodies(data, [], 0, scanned[1]), END, False) == (
         "record of 63 bytes, 8 left"
     )
 

@@ -16,8 +16,8 @@ from moldau.records.batch import HEADER_BYTES, BatchFormatError
 from moldau.records.compression import Codec
 from moldau.records.record import Record, _seal, build_batch, read_records
 from moldau.spark.source import decoding
-from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
 from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.fetched_batches import BatchBodies, readable_bodies, whole_batches
 from moldau.spark.source.planning import OffsetRange
 
 NOW = 1_700_000_000_000
@@ -36,7 +36,7 @@ def record(
 def columns(data: bytes, start: int = 0, end: int = END, *, include_headers: bool = True) -> Any:
     fetched = memoryview(data)
     parts = list(readable_bodies(fetched, whole_batches(fetched), [], start=start, end=end))
-    found = parts[0] if parts else Bodies(fetched, [], start)
+    found = parts[0] if parts else BatchBodies(fetched, [], start)
     made = []
     for kind in {"numpy", decoding.KIND}:
         with mock.patch.object(decoding, "KIND", kind):

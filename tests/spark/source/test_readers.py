@@ -15,9 +15,9 @@ from moldau.client.errors import RejectedError
 from moldau.client.kafka.admin import Admin
 from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
-from moldau.spark.source.cluster import Cluster
 from moldau.spark.source.read_options import parse_read_options
 from moldau.spark.source.readers import StreamReader
+from moldau.spark.source.source_client import SourceClient
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -226,13 +226,13 @@ def test_a_commit_that_fails_is_made_up_for_by_the_next(
         reader.commit({topic: {"0": 4}})
         assert group in caplog.text
         reader._brokers.client = there
-        commit = Cluster.commit
+        commit = SourceClient.commit
         for code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.GROUP_AUTHORIZATION_FAILED):
-            monkeypatch.setattr(Cluster, "commit", Mock(side_effect=RejectedError("no", code)))
+            monkeypatch.setattr(SourceClient, "commit", Mock(side_effect=RejectedError("no", code)))
             is_refused = code is ErrorCode.GROUP_AUTHORIZATION_FAILED
             with pytest.raises(RejectedError) if is_refused else nullcontext():
                 reader.commit({topic: {"0": 4}})
-        monkeypatch.setattr(Cluster, "commit", commit)
+        monkeypatch.setattr(SourceClient, "commit", commit)
         reader.commit({topic: {"0": 4}})
         (found,) = Admin(broker.bootstrap).group(group).lags
         assert found.lag == 6

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.messages.produce import ACKS, COMPRESSIONS
 from moldau.cli.options import Duration, Properties, brokers_option, complete_topics
 from moldau.cli.output import emit_json, progress_bar, say
 
 if TYPE_CHECKING:
-    from moldau.cli.bench.measure import Load, Result
+    from moldau.cli.bench.workloads import Load, Result
     from moldau.client.kafka.admin import Admin
 
 MESSAGES_MAX = 100_000_000
@@ -76,7 +76,7 @@ def _load_options(*, messages: int, linger_ms: int, acks: str) -> Callable[[Any]
 @_load_options(messages=500_000, linger_ms=5, acks="all")
 def produce(topic: str | None, partitions: int, as_json: bool, **options: Any) -> None:
     """Send as fast as the client can."""
-    from moldau.cli.bench.measure import run_produce
+    from moldau.cli.bench.workloads import run_produce
 
     with (
         _bench_topic(topic, partitions, options) as (load, found),
@@ -98,7 +98,7 @@ def produce(topic: str | None, partitions: int, as_json: bool, **options: Any) -
 @_load_options(messages=500_000, linger_ms=5, acks="1")
 def consume(topic: str | None, partitions: int, as_json: bool, **options: Any) -> None:
     """Read as fast as the client can: an existing topic, or one that is filled first."""
-    from moldau.cli.bench.measure import run_consume, run_produce
+    from moldau.cli.bench.workloads import run_consume, run_produce
 
     with _bench_topic(topic, partitions, options) as (load, found):
         if topic is None or _is_empty(load, topic):
@@ -123,7 +123,7 @@ def consume(topic: str | None, partitions: int, as_json: bool, **options: Any) -
               help="Messages per second; 0: as many as possible.")  # fmt: skip
 def e2e(topic: str | None, partitions: int, as_json: bool, **options: Any) -> None:
     """Send at a steady rate and measure how long each message takes to arrive."""
-    from moldau.cli.bench.measure import run_e2e
+    from moldau.cli.bench.workloads import run_e2e
 
     if topic is not None:
         raise CommandError(
@@ -146,7 +146,7 @@ def _bench_topic(
     topic: str | None, partitions: int, options: dict[str, Any]
 ) -> "Iterator[tuple[Load, int]]":
     """The load on its topic, and that topic's partitions; one of our own is deleted afterwards."""
-    from moldau.cli.bench.measure import Load
+    from moldau.cli.bench.workloads import Load
     from moldau.client.errors import NotFoundError
     from moldau.client.kafka.admin import Admin
 

@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 
 import click
 
+from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.cluster.start import prepare, run_detached, run_here
-from moldau.cli.cluster.topology import drain, headline, partition_count, wait_in_sync
-from moldau.cli.cluster.view import (
+from moldau.cli.cluster.status import (
     client_of,
+    departed,
     dir_flag,
-    gone,
     live,
+    member_problems,
     member_rows,
     one_line,
     status_rows,
     supervised_state,
     topology_of,
-    trouble,
 )
+from moldau.cli.cluster.topology import drain, headline, partition_count, wait_in_sync
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import (
     Duration,
     KeyValue,
@@ -37,8 +37,8 @@ from moldau.cli.options import (
     yes_option,
 )
 from moldau.cli.output import counted, emit_document, emit_table, say
-from moldau.client.processes import send_signal, wait_gone
-from moldau.supervisor.control import ask, state_of
+from moldau.client.processes import send_signal, wait_until_ended
+from moldau.supervisor.control import send_request, state_of
 from moldau.supervisor.state import (
     DEFAULT_DIR,
     ClusterState,
@@ -237,7 +237,7 @@ def status(data_dir: Path, output: str) -> int:
     """Show brokers and partitions; exit code 1 if something is wrong."""
     state, supervised = live(data_dir)
     topology = topology_of(state)
-    found = trouble(data_dir, state, supervised, topology)
+    found = member_problems(data_dir, state, supervised, topology)
     rows = status_rows(state, topology)
     document = {
         "cluster_id": state.cluster_id,
@@ -260,7 +260,7 @@ def status(data_dir: Path, output: str) -> int:
             say()
         for line in found:
             say(f"problem: {line}")
-        for number in gone(state, topology):
+        for number in departed(state, topology):
             say(
                 f"note: broker {number} has left the cluster; "
                 f"end and forget it: moldau cluster remove {number}{dir_flag(data_dir)}"
@@ -273,7 +273,7 @@ def status(data_dir: Path, output: str) -> int:
 
 def _ask(data_dir: Path, verb: str, **arguments: object) -> ClusterState:
     """Ask the supervisor, which must be there."""
-    reply = ask(supervised_state(data_dir).control, verb, **arguments)
+    reply = send_request(supervised_state(data_dir).control, verb, **arguments)
     if reply is None:
         raise CommandError("the cluster's supervisor has gone", hint="moldau cluster status")
     return state_of(reply)
@@ -325,7 +325,7 @@ def stop(number: int | None, data_dir: Path, timeout: float) -> None:
     if not supervised:
         _stop_strays(data_dir, state)
         return
-    ask(state.control, "stop")
+    send_request(state.control, "stop")
     deadline = time.monotonic() + timeout
     while is_locked(data_dir):
         if time.monotonic() >= deadline:
@@ -344,10 +344,10 @@ def _stop_strays(data_dir: Path, state: ClusterState) -> None:
         process = member.process
         if process is None or not send_signal(process, signal.SIGTERM):
             continue
-        if not wait_gone(process, _STOP_SECONDS_MAX):
+        if not wait_until_ended(process, _STOP_SECONDS_MAX):
             say(f"broker {member.id} does not stop: killed")
             send_signal(process, signal.SIGKILL)
-            wait_gone(process, _KILL_SECONDS_MAX)
+            wait_until_ended(process, _KILL_SECONDS_MAX)
         count += 1
     if count:
         say(f"stopped {counted(count, 'broker')} that had lost their supervisor")

@@ -18,7 +18,7 @@ _SECONDS_MAX: Final = 3.0
 _BROKERS_AT_ONCE: Final = 16
 
 
-def complaints(topology: "Topology", *, only: int | None = None) -> list[str]:
+def broker_problems(topology: "Topology", *, only: int | None = None) -> list[str]:
     """What brokers that are alive, or `only` one, complain of, and those that cannot be asked."""
     alive = [b for b in topology.brokers if b.alive and (only is None or b.id == only)]
     with ThreadPoolExecutor(min(_BROKERS_AT_ONCE, max(1, len(alive)))) as threads:
@@ -34,7 +34,7 @@ def _complaints_of(broker: "TopologyBroker", cluster_id: str) -> Iterable[str]:
 
 
 def _not_ready(http: "Endpoint") -> Iterable[str]:
-    from moldau.client.cluster import ClusterClient
+    from moldau.client.cluster_client import ClusterClient
 
     try:
         state = ClusterClient([f"{http.host}:{http.port}"], call_seconds_max=_SECONDS_MAX).ready()

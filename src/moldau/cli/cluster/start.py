@@ -17,9 +17,16 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.output import counted, say
 from moldau.cli.signals import stop_signals
 from moldau.supervisor.child import log_path
-from moldau.supervisor.control import ask, state_of
+from moldau.supervisor.control import send_request, state_of
 from moldau.supervisor.ports import check_ports, complete_ports, nth_ports, plan_ports
-from moldau.supervisor.state import ClusterState, Member, Ports, load_state, save_state, strays
+from moldau.supervisor.state import (
+    ClusterState,
+    Member,
+    Ports,
+    load_state,
+    orphaned_brokers,
+    save_state,
+)
 
 REPLICATION_FACTOR_MAX = 3
 BROKERS_DEFAULT = 3
@@ -59,7 +66,7 @@ def prepare(
         state = _new_state(directory, count, ports, settings)
     else:
         _check_same(directory, state, count, ports)
-        if left := strays(state):
+        if left := orphaned_brokers(state):
             numbers = ", ".join(str(member.id) for member in left)
             raise CommandError(
                 f"{counted(len(left), 'broker')} of this cluster ({numbers}) run without a "
@@ -227,7 +234,7 @@ def run_detached(directory: Path, seconds_max: float) -> ClusterState:
                 directory, load_state(directory), f"the cluster did not start: {text}"
             )
         state = load_state(directory)
-        reply = ask(state.control, "status") if state is not None else None
+        reply = send_request(state.control, "status") if state is not None else None
         if reply is not None and reply["settled"]:
             return state_of(reply)
         if time.monotonic() >= deadline:

@@ -15,7 +15,7 @@ from moldau.cli.options import Brokers
 from moldau.cli.output import confirm, counted, emit_table, progress_bar, say
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import ClusterClient
+    from moldau.client.cluster_client import ClusterClient
     from moldau.model.topology import Topology, TopologyBroker
 
 DEFAULT_HTTP = "127.0.0.1:8080"
@@ -46,7 +46,7 @@ def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str
     """Numbers of brokers for the tab key; silent where nobody answers."""
     from click.shell_completion import CompletionItem
 
-    from moldau.client.cluster import ClusterClient
+    from moldau.client.cluster_client import ClusterClient
     from moldau.client.errors import ClientError
 
     addresses = str(ctx.params.get("http") or DEFAULT_HTTP).split(",")
@@ -63,7 +63,7 @@ def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def connect(http: str) -> tuple["ClusterClient", "Topology"]:
     """A client that knows every broker's address, and the topology as it is."""
-    from moldau.client.cluster import ClusterClient
+    from moldau.client.cluster_client import ClusterClient
 
     addresses = http.split(",")
     topology = ClusterClient(addresses).topology()
@@ -87,7 +87,7 @@ def _is_current(topology: "Topology") -> bool:
 
 def newest(addresses: Sequence[str]) -> "Topology":
     """What the broker says that knows the most. Raises ClientError if none answers."""
-    from moldau.client.cluster import ClusterClient
+    from moldau.client.cluster_client import ClusterClient
     from moldau.client.errors import ClientError
 
     found: list[Topology] = []
@@ -195,7 +195,7 @@ def behind(topology: "Topology", number: int) -> list[str]:
     ]
 
 
-class Watch:
+class TopologyWatch:
     """Asks for the topology again and again; tolerates a silence, but not for ever.
 
     An answer older than what was seen before is none: a broker that has just started may not know
@@ -232,7 +232,7 @@ class Watch:
 
 def wait_in_sync(client: "ClusterClient", number: int, seconds_max: float) -> None:
     """Until a broker is alive and all its replicas are in sync. Raises CommandError if not."""
-    watch = Watch(client, seconds_max)
+    watch = TopologyWatch(client, seconds_max)
     left: list[str] = []
     while not watch.is_over:
         topology = watch.look()
@@ -259,7 +259,7 @@ def drain(
     seconds_max: float,
 ) -> bool:
     """Take a broker out of the cluster; True once it is gone."""
-    from moldau.client.cluster import ClusterClient
+    from moldau.client.cluster_client import ClusterClient
 
     broker = find_broker(topology, number)
     _preview(topology, number)
@@ -270,7 +270,9 @@ def drain(
         return False
     # It is not told any more that it is gone: the others know.
     others = _addresses(topology, without=number)
-    watch = Watch(ClusterClient(others) if others else client, seconds_max, topology.version)
+    watch = TopologyWatch(
+        ClusterClient(others) if others else client, seconds_max, topology.version
+    )
     total = max(broker.replicas, 1)
     with progress_bar(f"draining broker {number}", total) as advance:
         while not watch.is_over:

@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import command
-from moldau.cli.messages.printing import Printing, printing_options
+from moldau.cli.messages.print_options import PrintOptions, printing_options
 from moldau.cli.messages.reader import (
-    Link,
-    Reader,
+    BrokerLink,
+    MessagePrinter,
     close_consumer,
     open_consumer,
     readable_partitions,
 )
 from moldau.cli.options import Duration, Properties, brokers_option, topic_argument
-from moldau.cli.positions import Position, PositionParam
 from moldau.cli.signals import stop_signals
+from moldau.cli.start_position import Position, PositionParam
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -57,7 +57,7 @@ def consume(
     limit: int | None,
     timeout: float | None,
     exit_at_end: bool,
-    printing: Printing,
+    printing: PrintOptions,
     brokers: str,
     properties: Properties,
 ) -> None:
@@ -67,13 +67,13 @@ def consume(
     printed = printing.make()
     start = Position.beginning() if from_beginning else position
     found, offline = readable_partitions(brokers, topic, partitions, dict(properties))
-    link = Link(brokers)
+    link = BrokerLink(brokers)
     consumer = open_consumer(link, [topic], dict(properties), group=group)
-    reader: Reader | None = None
+    reader: MessagePrinter | None = None
     try:
         with stop_signals() as stop:
             _begin(consumer, topic, found, group if not partitions else None, start, position)
-            reader = Reader(consumer, printed, stop, link, offline)
+            reader = MessagePrinter(consumer, printed, stop, link, offline)
             reader.run(
                 limit=limit,
                 idle_seconds_max=timeout,

@@ -68,7 +68,7 @@ class _Missing:
 MISSING: Final = _Missing()
 
 
-class Looked:
+class FilteredMessage:
     """A message, with what has been made of it so far."""
 
     def __init__(self, message: Any) -> None:
@@ -118,14 +118,14 @@ class Looked:
 class Predicate(Protocol):
     """A question with yes or no for an answer."""
 
-    def matches(self, looked: Looked) -> bool: ...
+    def matches(self, looked: FilteredMessage) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
     parts: tuple[Predicate, ...]
 
-    def matches(self, looked: Looked) -> bool:
+    def matches(self, looked: FilteredMessage) -> bool:
         return all(part.matches(looked) for part in self.parts)
 
 
@@ -133,7 +133,7 @@ class Both:
 class Either:
     parts: tuple[Predicate, ...]
 
-    def matches(self, looked: Looked) -> bool:
+    def matches(self, looked: FilteredMessage) -> bool:
         return any(part.matches(looked) for part in self.parts)
 
 
@@ -141,7 +141,7 @@ class Either:
 class Not:
     part: Predicate
 
-    def matches(self, looked: Looked) -> bool:
+    def matches(self, looked: FilteredMessage) -> bool:
         return not self.part.matches(looked)
 
 
@@ -151,7 +151,7 @@ class Contains:
 
     text: bytes
 
-    def matches(self, looked: Looked) -> bool:
+    def matches(self, looked: FilteredMessage) -> bool:
         message = looked.message
         parts = [message.key(), message.value(), *(value for _, value in message.headers() or ())]
         return any(self.text in (_bytes(part) or b"") for part in parts)
@@ -163,7 +163,7 @@ class _NumberTerm:
     compare: Callable[[Any, Any], bool]
     wanted: int
 
-    def matches(self, looked: Looked) -> bool:
+    def matches(self, looked: FilteredMessage) -> bool:
         return self.compare(looked.number(self.asked), self.wanted)
 
 
@@ -174,7 +174,7 @@ class _TextTerm:
     asked: Field
     test: Callable[[bytes | None], bool]
 
-    def matches(self, looked: Looked) -> bool:
+    def matches(self, looked: FilteredMessage) -> bool:
         return any(self.test(text) for text in looked.texts(self.asked))
 
 
@@ -183,7 +183,7 @@ class _JsonTerm:
     path: tuple[str | int, ...]
     test: Callable[[object], bool]
 
-    def matches(self, looked: Looked) -> bool:
+    def matches(self, looked: FilteredMessage) -> bool:
         return self.test(looked.json(self.path))
 
 
@@ -237,7 +237,7 @@ def _number_term(asked: Field, sign: str, literal: Literal) -> Predicate:
         raise BadTermError("operator", f"{asked.name} is a number: = != < <= > >= compare it")
     wanted = int(literal.text) if _INTEGER.fullmatch(literal.text) else None
     if wanted is None and asked.name == "timestamp":
-        from moldau.cli.positions import parse_position
+        from moldau.cli.start_position import parse_position
 
         position = parse_position("@" + literal.text.removeprefix("@"))
         wanted = position.time_ms if position is not None else None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import command
 from moldau.cli.options import (
     Duration,
     KeyValue,
@@ -32,7 +32,7 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 Header = tuple[str, str | bytes | None]
 
 
-class Outgoing(NamedTuple):
+class LineMessage(NamedTuple):
     """One message to send."""
 
     key: bytes | None
@@ -41,7 +41,7 @@ class Outgoing(NamedTuple):
 
 def split_lines(
     lines: Iterable[bytes], separator: str | None, *, key: str | None, tombstones: bool
-) -> Iterator[Outgoing]:
+) -> Iterator[LineMessage]:
     """Messages from lines: the key before the first separator, or the same for all."""
     mark = separator.encode() if separator else None
     fixed = key.encode() if key is not None else None
@@ -52,7 +52,7 @@ def split_lines(
             head, found, rest = text.partition(mark)
             if found:
                 line_key, value = head, rest
-        yield Outgoing(line_key, None if tombstones and not value else value)
+        yield LineMessage(line_key, None if tombstones and not value else value)
 
 
 def read_lines(stream: Any) -> Iterator[bytes]:
@@ -63,7 +63,7 @@ def read_lines(stream: Any) -> Iterator[bytes]:
         yield line
 
 
-class Sender:
+class LineProducer:
     """Hands messages to librdkafka, counts what is acknowledged, keeps the first error."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Sender:
         elif self.error is None:
             self.error = error
 
-    def send(self, message: Outgoing, headers: list[Header], partition: int) -> None:
+    def send(self, message: LineMessage, headers: list[Header], partition: int) -> None:
         """Queue one message; waits while the queue is full."""
         queued = False
         while not queued and self.error is None:
@@ -94,7 +94,7 @@ class Sender:
                 queued = self._queue(message, headers, partition)
             self._progress()
 
-    def _queue(self, message: Outgoing, headers: list[Header], partition: int) -> bool:
+    def _queue(self, message: LineMessage, headers: list[Header], partition: int) -> bool:
         try:
             self._producer.produce(
                 self._topic,
@@ -195,7 +195,7 @@ def produce(
     lines = _source(messages, file, quiet)
     interrupted = False
     with hold_interrupts() as interrupts:
-        sender = Sender(producer, topic, interrupts, quiet=quiet)
+        sender = LineProducer(producer, topic, interrupts, quiet=quiet)
         try:
             for message in split_lines(lines, key_separator, key=key, tombstones=tombstones):
                 sender.send(message, list(headers), -1 if partition is None else partition)
@@ -258,7 +258,7 @@ def _source(messages: tuple[str, ...], file: Any, quiet: bool) -> Iterable[bytes
     return read_lines(stream)
 
 
-def _report(sender: Sender, topic: str, brokers: str, unsent: int, quiet: bool) -> None:
+def _report(sender: LineProducer, topic: str, brokers: str, unsent: int, quiet: bool) -> None:
     from moldau.client.errors import TimedOutError
     from moldau.client.kafka.connect import translate
 
@@ -272,7 +272,7 @@ def _report(sender: Sender, topic: str, brokers: str, unsent: int, quiet: bool) 
         say(f"sent {counted(sender.sent, 'message')} to {topic}")
 
 
-def _next_step(sender: Sender, topic: str) -> str:
+def _next_step(sender: LineProducer, topic: str) -> str:
     """What helps against an error, where that is known."""
     from confluent_kafka import KafkaError, KafkaException
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.messages.filter_terms import Looked
-from moldau.cli.messages.printing import Printed
+from moldau.cli.messages.filter_terms import FilteredMessage
+from moldau.cli.messages.print_options import MessageOutput
 from moldau.cli.output import NO_LEADER_HINT, say
 from moldau.cli.signals import Stop, reader_gone
 
@@ -31,7 +31,7 @@ _SILENCE_SECONDS_MAX = 60.0
 """Then it gives up: longer than an election takes, and a broker that is started again."""
 
 
-class Link:
+class BrokerLink:
     """The way to the brokers; says once when it is lost, until something arrives again."""
 
     def __init__(self, brokers: str, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +52,7 @@ class Link:
             self._lost_at = None
 
 
-class Patience:
+class StallTimeout:
     """For partitions that are to be read to their ends: silence is told, and not borne for ever."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -86,15 +86,15 @@ class Patience:
         say(f"waiting for {names} (Ctrl-C stops)")
 
 
-class Reader:
+class MessagePrinter:
     """Reads from an assigned or subscribed consumer and writes to stdout, until told to stop."""
 
     def __init__(
         self,
         consumer: "Consumer",
-        printed: Printed,
+        printed: MessageOutput,
         stop: Stop,
-        link: Link,
+        link: BrokerLink,
         offline: Iterable[tuple[str, int]] = (),
     ) -> None:
         self._consumer = consumer
@@ -111,7 +111,7 @@ class Reader:
     ) -> None:
         """Print messages until `limit`, the idle time, the end or a signal."""
         started = last = time.monotonic()
-        patience = Patience()
+        patience = StallTimeout()
         while not self._stop and (limit is None or self.count < limit):
             room = DRAIN_MESSAGES_MAX if limit is None else limit - self.count
             messages = self.receive(room)
@@ -165,7 +165,7 @@ class Reader:
         """Print those that pass the filter; the offsets of the others are stored all the same."""
         stdout, (format_message, chosen) = sys.stdout.buffer, self._printed
         for message in messages:
-            if chosen is None or chosen.matches(Looked(message)):
+            if chosen is None or chosen.matches(FilteredMessage(message)):
                 stdout.write(format_message(message))
                 self.count += 1
         stdout.flush()
@@ -190,7 +190,7 @@ class Reader:
 
 
 def open_consumer(
-    link: Link, topics: Sequence[str], properties: Mapping[str, str], *, group: str | None
+    link: BrokerLink, topics: Sequence[str], properties: Mapping[str, str], *, group: str | None
 ) -> "Consumer":
     """A consumer that goes on trying when it loses the broker."""
     from confluent_kafka import Consumer, KafkaException

@@ -4,20 +4,20 @@ from typing import Any
 
 import click
 
-from moldau.cli.lazy import command
-from moldau.cli.messages.printing import Printing, printing_options
+from moldau.cli.click_groups import command
+from moldau.cli.messages.print_options import PrintOptions, printing_options
 from moldau.cli.messages.reader import (
     DRAIN_MESSAGES_MAX,
-    Link,
-    Patience,
-    Reader,
+    BrokerLink,
+    MessagePrinter,
+    StallTimeout,
     close_consumer,
     open_consumer,
     readable_partitions,
 )
 from moldau.cli.options import Properties, brokers_option, complete_topics
-from moldau.cli.positions import Position
 from moldau.cli.signals import Stop, stop_signals
+from moldau.cli.start_position import Position
 
 
 @command(
@@ -49,7 +49,7 @@ def tail(
     topics: tuple[str, ...],
     last: int,
     follow: bool,
-    printing: Printing,
+    printing: PrintOptions,
     brokers: str,
     properties: Properties,
 ) -> None:
@@ -57,7 +57,7 @@ def tail(
     named = list(dict.fromkeys(topics))
     printed = printing.make(topic=len(named) > 1)
     found = {name: readable_partitions(brokers, name, (), dict(properties))[0] for name in named}
-    link = Link(brokers)
+    link = BrokerLink(brokers)
     consumer = open_consumer(link, named, dict(properties), group=None)
     try:
         with stop_signals() as stop:
@@ -69,7 +69,7 @@ def tail(
                     for part in start.resolve(consumer, name, partitions)
                 ]
             )
-            reader = Reader(consumer, printed, stop, link)
+            reader = MessagePrinter(consumer, printed, stop, link)
             if last:
                 places = [(name, number) for name, numbers in found.items() for number in numbers]
                 reader.write(_last_messages(reader, stop, places, last), store=False)
@@ -80,11 +80,11 @@ def tail(
 
 
 def _last_messages(
-    reader: Reader, stop: Stop, places: list[tuple[str, int]], last: int
+    reader: MessagePrinter, stop: Stop, places: list[tuple[str, int]], last: int
 ) -> list[Any]:
     """The newest messages over all partitions: each one's last, merged by time."""
     found: list[Any] = []
-    patience = Patience()
+    patience = StallTimeout()
     while not stop and (missing := [place for place in places if not reader.ended(place)]):
         if messages := reader.receive(DRAIN_MESSAGES_MAX):
             found += messages

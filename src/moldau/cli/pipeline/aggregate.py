@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from moldau.cli.pipeline.options import (
+from moldau.cli.pipeline.kind_options import (
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from moldau.cli.pipeline.options import (
+from moldau.cli.pipeline.kind_options import (
     DESTINATION_FORMAT,
     FRAMING,
     REGISTRY,

@@ -7,7 +7,7 @@ import click
 
 from moldau.cli.options import complete_groups, complete_topics
 from moldau.cli.output import color_wanted, emit_table, say
-from moldau.cli.pipeline.options import (
+from moldau.cli.pipeline.kind_options import (
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,

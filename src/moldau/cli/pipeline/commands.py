@@ -2,15 +2,25 @@
 
 import click
 
-from moldau.cli.lazy import Lazy, LazyGroup
+from moldau.cli.click_groups import LazyCommand, LazyGroup
 
 _COMMANDS = {
-    "run": Lazy("moldau.cli.pipeline.run:run", "Run a pipeline to its end, or continuously."),
-    "plan": Lazy("moldau.cli.pipeline.run:plan", "Show what would run; changes nothing."),
-    "list": Lazy("moldau.cli.pipeline.view:list_pipelines", "List pipelines and their states."),
-    "status": Lazy("moldau.cli.pipeline.view:status", "Show how far pipelines are, and how fast."),
-    "reset": Lazy("moldau.cli.pipeline.control:reset", "Make a pipeline begin somewhere else."),
-    "delete": Lazy("moldau.cli.pipeline.control:delete", "Forget a pipeline that is not needed."),
+    "run": LazyCommand(
+        "moldau.cli.pipeline.run:run", "Run a pipeline to its end, or continuously."
+    ),
+    "plan": LazyCommand("moldau.cli.pipeline.run:plan", "Show what would run; changes nothing."),
+    "list": LazyCommand(
+        "moldau.cli.pipeline.view:list_pipelines", "List pipelines and their states."
+    ),
+    "status": LazyCommand(
+        "moldau.cli.pipeline.view:status", "Show how far pipelines are, and how fast."
+    ),
+    "reset": LazyCommand(
+        "moldau.cli.pipeline.reset:reset", "Make a pipeline begin somewhere else."
+    ),
+    "delete": LazyCommand(
+        "moldau.cli.pipeline.reset:delete", "Forget a pipeline that is not needed."
+    ),
 }
 
 

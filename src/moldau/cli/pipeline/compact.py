@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from moldau.cli.options import Duration
-from moldau.cli.pipeline.options import STORAGE, TABLE_FORMAT, once_each
+from moldau.cli.pipeline.kind_options import STORAGE, TABLE_FORMAT, once_each
 
 if TYPE_CHECKING:
     _SizeParam = click.ParamType[int]

@@ -12,7 +12,7 @@ from moldau.cli.output import color_wanted
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Progress
-    from moldau.spark.pipelines.state import Record
+    from moldau.spark.pipelines.status import Record
 
 LINE_SECONDS: Final = 10.0
 BAR_CHARACTERS: Final = 30

@@ -16,19 +16,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.lazy import Command, ExamplesMixin, NoSuchCommand
-from moldau.cli.pipeline.common import default_name, running_options, told_conf, trigger_option
+from moldau.cli.click_groups import Command, ExamplesMixin, NoSuchCommand
+from moldau.cli.pipeline.run_options import (
+    default_name,
+    running_options,
+    spark_conf,
+    trigger_option,
+)
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from moldau.spark.pipelines.spec import Settings
+    from moldau.spark.pipelines.spec import PipelineSettings
 
 # A name that no kind can have: the command behind it is found by its first word.
 _FILE: Final = "@file"
 _FILE_OPTIONS: Final = ("-f", "--file")
 
-Act = Callable[["Settings", Mapping[str, Any]], int]
+Act = Callable[["PipelineSettings", Mapping[str, Any]], int]
 """What a verb does with settings and with the values of its own options; the exit code."""
 
 
@@ -109,11 +114,11 @@ def module_of(kind: str) -> ModuleType:
 def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
     """The command of a verb and a kind: the kind's options, the shared ones, the verb's."""
     own, of_verb = _parameters(module.OPTIONS), _parameters(verb.options)
-    shared = (trigger_option, running_options) if goes_on(module) else (running_options,)
+    shared = (trigger_option, running_options) if is_continuous(module) else (running_options,)
 
     def callback(**values: Any) -> int:
         told = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
-        with extra_needed():
+        with require_spark_extra():
             return verb.act(settings_of(kind, values, words=_words(own, values)), told)
 
     examples = tuple(
@@ -129,18 +134,18 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
     )
 
 
-def goes_on(module: ModuleType) -> bool:
+def is_continuous(module: ModuleType) -> bool:
     """Whether pipelines of this kind can go on until they are stopped."""
     return bool(getattr(module, "CONTINUOUS", True))
 
 
 @contextmanager
-def extra_needed() -> Iterator[None]:
+def require_spark_extra() -> Iterator[None]:
     """Within, a package that is missing is one of the extra `spark`."""
     try:
         yield
     except ModuleNotFoundError as error:
-        from moldau.spark.pipelines.failures import missing_extra
+        from moldau.spark.pipelines.spark_errors import missing_extra
 
         raise missing_extra(error) from error
 
@@ -175,7 +180,7 @@ def _place(folder: str) -> str:
     return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
 
 
-def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "Settings":
+def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "PipelineSettings":
     """Options are named as the settings are; None is what a setting is by itself."""
     from moldau.spark.pipelines.home import check_name, home_at
     from moldau.spark.pipelines.spec import load
@@ -183,10 +188,10 @@ def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "
     values["name"] = check_name(values["name"] or default_name(kind, words))
     values["home"] = home_at(values["home"], values["name"])
     values["bootstrap"] = values.pop("brokers")
-    values["conf"] = told_conf(values)
+    values["conf"] = spark_conf(values)
     values["continuous"] = values.get("trigger_seconds") is not None
     if (complete := getattr(module_of(kind), "complete", None)) is not None:
         complete(values)
     given = {name: value for name, value in values.items() if value is not None}
-    settings: Settings = load(kind).SETTINGS(**given)
+    settings: PipelineSettings = load(kind).SETTINGS(**given)
     return settings

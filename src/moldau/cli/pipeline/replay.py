@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from moldau.cli.pipeline.options import STORAGE, TABLE_FORMAT, topics_option
+from moldau.cli.pipeline.kind_options import STORAGE, TABLE_FORMAT, topics_option
 
 SUMMARY: Final = "Send records of topics, or of a lake's table, to a topic once more, in order."
 

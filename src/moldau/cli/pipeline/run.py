@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from moldau.cli.click_groups import Command
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command
 from moldau.cli.options import plain_brokers_option
 from moldau.cli.output import emit_json, emit_table, say
-from moldau.cli.pipeline.common import (
+from moldau.cli.pipeline.kinds import KindGroup, Verb, is_continuous, module_of, require_spark_extra
+from moldau.cli.pipeline.run_options import (
     conf_options,
     home_option,
     name_option,
-    told_conf,
+    spark_conf,
     trigger_option,
 )
-from moldau.cli.pipeline.kinds import KindGroup, Verb, extra_needed, goes_on, module_of
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
-    from moldau.spark.pipelines.spec import Plan, Settings
-    from moldau.spark.pipelines.state import Record
+    from moldau.spark.pipelines.spec import PipelineSettings, Plan
+    from moldau.spark.pipelines.status import Record
 
 _RUN_OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON."),
@@ -52,11 +52,11 @@ _PLAN_OPTIONS = (click.option("--json", "as_json", is_flag=True, help="Print it 
 # -- what the verbs do
 
 
-def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
+def run_settings(settings: "PipelineSettings", told: Mapping[str, Any]) -> int:
     """Run in the foreground: to the end, or until somebody wants it to stop."""
     from moldau.cli.pipeline.display import Display, logged
-    from moldau.spark.pipelines.running import execute
-    from moldau.spark.pipelines.spec import State
+    from moldau.spark.pipelines.runner import execute
+    from moldau.spark.pipelines.spec import PipelineState
 
     _home(settings).check_idle()
     _check_spark(settings)
@@ -89,7 +89,7 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         click.echo(outcome.summary)
     else:
         say(f"{settings.name} is done: {outcome.rows:,} rows")
-    if display.state is State.STOPPED and not settings.continuous:
+    if display.state is PipelineState.STOPPED and not settings.continuous:
         say(f"{settings.name} was stopped before its end; the same command goes on from there")
         return ExitCode.INTERRUPTED
     return ExitCode.OK if outcome.ok else ExitCode.FAILED
@@ -108,10 +108,10 @@ def _serving(port: int | None, host: str) -> "Iterator[Callable[[Record], None]]
         yield server.tell
 
 
-def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
+def plan_settings(settings: "PipelineSettings", told: Mapping[str, Any]) -> int:
     """Show what would run."""
-    from moldau.spark.pipelines.declared import without_secrets
     from moldau.spark.pipelines.home import begun_at
+    from moldau.spark.pipelines.settings_file import without_secrets
     from moldau.spark.pipelines.spec import load
 
     _check_asked(settings)
@@ -141,7 +141,7 @@ def show_plan(name: str, made: "Plan") -> None:
         say(f"warning: {warning}")
 
 
-def _check_spark(settings: "Settings") -> None:
+def _check_spark(settings: "PipelineSettings") -> None:
     """Without Spark, or Java, nothing is begun that would then be left half done."""
     from moldau.spark.java import find_java
     from moldau.spark.sessions import check_installed
@@ -151,9 +151,9 @@ def _check_spark(settings: "Settings") -> None:
         find_java()
 
 
-def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:
+def _check_asked(settings: "PipelineSettings", *, is_patient: bool = False) -> None:
     """What can be told at once, before anything is made."""
-    from moldau.spark.pipelines.declared import check_conf
+    from moldau.spark.pipelines.settings_file import check_conf
     from moldau.spark.sessions import check_master
 
     check_master(settings.master)
@@ -166,7 +166,7 @@ def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:
         probe(settings.bootstrap)
 
 
-def _home(settings: "Settings") -> "Home":
+def _home(settings: "PipelineSettings") -> "Home":
     from moldau.spark.pipelines.home import Home
 
     return Home(settings.home)
@@ -186,12 +186,12 @@ def file_command(verb: Verb) -> Command:
         home: str,
         **told: Any,
     ) -> int:
-        with extra_needed():
+        with require_spark_extra():
             settings = declared_settings(
                 Path(path),
                 name=name,
                 trigger_seconds=trigger_seconds,
-                conf=told_conf(told),
+                conf=spark_conf(told),
                 brokers=brokers,
                 home=home,
             )
@@ -232,10 +232,10 @@ def declared_settings(
     conf: Mapping[str, str],
     brokers: str,
     home: str,
-) -> "Settings":
+) -> "PipelineSettings":
     """What a file declares; what the command line says goes before it."""
-    from moldau.spark.pipelines.declared import from_plain, read_file
     from moldau.spark.pipelines.home import check_name, home_at
+    from moldau.spark.pipelines.settings_file import from_plain, read_file
 
     found = {"bootstrap": brokers, **read_file(path)}
     if trigger_seconds is not None:
@@ -254,7 +254,7 @@ def declared_settings(
         found["home"] = home_at(home, check_name(found["name"]))
     settings = from_plain(found)
     settings = replace(settings, conf={**settings.conf, **conf})
-    if settings.continuous and not goes_on(module_of(settings.kind)):
+    if settings.continuous and not is_continuous(module_of(settings.kind)):
         raise CommandError(
             f"{settings.kind} always ends by itself",
             hint="leave out --trigger, and continuous in the file",

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from moldau.cli.click_groups import command
 from moldau.cli.errors import ExitCode
-from moldau.cli.lazy import command
 from moldau.cli.options import output_option, plain_brokers_option
 from moldau.cli.output import emit_json, emit_rows, say
-from moldau.cli.pipeline.common import complete_pipelines, unknown
+from moldau.cli.pipeline.run_options import complete_pipelines, unknown_pipeline
 from moldau.cli.signals import reader_gone
 
 if TYPE_CHECKING:
-    from moldau.spark.pipelines.state import Record
+    from moldau.spark.pipelines.status import Record
 
 WATCH_SECONDS: Final = 1.0
 _LOOK_SECONDS_MAX: Final = 3.0
@@ -59,9 +59,9 @@ def list_row(record: "Record") -> dict[str, Any]:
 
 
 def _known(brokers: str) -> "list[Record]":
-    from moldau.spark.pipelines.state import Board
+    from moldau.spark.pipelines.status import StatusTopic
 
-    with Board(brokers, seconds_max=_LOOK_SECONDS_MAX) as board:
+    with StatusTopic(brokers, seconds_max=_LOOK_SECONDS_MAX) as board:
         return [record for _, record in sorted(board.read().items())]
 
 
@@ -105,7 +105,7 @@ def status(name: str | None, watch: bool, as_json: bool, brokers: str) -> int:
 def _named(name: str | None, brokers: str) -> "list[Record]":
     found = [record for record in _known(brokers) if name in (None, record.name)]
     if name is not None and not found:
-        raise unknown(name)
+        raise unknown_pipeline(name)
     return found
 
 
@@ -132,7 +132,7 @@ def _show(records: "Sequence[Record]", *, is_one: bool, as_json: bool, is_watche
 def status_lines(record: "Record") -> list[str]:
     """One pipeline, for people."""
     from moldau.cli.pipeline.display import bar_text, rows_text
-    from moldau.spark.pipelines.state import now_ms
+    from moldau.spark.pipelines.status import now_ms
 
     progress = record.progress
     state = record.shown_state()
@@ -168,7 +168,7 @@ def status_lines(record: "Record") -> list[str]:
 
 
 def ago(moment_ms: int) -> str:
-    from moldau.spark.pipelines.state import now_ms
+    from moldau.spark.pipelines.status import now_ms
 
     return f"{duration(now_ms() - moment_ms)} ago"
 

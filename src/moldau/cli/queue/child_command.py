@@ -44,7 +44,7 @@ _READ_BYTES: Final = 64 * 1024
 _READS_MAX: Final = 8
 
 
-class Work(Protocol):
+class CommandInput(Protocol):
     """What is handed to a command: a message of a queue."""
 
     @property
@@ -65,7 +65,7 @@ class Work(Protocol):
     def attempt(self) -> int: ...
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended; `reason` is empty if it succeeded."""
 
     reason: str
@@ -76,7 +76,7 @@ class Ended(NamedTuple):
         return not self.reason
 
 
-def variables(message: Work, group: str) -> dict[str, str | bytes]:
+def variables(message: CommandInput, group: str) -> dict[str, str | bytes]:
     """What a command finds in its environment, beside what we have in ours."""
     found: dict[str, str | bytes] = {
         "MOLDAU_TOPIC": message.topic,
@@ -132,12 +132,12 @@ class LastLine:
 
 async def run_command(
     command: Sequence[str],
-    message: Work,
+    message: CommandInput,
     group: str,
     *,
     environment: Mapping[str, str],
     seconds_max: float | None = None,
-) -> Ended:
+) -> CommandResult:
     """Run it to its end. Raises OSError if it cannot be started; cancelled, it ends the command."""
     last, reader = LastLine(), -1
     with tempfile.TemporaryFile(prefix="moldau-") as given:
@@ -171,10 +171,10 @@ async def run_command(
         loop.remove_reader(reader)
         os.close(reader)
     if timed_out:
-        return Ended(f"it took longer than {seconds_max:g} s", timed_out=True)
+        return CommandResult(f"it took longer than {seconds_max:g} s", timed_out=True)
     if process.returncode == 0:
-        return Ended("")
-    return Ended(last.text or describe(process.returncode))
+        return CommandResult("")
+    return CommandResult(last.text or describe(process.returncode))
 
 
 def _pass_on(loop: asyncio.AbstractEventLoop, reader: int, last: LastLine) -> None:

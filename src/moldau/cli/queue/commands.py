@@ -2,16 +2,20 @@
 
 import click
 
-from moldau.cli.lazy import Lazy, LazyGroup
+from moldau.cli.click_groups import LazyCommand, LazyGroup
 
 _COMMANDS = {
-    "send": Lazy("moldau.cli.queue.send:send", "Send messages, now or for later."),
-    "work": Lazy("moldau.cli.queue.work:work", "Run a command for each message, or print them."),
-    "list": Lazy("moldau.cli.queue.view:list_groups", "List queue groups."),
-    "peek": Lazy("moldau.cli.queue.view:peek", "Look at messages without taking them."),
-    "stats": Lazy("moldau.cli.queue.view:stats", "Show what a group has before it."),
-    "redrive": Lazy("moldau.cli.queue.redrive:redrive", "Send dead letters back to their topics."),
-    "delete": Lazy("moldau.cli.queue.redrive:delete", "Forget a group."),
+    "send": LazyCommand("moldau.cli.queue.send:send", "Send messages, now or for later."),
+    "work": LazyCommand(
+        "moldau.cli.queue.work:work", "Run a command for each message, or print them."
+    ),
+    "list": LazyCommand("moldau.cli.queue.view:list_groups", "List queue groups."),
+    "peek": LazyCommand("moldau.cli.queue.view:peek", "Look at messages without taking them."),
+    "stats": LazyCommand("moldau.cli.queue.view:stats", "Show what a group has before it."),
+    "redrive": LazyCommand(
+        "moldau.cli.queue.redrive:redrive", "Send dead letters back to their topics."
+    ),
+    "delete": LazyCommand("moldau.cli.queue.redrive:delete", "Forget a group."),
 }
 
 

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError
-from moldau.cli.lazy import command
 from moldau.cli.options import yes_option
 from moldau.cli.output import confirm, counted, emit_table, one_line, progress_bar, say
-from moldau.cli.queue.options import (
+from moldau.cli.queue.connect import (
     complete_queue_groups,
     complete_queue_topics,
     connected,
@@ -19,7 +19,7 @@ from moldau.cli.queue.options import (
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.groups import GroupStats, PeekedMessage
-    from moldau.client.queue.redrive import Redriven
+    from moldau.client.queue.redrive import RedriveProgress
 
 _PREVIEW_MESSAGES: Final = 5
 _TEXT_CHARACTERS_MAX: Final = 60
@@ -69,7 +69,7 @@ def redrive(
     begins after it.
     """
 
-    waiting = run(look(addresses, group, dead_letter))
+    waiting = run(find_dead_letters(addresses, group, dead_letter))
     if not waiting.total:
         say(f"no dead letters of {group} in {waiting.topic}")
         return
@@ -85,10 +85,10 @@ def redrive(
     if not to:
         say("other queue groups skip them; consumers in no queue group see them again")
     confirm(f"Send {counted(total, 'message')} {where}?", yes=yes)
-    say(told(run(drive(addresses, group, waiting.topic, to, limit, total))))
+    say(redrive_summary(run(run_redrive(addresses, group, waiting.topic, to, limit, total))))
 
 
-class Waiting(NamedTuple):
+class PendingRedrive(NamedTuple):
     """Dead letters that were not sent back yet: where, how many, and the first of them."""
 
     topic: str
@@ -114,7 +114,7 @@ async def dead_letter_topic(client: "AsyncQueueClient", group: str) -> str:
     return found or group + DEAD_LETTER_SUFFIX
 
 
-async def look(addresses: str, group: str, dead_letter: str | None) -> Waiting:
+async def find_dead_letters(addresses: str, group: str, dead_letter: str | None) -> PendingRedrive:
     """What the group of redrives has before it; it is made by that."""
     from moldau.client.errors import NotFoundError
     from moldau.client.queue.redrive import REDRIVE_SUFFIX
@@ -128,21 +128,21 @@ async def look(addresses: str, group: str, dead_letter: str | None) -> Waiting:
             if dead_letter is not None:
                 raise
             # It is made with the first dead letter.
-            return Waiting(topic, 0, [])
+            return PendingRedrive(topic, 0, [])
         await worker.close()
         found = await client.stats(reader)
         first = await client.peek(reader, topic, _PREVIEW_MESSAGES)
-        return Waiting(topic, found.ready + found.leased + found.delayed, first)
+        return PendingRedrive(topic, found.ready + found.leased + found.delayed, first)
 
 
-async def drive(
+async def run_redrive(
     addresses: str, group: str, topic: str, to: str | None, limit: int | None, total: int
-) -> "Redriven":
+) -> "RedriveProgress":
     """Send them, and show how far it is."""
     from moldau.client.errors import ClientError
-    from moldau.client.queue.redrive import Redriven
+    from moldau.client.queue.redrive import RedriveProgress
 
-    sums = Redriven(0, 0, 0)
+    sums = RedriveProgress(0, 0, 0)
     try:
         async with connected(addresses) as client:
             with progress_bar("redrive", total) as show:
@@ -150,12 +150,13 @@ async def drive(
                     show(sum(sums))
     except ClientError as error:
         raise CommandError(
-            str(error), hint=" · ".join(part for part in (told(sums), error.hint) if part)
+            str(error),
+            hint=" · ".join(part for part in (redrive_summary(sums), error.hint) if part),
         ) from error
     return sums
 
 
-def told(sums: "Redriven") -> str:
+def redrive_summary(sums: "RedriveProgress") -> str:
     """What was done, in a sentence."""
     more = ""
     if sums.doubles:

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import command
 from moldau.cli.messages.produce import LINE_BYTES_MAX, split_lines
 from moldau.cli.options import Duration, KeyValue, Properties
 from moldau.cli.output import counted, format_bytes, say
-from moldau.cli.queue.options import Moment, connected, grpc_option, queue_topic_argument, run
+from moldau.cli.queue.connect import (
+    TimestampParam,
+    connected,
+    grpc_option,
+    queue_topic_argument,
+    run,
+)
 
 if TYPE_CHECKING:
     from moldau.client.errors import ClientError, SendFailedError
@@ -50,7 +56,9 @@ _READ_BYTES: Final = 1024 * 1024
     help="A header of every message; may be repeated.",
 )
 @click.option("--delay", type=Duration(), help="Not to be delivered before so long from now.")
-@click.option("--deliver-at", type=Moment(), metavar="TIME", help="Not to be delivered before.")
+@click.option(
+    "--deliver-at", type=TimestampParam(), metavar="TIME", help="Not to be delivered before."
+)
 @click.option(
     "--timeout",
     type=Duration(),
@@ -77,13 +85,13 @@ def send(
         raise CommandError("--delay and --deliver-at exclude each other", code=ExitCode.USAGE)
     if not messages and sys.stdin.isatty() and not quiet:
         say("one message per line; Ctrl-D ends")
-    source = Given(messages) if messages else Lines(sys.stdin.fileno())
+    source = ArgumentSource(messages) if messages else LineSource(sys.stdin.fileno())
 
     async def sending() -> int:
         from moldau.client.queue.outgoing import Outgoing
 
         async with connected(addresses, timeout) as client:
-            sender = Sender(client, topic, quiet=quiet)
+            sender = ProgressSender(client, topic, quiet=quiet)
             try:
                 while lines := await source.next():
                     batch = [
@@ -106,7 +114,7 @@ def send(
         say(f"sent {counted(sent, 'message')} to {topic}")
 
 
-class Lines:
+class LineSource:
     """Lines of a file in batches: as many as are there, so that what is typed is sent at once."""
 
     def __init__(self, fileno: int) -> None:
@@ -144,7 +152,7 @@ class Lines:
             self._lines = [bytes(self._open)]
 
 
-class Given:
+class ArgumentSource:
     """The arguments, as one batch after the other."""
 
     def __init__(self, messages: Sequence[str]) -> None:
@@ -161,7 +169,7 @@ def _cause(error: "SendFailedError") -> "ClientError":
     return next(iter(error.failures.values())) if len(reasons) == 1 else error
 
 
-class Sender:
+class ProgressSender:
     """Sends batches one after the other, and shows how far it is."""
 
     def __init__(self, client: "AsyncQueueClient", topic: str, *, quiet: bool) -> None:

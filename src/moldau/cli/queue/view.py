@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.lazy import command
+from moldau.cli.click_groups import command
 from moldau.cli.messages.formats import json_value
 from moldau.cli.options import Duration, output_option
 from moldau.cli.output import (
@@ -18,7 +18,7 @@ from moldau.cli.output import (
     one_line,
     say,
 )
-from moldau.cli.queue.options import (
+from moldau.cli.queue.connect import (
     complete_queue_groups,
     complete_queue_topics,
     connected,

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import command
 from moldau.cli.messages.formats import Formatter
-from moldau.cli.messages.printing import Printing, format_options
+from moldau.cli.messages.print_options import PrintOptions, format_options
 from moldau.cli.options import Duration
 from moldau.cli.output import counted, say
-from moldau.cli.queue.child_command import VARIABLES, Ended, run_command
-from moldau.cli.queue.options import (
-    Shown,
+from moldau.cli.queue.child_command import VARIABLES, CommandResult, run_command
+from moldau.cli.queue.connect import (
+    PrintableMessage,
     connected,
     group_option,
     grpc_option,
@@ -29,9 +29,9 @@ from moldau.cli.queue.options import (
 from moldau.cli.queue.work_loop import (
     ONCE_POLL_SECONDS,
     POLL_SECONDS,
-    Drained,
-    PatientPoll,
-    Stopping,
+    EmptyCheck,
+    RetryingPoll,
+    StopRequest,
     Tally,
     WorkLoop,
 )
@@ -94,7 +94,7 @@ def work(
     attempts: int | None,
     dead_letter: str | None,
     start: str | None,
-    printing: Printing,
+    printing: PrintOptions,
     quiet: bool,
     addresses: str,
 ) -> int:
@@ -110,12 +110,12 @@ def work(
 
     environment = own_environment(os.environ)
 
-    async def handle(message: Any) -> Ended:
+    async def handle(message: Any) -> CommandResult:
         return await run_command(
             resolved, message, group, environment=environment, seconds_max=timeout
         )
 
-    async def working() -> tuple[Tally, Stopping]:
+    async def working() -> tuple[Tally, StopRequest]:
         async with connected(addresses) as client:
             worker = await client.connect(
                 group,
@@ -130,7 +130,7 @@ def work(
                 found = (await client.stats(group)).partitions
                 return sum(each.ready for each in found if each.topic == topic)
 
-            drained = Drained(ready) if once else None
+            drained = EmptyCheck(ready) if once else None
             # Until here Ctrl-C ends it at once: nothing was taken.
             async with worker:
                 with _signals() as stopping:
@@ -180,9 +180,9 @@ def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _signals() -> Iterator[Stopping]:
+def _signals() -> Iterator[StopRequest]:
     """Within, SIGINT and SIGTERM stop the loop; the second one what runs as well."""
-    stopping, loop = Stopping(), asyncio.get_running_loop()
+    stopping, loop = StopRequest(), asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
         loop.add_signal_handler(number, stopping.signal)
@@ -200,12 +200,12 @@ class Printer:
         self,
         worker: "AsyncWorker",
         formatter: Formatter,
-        stopping: Stopping,
-        drained: Drained | None,
+        stopping: StopRequest,
+        drained: EmptyCheck | None,
     ) -> None:
         self._worker = worker
         self._drained = drained
-        self._patient_poll = PatientPoll(worker) if drained is None else worker.poll
+        self._patient_poll = RetryingPoll(worker) if drained is None else worker.poll
         self._format = formatter
         self._stopping = stopping
 
@@ -239,7 +239,7 @@ class Printer:
     async def _print(self, messages: list[Any], tally: Tally) -> None:
         stdout = sys.stdout.buffer
         for message in messages:
-            stdout.write(self._format(Shown(message)))
+            stdout.write(self._format(PrintableMessage(message)))
         stdout.flush()
         refused = await self._worker.ack(messages)
         tally.done += len(messages) - len(refused)

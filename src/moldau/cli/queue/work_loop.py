@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from moldau.cli.errors import CommandError
 from moldau.cli.output import say
-from moldau.cli.queue.child_command import Ended
+from moldau.cli.queue.child_command import CommandResult
 
 POLL_SECONDS: Final = 1.0
 ONCE_POLL_SECONDS: Final = 0.3
@@ -28,7 +28,7 @@ _LOST_SECONDS: Final = 1.0
 _DRAIN_SECONDS_MAX: Final = 10.0
 """How long nothing may come although something seems to be there."""
 
-Handler = Callable[[Any], Awaitable[Ended]]
+Handler = Callable[[Any], Awaitable[CommandResult]]
 """Works on a message. Raises OSError if that cannot even be begun, for this or any other."""
 
 
@@ -55,7 +55,7 @@ class Tally:
     """Worked on, but not settled: their leases had ended, or nobody could be told."""
 
 
-class Stopping:
+class StopRequest:
     """Set by the first signal; by the second, what runs is to end as well."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Stopping:
         (self.at_once if self.asked.is_set() else self.asked).set()
 
 
-class Drained:
+class EmptyCheck:
     """Whether nothing is left to be had, for --once.
 
     A poll that brings nothing does not tell: its time may have been too short. So the group is
@@ -87,7 +87,7 @@ class Drained:
         return now - self._silent_since > _DRAIN_SECONDS_MAX or await self._ready() == 0
 
 
-class PatientPoll:
+class RetryingPoll:
     """Polls, and goes on when it loses the brokers: says so once, until one answers again."""
 
     def __init__(self, worker: Worker) -> None:
@@ -116,17 +116,17 @@ class WorkLoop:
         self,
         worker: Worker,
         handler: Handler,
-        stopping: Stopping,
+        stopping: StopRequest,
         *,
         concurrency: int = 1,
         messages_max: int | None = None,
-        drained: Drained | None = None,
+        drained: EmptyCheck | None = None,
         retry_seconds: float | None = None,
         quiet: bool = False,
     ) -> None:
         self._worker = worker
         # With --once there is somebody who waits for the end.
-        self._patient_poll = PatientPoll(worker) if drained is None else worker.poll
+        self._patient_poll = RetryingPoll(worker) if drained is None else worker.poll
         self._handler = handler
         self._stopping = stopping
         self._concurrency = concurrency
@@ -241,19 +241,19 @@ class WorkLoop:
             await _cancelled(keeping)
         await self._settle(message, ended)
 
-    async def _settle(self, message: Any, ended: Ended) -> None:
+    async def _settle(self, message: Any, ended: CommandResult) -> None:
         if ended.is_success:
             refused = await self._worker.ack([message])
             self.tally.done += not refused
         else:
-            self._tell(f"{place(message)}, attempt {message.attempt}: {ended.reason}")
+            self._tell(f"{message_position(message)}, attempt {message.attempt}: {ended.reason}")
             refused = await self._worker.nack(
                 [message], delay=self._retry_seconds, reason=ended.reason
             )
             self.tally.failed += not refused
         for each in refused:
             self.tally.lost += 1
-            say(f"{place(message)} was not settled: {each.text or each.reason}")
+            say(f"{message_position(message)} was not settled: {each.text or each.reason}")
 
     async def _keep(self, message: Any) -> None:
         """Extend the lease for as long as the message is worked on."""
@@ -263,7 +263,7 @@ class WorkLoop:
             refused = await self._worker.extend([message], seconds)
             for each in refused:
                 # The work goes on: whether it was in vain, its settling will tell.
-                self._tell(f"{place(message)}: the lease cannot be extended: {each.text}")
+                self._tell(f"{message_position(message)}: cannot extend the lease: {each.text}")
 
     async def _give_back(self, messages: list[Any]) -> None:
         if messages:
@@ -283,6 +283,6 @@ async def _cancelled(*tasks: "asyncio.Future[Any]") -> None:
                 await task
 
 
-def place(message: Any) -> str:
+def message_position(message: Any) -> str:
     """Which message it is."""
     return f"{message.topic}-{message.partition}@{message.offset}"

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from moldau.client.bootstrap import Brokers, bootstrap_list
+from moldau.client.config import Brokers, bootstrap_list
 from moldau.client.errors import NotFoundError, RejectedError, TimedOutError
 from moldau.client.kafka.connect import connect_admin, translate
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX

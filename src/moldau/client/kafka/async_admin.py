@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from moldau.client.bootstrap import Brokers, bootstrap_list
+from moldau.client.config import Brokers, bootstrap_list
 from moldau.client.errors import ClientError
 from moldau.client.kafka.admin import (
     Admin,
@@ -15,7 +15,7 @@ from moldau.client.kafka.admin import (
     GroupInfo,
     TopicInfo,
 )
-from moldau.client.kafka.async_calls import in_thread
+from moldau.client.kafka.thread_calls import in_thread
 
 T = TypeVar("T")
 

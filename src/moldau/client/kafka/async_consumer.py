@@ -16,13 +16,13 @@ from typing import Any, Self, TypeVar
 
 from confluent_kafka import TopicPartition
 
-from moldau.client.bootstrap import Brokers, config_from
+from moldau.client.config import Brokers, config_from
 from moldau.client.errors import ClientError
-from moldau.client.kafka.async_calls import Worker, in_thread
 from moldau.client.kafka.consumer import JOIN_SECONDS_MAX, POLL_SECONDS, Consumer
 from moldau.client.kafka.consumer_arguments import Partition, described, partition_keys, topic_names
 from moldau.client.kafka.consumer_config import ConsumerConfig
 from moldau.client.kafka.message import Message
+from moldau.client.kafka.thread_calls import CallThread, in_thread
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class AsyncConsumer:
     def __init__(self, config: ConsumerConfig | Brokers | None = None, /, **settings: Any) -> None:
         self.config = config_from(ConsumerConfig, config, settings)
         self._reader: _Reader | None = None
-        self._worker = Worker("moldau-consumer")
+        self._worker = CallThread("moldau-consumer")
         self._connecting = asyncio.Lock()
         self._closed = False
         # Not a method: it would keep the consumer alive.

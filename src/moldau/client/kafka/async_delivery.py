@@ -16,7 +16,7 @@ from moldau.client.kafka.deliveries import Delivery, Receipt
 Waiter = asyncio.Future[None]
 
 
-class Mailbox:
+class DeliveryWaiters:
     """Wakes those coroutines of one event loop whose deliveries are settled."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -72,7 +72,7 @@ class Mailbox:
 class AsyncDelivery(Delivery):
     """The result of a send, to come: `await` it for the Receipt, any number of times."""
 
-    _mailbox: ClassVar[Mailbox]
+    _mailbox: ClassVar[DeliveryWaiters]
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         if self._message is None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from confluent_kafka import Producer as Client
 
-from moldau.client.bootstrap import Brokers, config_from
+from moldau.client.config import Brokers, config_from
+from moldau.client.encoding import Headers, Key, Value
 from moldau.client.errors import BufferFullError, ClientError
-from moldau.client.kafka.async_calls import in_thread, to_its_end
-from moldau.client.kafka.async_delivery import AsyncDelivery, Mailbox
+from moldau.client.kafka.async_delivery import AsyncDelivery, DeliveryWaiters
 from moldau.client.kafka.deliveries import Delivery, Outbox
 from moldau.client.kafka.producer import Producer, close_seconds, keys_and_values, log
 from moldau.client.kafka.producer_config import Acks, ProducerConfig, ack_mode
+from moldau.client.kafka.thread_calls import in_thread, to_its_end
 from moldau.client.kafka.transaction import Transaction
-from moldau.client.values import Headers, Key, Value
 
 if TYPE_CHECKING:
     from moldau.client.kafka.async_consumer import AsyncConsumer
@@ -167,7 +167,7 @@ class AsyncProducer:
             self._check_open()
             sender = self._sender
             if sender is None:
-                mailbox = Mailbox(asyncio.get_running_loop())
+                mailbox = DeliveryWaiters(asyncio.get_running_loop())
                 sender = await in_thread(lambda: _Sender(self.config, mailbox), "moldau-connect")
                 self._sender = sender
             if topic is not None and not sender.connected(acks):
@@ -254,7 +254,7 @@ class _NoRoomError(Exception):
 class _Sender(Producer):
     """A Producer whose deliveries are awaited, and that says so instead of waiting for room."""
 
-    def __init__(self, config: ProducerConfig, mailbox: Mailbox) -> None:
+    def __init__(self, config: ProducerConfig, mailbox: DeliveryWaiters) -> None:
         super().__init__(config)
         self._mailbox = mailbox
         self._kind = type("AsyncDelivery", (AsyncDelivery,), {"_mailbox": mailbox})

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as RawMessage
 
-from moldau.client.bootstrap import Brokers, config_from
+from moldau.client.config import Brokers, config_from
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.kafka import forks
 from moldau.client.kafka.connect import probe, translate
@@ -31,7 +31,7 @@ from moldau.client.kafka.consumer_arguments import (
 )
 from moldau.client.kafka.consumer_config import ConsumerConfig, OffsetResetPolicy
 from moldau.client.kafka.consumer_errors import (
-    PASSING,
+    RETRIABLE,
     TAKEN_HINT,
     commit_hint,
     read_hint,
@@ -356,7 +356,7 @@ class Consumer:
         """In a forked process: the parent goes on reading."""
         self._copied = True
         self._abandon.detach()
-        forks.keep_for_ever(self._client)
+        forks.keep_forever(self._client)
 
     def _fetch(self, timeout: float | None) -> list[Message]:
         if self._error is not None:
@@ -408,7 +408,7 @@ class Consumer:
             cause = raw.error()
             if cause is None:
                 continue
-            if (cause.code() in PASSING or cause.retriable()) and not cause.fatal():
+            if (cause.code() in RETRIABLE or cause.retriable()) and not cause.fatal():
                 if cause.str() not in self._told:
                     self._told.add(cause.str())
                     log.warning("%s; still trying", self._cannot("read", cause))

@@ -4,13 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from moldau.client.bootstrap import (
-    Brokers,
-    bootstrap_list,
-    check_least,
-    check_text,
-    settle_brokers,
-)
+from moldau.client.config import Brokers, bootstrap_list, check_minimum, check_text, fill_in_brokers
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.librdkafka_settings import Settings, consumer_settings
 
@@ -53,7 +47,7 @@ class ConsumerConfig:
     """Further properties of librdkafka, by its names; they win over all others."""
 
     def __post_init__(self) -> None:
-        settle_brokers(self)
+        fill_in_brokers(self)
         self._check_word("auto_offset_reset", tuple(_RESET_WORDS))
         self._check_word("isolation_level", _ISOLATIONS)
         self._check_word("group_protocol", _PROTOCOLS)
@@ -63,7 +57,7 @@ class ConsumerConfig:
             "max_poll_interval_ms",
             "session_timeout_ms",
         )
-        check_least(self, dict.fromkeys(names, 1))
+        check_minimum(self, dict.fromkeys(names, 1))
         check_text(self, "group_id", "client_id")
         if self.group_id == "":
             raise InvalidArgumentError("an empty group_id", hint="a name, or None for no group")

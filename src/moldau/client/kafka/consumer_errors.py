@@ -11,7 +11,7 @@ TAKEN_HINT = (
     "poll to go on; if that comes often: poll more often, or raise max_poll_interval_ms"
 )
 
-PASSING = frozenset(
+RETRIABLE = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,

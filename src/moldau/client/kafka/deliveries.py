@@ -267,7 +267,7 @@ class Outbox:
     def left_behind(self) -> None:
         """In a forked process: nothing is settled here any more."""
         self._copied = True
-        forks.keep_for_ever(self.client)
+        forks.keep_forever(self.client)
 
     def close(self) -> None:
         """End the thread."""

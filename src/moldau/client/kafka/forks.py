@@ -28,7 +28,7 @@ def watch(client: Forkable) -> None:
     _clients.add(client)
 
 
-def keep_for_ever(handle: object) -> None:
+def keep_forever(handle: object) -> None:
     """Never free it: for librdkafka's handles in a child, whose end would wait for lost threads."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 import msgspec
 from confluent_kafka import Message as RawMessage
 
-from moldau.client.readable import item_of, json_of, text_of
+from moldau.client.decoding import item_of, json_of, text_of
 
 FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
 

@@ -18,7 +18,17 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
-from moldau.client.bootstrap import Brokers, config_from
+from moldau.client.config import Brokers, config_from
+from moldau.client.encoding import (
+    PLAIN_TYPES,
+    Headers,
+    Key,
+    Value,
+    encode_headers,
+    encode_key,
+    encode_timestamp,
+    encode_value,
+)
 from moldau.client.errors import (
     BufferFullError,
     ClientError,
@@ -31,16 +41,6 @@ from moldau.client.kafka.connect import connect_producer, probe, translate
 from moldau.client.kafka.deliveries import PARTITION_UNASSIGNED, POLL_EVERY_SENDS, Delivery, Outbox
 from moldau.client.kafka.producer_config import AckMode, Acks, ProducerConfig, ack_mode
 from moldau.client.kafka.transaction import Transaction, fenced_hint
-from moldau.client.values import (
-    PLAIN_TYPES,
-    Headers,
-    Key,
-    Value,
-    encode_headers,
-    encode_key,
-    encode_timestamp,
-    encode_value,
-)
 
 log = logging.getLogger(__name__)
 

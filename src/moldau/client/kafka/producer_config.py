@@ -4,13 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from moldau.client.bootstrap import (
-    Brokers,
-    bootstrap_list,
-    check_least,
-    check_text,
-    settle_brokers,
-)
+from moldau.client.config import Brokers, bootstrap_list, check_minimum, check_text, fill_in_brokers
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.librdkafka_settings import Settings, producer_settings
 
@@ -80,7 +74,7 @@ class ProducerConfig:
     """Further properties of librdkafka, by its names; they win over all others."""
 
     def __post_init__(self) -> None:
-        settle_brokers(self)
+        fill_in_brokers(self)
         mode = ack_mode(self.acks)
         if self.compression_type not in _COMPRESSIONS:
             raise InvalidArgumentError(
@@ -111,7 +105,7 @@ class ProducerConfig:
             "buffer_messages": 1,
             "max_block_ms": 0,
         }
-        check_least(self, lowest)
+        check_minimum(self, lowest)
         check_text(self, "transactional_id", "client_id", "compression_type")
         if self.delivery_timeout_ms <= self.linger_ms:
             raise InvalidArgumentError(

@@ -6,9 +6,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from moldau.client.bootstrap import Brokers
+from moldau.client.config import Brokers
+from moldau.client.encoding import Headers, Key, Value
 from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError
-from moldau.client.queue.calls import Caller, CallFailed
 from moldau.client.queue.channels import (
     CREATE_TOPIC,
     DELETE_GROUP,
@@ -21,13 +21,14 @@ from moldau.client.queue.groups import (
     GroupInfo,
     GroupStats,
     PeekedMessage,
-    ask_peek,
-    ask_stats,
     checked_count,
+    fetch_peeked,
+    fetch_stats,
     groups_of,
     peeked_of,
     stats_of,
 )
+from moldau.client.queue.handler_loop import Handler, HandlerLoop, HasIsSet, WorkResult, check_work
 from moldau.client.queue.message import StoredMessage
 from moldau.client.queue.outgoing import (
     Outgoing,
@@ -38,14 +39,13 @@ from moldau.client.queue.outgoing import (
     encode_any,
     milliseconds,
 )
-from moldau.client.queue.reading import read, read_request
-from moldau.client.queue.redrive import IDLE_SECONDS, REDRIVE_SUFFIX, Redriven, redrive
+from moldau.client.queue.partition_reader import read, read_request
+from moldau.client.queue.redrive import IDLE_SECONDS, REDRIVE_SUFFIX, RedriveProgress, redrive
 from moldau.client.queue.resolver import REFRESH_SECONDS, Resolver
-from moldau.client.queue.sending import IN_FLIGHT_MAX, Sender
-from moldau.client.queue.settling import Settler
-from moldau.client.queue.work import Handler, HasIsSet, Work, WorkDone, check_work
+from moldau.client.queue.rpc import CallFailed, RpcClient
+from moldau.client.queue.sender import IN_FLIGHT_MAX, QueueSender
+from moldau.client.queue.settler import Settler
 from moldau.client.queue.worker import AsyncWorker
-from moldau.client.values import Headers, Key, Value
 from moldau.proto.v1 import queue_pb2 as pb
 
 GRPC_VARIABLE: Final = "MOLDAU_GRPC"
@@ -85,7 +85,7 @@ class AsyncQueueClient:
         self._timeout = max(0.001, milliseconds(timeout, "a timeout") / 1000)
         self._refresh = max(0.1, milliseconds(refresh, "a refresh") / 1000)
         self._client_id = client_id
-        self._caller_: Caller | None = None
+        self._caller_: RpcClient | None = None
         self._workers: set[AsyncWorker] = set()
         self._closed = False
 
@@ -102,8 +102,8 @@ class AsyncQueueClient:
                 await resolver.close()
                 await channels.close()
                 raise
-            self._caller_ = Caller(channels, resolver, seconds_max=self._timeout)
-            self._sender = Sender(self._caller_)
+            self._caller_ = RpcClient(channels, resolver, seconds_max=self._timeout)
+            self._sender = QueueSender(self._caller_)
             self._settler = Settler(self._caller_)
         return self
 
@@ -267,7 +267,7 @@ class AsyncQueueClient:
         backoff_max: float | None = None,
         dead_letter: str | None = None,
         start: str | None = None,
-    ) -> WorkDone:
+    ) -> WorkResult:
         """Call `handler(message)` for each: if it returns, ack; if it raises, nack with the error.
 
         Ends when `stop` is set, after `limit` messages, or when none came for `idle` seconds; else
@@ -286,7 +286,9 @@ class AsyncQueueClient:
             start=start,
         )
         async with worker:
-            work = Work(worker, handler, concurrency=concurrency, stop=stop, idle=idle, limit=limit)
+            work = HandlerLoop(
+                worker, handler, concurrency=concurrency, stop=stop, idle=idle, limit=limit
+            )
             return await work.run()
 
     async def groups(self, topic: str | None = None) -> list[GroupInfo]:
@@ -297,7 +299,7 @@ class AsyncQueueClient:
     async def stats(self, group: str) -> GroupStats:
         """What a queue group has before it."""
         try:
-            return stats_of(await ask_stats(self._caller, group))
+            return stats_of(await fetch_stats(self._caller, group))
         except CallFailed as failed:
             raise failed.error(f"tell the stats of {group}") from failed.__cause__
 
@@ -307,7 +309,7 @@ class AsyncQueueClient:
         """Look at messages without taking them."""
         count = checked_count(max_messages)
         try:
-            return peeked_of(await ask_peek(self._caller, group, topic, count))
+            return peeked_of(await fetch_peeked(self._caller, group, topic, count))
         except CallFailed as failed:
             raise failed.error(f"peek at {topic} for {group}") from failed.__cause__
 
@@ -324,7 +326,7 @@ class AsyncQueueClient:
         to: str | None = None,
         limit: int | None = None,
         idle: float = IDLE_SECONDS,
-    ) -> AsyncIterator[Redriven]:
+    ) -> AsyncIterator[RedriveProgress]:
         """Send the dead letters of a group back to where they came from; yields sums as it goes.
 
         `topic`: the dead-letter topic, if the group is gone. `to`: send all there instead. Ends
@@ -404,7 +406,7 @@ class AsyncQueueClient:
     # ---- how
 
     @property
-    def _caller(self) -> Caller:
+    def _caller(self) -> RpcClient:
         if self._caller_ is None:
             what = "closed" if self._closed else "not started"
             hint = "make a new one" if self._closed else "async with AsyncQueueClient(…) as client:"

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.queue.calls import Caller, anywhere
 from moldau.client.queue.channels import PEEK, STATS
 from moldau.client.queue.message import StoredMessage
+from moldau.client.queue.rpc import RpcClient, any_broker
 from moldau.proto.v1 import queue_pb2 as pb
 
 PEEK_MESSAGES: Final = 10
@@ -98,12 +98,12 @@ class PeekedMessage:
     """When it is to be had again, of leased and delayed ones."""
 
 
-async def ask_stats(
-    caller: Caller, group: str, *, seconds_max: float | None = None
+async def fetch_stats(
+    caller: RpcClient, group: str, *, seconds_max: float | None = None
 ) -> pb.StatsResponse:
     """The stats of all leaders in one. Raises CallFailed."""
     request = pb.StatsRequest(group=group)
-    answers = await caller.everywhere(STATS, request, route=anywhere, seconds_max=seconds_max)
+    answers = await caller.everywhere(STATS, request, route=any_broker, seconds_max=seconds_max)
     return merge_stats(answers)
 
 
@@ -123,8 +123,8 @@ def merge_stats(answers: Iterable[pb.StatsResponse]) -> pb.StatsResponse:
     return merged
 
 
-async def ask_peek(
-    caller: Caller, group: str, topic: str, count_max: int, *, seconds_max: float | None = None
+async def fetch_peeked(
+    caller: RpcClient, group: str, topic: str, count_max: int, *, seconds_max: float | None = None
 ) -> pb.PeekResponse:
     """Messages of all leaders of the topic, the oldest first. Raises CallFailed."""
     request = pb.PeekRequest(group=group, topic=topic, max_messages=count_max)

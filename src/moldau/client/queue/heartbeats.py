@@ -12,9 +12,9 @@ from typing import Final
 import grpc
 from grpc import aio
 
-from moldau.client.queue.calls import Caller
 from moldau.client.queue.channels import HEARTBEAT
-from moldau.client.queue.failures import Failure, failure_of
+from moldau.client.queue.rpc import RpcClient
+from moldau.client.queue.rpc_failures import RpcFailure, failure_of
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -29,12 +29,12 @@ class Heartbeats:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: RpcClient,
         *,
         interval_seconds: float,
         beat: Callable[[], pb.HeartbeatRequest],
         on_assignment: Callable[[pb.Assignment], None],
-        on_evicted: Callable[[Failure], None],
+        on_evicted: Callable[[RpcFailure], None],
     ) -> None:
         self._caller = caller
         self._interval_seconds = interval_seconds
@@ -69,7 +69,7 @@ class Heartbeats:
             self._caller.resolver.suspect()
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _stream(self, address: str) -> Failure:
+    async def _stream(self, address: str) -> RpcFailure:
         """Beat there for as long as it lasts."""
         call = self._caller.channels.stream(address, HEARTBEAT)
         try:
@@ -90,7 +90,7 @@ class Heartbeats:
             return await _ended(call, address)
         except TimeoutError:
             late = grpc.StatusCode.DEADLINE_EXCEEDED
-            return Failure(address, late, "", "no answer to a heartbeat", "", True)
+            return RpcFailure(address, late, "", "no answer to a heartbeat", "", True)
         finally:
             call.cancel()
 
@@ -109,7 +109,7 @@ class Heartbeats:
 
 async def _ended(
     call: "aio.StreamStreamCall[pb.HeartbeatRequest, pb.HeartbeatResponse]", address: str
-) -> Failure:
+) -> RpcFailure:
     """The broker ended the stream; it may say why."""
     status = await call.code()
     trailers = await call.trailing_metadata() or aio.Metadata()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.client.readable import item_of, json_of, text_of
+from moldau.client.decoding import item_of, json_of, text_of
 from moldau.proto.v1 import queue_pb2 as pb
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-from moldau.client.errors import InvalidArgumentError
-from moldau.client.values import (
+from moldau.client.encoding import (
     Headers,
     Key,
     Value,
@@ -17,6 +16,7 @@ from moldau.client.values import (
     encode_timestamp,
     encode_value,
 )
+from moldau.client.errors import InvalidArgumentError
 from moldau.proto.v1 import queue_pb2 as pb
 
 PARTITION_MAX = 2**31 - 1

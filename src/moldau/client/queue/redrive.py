@@ -36,7 +36,7 @@ Origin = tuple[str, str, str, str]
 SendMany = Callable[[str, list[pb.OutgoingMessage]], Awaitable[list[Sent]]]
 
 
-class Redriven(NamedTuple):
+class RedriveProgress(NamedTuple):
     """How far it is: sums of the run so far."""
 
     sent: int
@@ -54,7 +54,7 @@ async def redrive(
     limit: int | None,
     idle: float = IDLE_SECONDS,
     to: str | None = None,
-) -> AsyncIterator[Redriven]:
+) -> AsyncIterator[RedriveProgress]:
     """Bring dead letters back until none comes for `idle` seconds, or `limit` were sent.
 
     Each is for the group that could not do it: other queue groups of its topic pass it. All that
@@ -62,7 +62,7 @@ async def redrive(
 
     A message is acked when it is sent: after a crash in between it comes twice, and is never lost.
     """
-    sums = Redriven(0, 0, 0)
+    sums = RedriveProgress(0, 0, 0)
     seen: set[Origin] = set()
     while limit is None or sums.sent < limit:
         count = BATCH_MESSAGES if limit is None else min(BATCH_MESSAGES, limit - sums.sent)

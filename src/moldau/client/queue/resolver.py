@@ -13,11 +13,16 @@ from typing import Final
 from grpc import aio
 
 from moldau.client.addresses import split_brokers
-from moldau.client.cluster import ClusterClient
+from moldau.client.cluster_client import ClusterClient
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.queue.channels import TOPOLOGY, Channels
-from moldau.client.queue.failures import Failure, exhausted, failure_of, unreached
-from moldau.client.queue.view import ClusterView, view_of_grpc, view_of_http
+from moldau.client.queue.cluster_view import ClusterView, view_of_grpc, view_of_http
+from moldau.client.queue.rpc_failures import (
+    RpcFailure,
+    failure_of,
+    retries_exhausted_error,
+    unreachable_failure,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -47,7 +52,7 @@ class Resolver:
         self._keeping: asyncio.Task[None] | None = None
         self.is_answered = False
         """Whether somebody answered the last refresh."""
-        self.failures: dict[str, Failure] = {}
+        self.failures: dict[str, RpcFailure] = {}
         """Of the last refresh."""
 
     @property
@@ -67,7 +72,7 @@ class Resolver:
             if self.view.version >= 0:
                 break
             if time.monotonic() > deadline:
-                raise exhausted(self.failures, "reach the cluster", seconds_max)
+                raise retries_exhausted_error(self.failures, "reach the cluster", seconds_max)
             await asyncio.sleep(_CALM_SECONDS * 4)
         self.keep()
 
@@ -100,7 +105,7 @@ class Resolver:
     async def _refresh(self) -> None:
         await asyncio.sleep(max(0.0, self._asked + _CALM_SECONDS - time.monotonic()))
         self._asked = time.monotonic()
-        failures: dict[str, Failure] = {}
+        failures: dict[str, RpcFailure] = {}
         outdated: ClusterView | None = None
         for address in self._in_turn():
             found = await self._ask_grpc(address, failures)
@@ -121,7 +126,7 @@ class Resolver:
         self._turn = (self._turn + 1) % len(addresses)
         return addresses[self._turn :] + addresses[: self._turn]
 
-    async def _ask_grpc(self, address: str, failures: dict[str, Failure]) -> ClusterView | None:
+    async def _ask_grpc(self, address: str, failures: dict[str, RpcFailure]) -> ClusterView | None:
         try:
             answer = await self._channels.call(
                 address, TOPOLOGY, pb.TopologyRequest(), seconds_max=ASK_SECONDS_MAX
@@ -131,7 +136,7 @@ class Resolver:
             return None
         return view_of_grpc(answer, address)
 
-    async def _ask_http(self, failures: dict[str, Failure]) -> ClusterView | None:
+    async def _ask_http(self, failures: dict[str, RpcFailure]) -> ClusterView | None:
         if not self._http:
             return None
         try:
@@ -140,7 +145,7 @@ class Resolver:
         except ClientError as error:
             log.debug("no topology over HTTP: %s", error)
             for address in self._http:
-                failures[address] = unreached(address, "no topology over HTTP")
+                failures[address] = unreachable_failure(address, "no topology over HTTP")
             return None
 
     def _is_older(self, view: ClusterView) -> bool:

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from moldau.client.queue.calls import Caller
-from moldau.client.queue.failures import Failure
 from moldau.client.queue.heartbeats import Heartbeats
 from moldau.client.queue.message import DeliveredMessage
-from moldau.client.queue.polling import Poller
+from moldau.client.queue.poller import Poller
+from moldau.client.queue.rpc import RpcClient
+from moldau.client.queue.rpc_failures import RpcFailure
 from moldau.proto.v1 import queue_pb2 as pb
 
 
@@ -20,7 +20,7 @@ class Session:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: RpcClient,
         group: str,
         connected: pb.ConnectResponse,
         *,
@@ -30,7 +30,7 @@ class Session:
         self.consumer = connected.consumer_id
         self.is_ordered = connected.mode == pb.ORDERED
         self.settings = connected.settings
-        self.eviction: Failure | None = None
+        self.eviction: RpcFailure | None = None
         self.assignment = connected.assignment
         self._next: pb.Assignment | None = None
         self._session_seconds = connected.session_timeout_ms / 1000
@@ -120,5 +120,5 @@ class Session:
             self.assignment, self._next = self._next, None
             self._heartbeats.hurry()
 
-    def _evicted(self, failure: Failure) -> None:
+    def _evicted(self, failure: RpcFailure) -> None:
         self.eviction = failure

@@ -5,15 +5,15 @@ from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Self
 
+from moldau.client.queue.batch_size import BatchSizer
 from moldau.client.queue.loop_thread import LoopThread
 from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage, QueueMessage
-from moldau.client.queue.pace import Pace
 from moldau.client.queue.worker import (
     POLL_MESSAGES,
     POLL_WAIT_SECONDS,
     AsyncWorker,
     Messages,
-    Refused,
+    RefusedMessage,
 )
 
 
@@ -82,7 +82,7 @@ class Worker:
     def __iter__(self) -> Iterator[QueueMessage]:
         """Messages one by one, without end; each is to be settled. Takes as many at a time as are
         done within their lease; what is left when the loop ends is given back."""
-        pace = Pace()
+        pace = BatchSizer()
         rest: deque[QueueMessage] = deque()
         try:
             while not self.is_closed:
@@ -99,7 +99,7 @@ class Worker:
         if messages:
             self._loop.run(self._worker.give_back(messages))
 
-    def ack(self, messages: Messages) -> list[Refused]:
+    def ack(self, messages: Messages) -> list[RefusedMessage]:
         """They are done. Returns those that were refused: empty is all well.
 
         One that was acked before counts as done. In an ordered group everything before them in
@@ -109,11 +109,11 @@ class Worker:
 
     def nack(
         self, messages: Messages, *, delay: float | None = None, reason: str = ""
-    ) -> list[Refused]:
+    ) -> list[RefusedMessage]:
         """They could not be done: deliver them again. Returns those that were refused."""
         return self._loop.run(self._worker.nack(messages, delay=delay, reason=reason))
 
-    def extend(self, messages: Messages, seconds: float) -> list[Refused]:
+    def extend(self, messages: Messages, seconds: float) -> list[RefusedMessage]:
         """They take longer: their leases last so long from now. Returns those that were refused."""
         return self._loop.run(self._worker.extend(messages, seconds))
 

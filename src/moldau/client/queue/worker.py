@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from moldau.client.errors import ClientError, InvalidArgumentError, LeaseLostError
-from moldau.client.queue.acks import AckGatherer
-from moldau.client.queue.calls import Caller, CallFailed
+from moldau.client.queue.ack_batcher import AckBatcher
+from moldau.client.queue.batch_size import BatchSizer
 from moldau.client.queue.channels import CONNECT, DISCONNECT
-from moldau.client.queue.failures import error_for, exhausted
 from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage
 from moldau.client.queue.outgoing import milliseconds
-from moldau.client.queue.pace import Pace
+from moldau.client.queue.rpc import CallFailed, RpcClient
+from moldau.client.queue.rpc_failures import error_for, retries_exhausted_error
 from moldau.client.queue.session import Session
-from moldau.client.queue.settling import DONE, Extend, Nack, Settler, Verdict
+from moldau.client.queue.settler import DONE, Extend, Nack, Settler, SettleResult
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _HINTS: Final = {
 Messages = DeliveredMessage | Iterable[DeliveredMessage]
 
 
-class Refused(NamedTuple):
+class RefusedMessage(NamedTuple):
     """A message that could not be settled; `reason` is the API's name for why."""
 
     message: DeliveredMessage
@@ -57,11 +57,11 @@ class Refused(NamedTuple):
 class AsyncWorker:
     """A consumer of a group. Any number of tasks may use it."""
 
-    def __init__(self, caller: Caller, settler: Settler, request: pb.ConnectRequest) -> None:
+    def __init__(self, caller: RpcClient, settler: Settler, request: pb.ConnectRequest) -> None:
         self._caller = caller
         self._settler = settler
         self._request = request
-        self._acks = AckGatherer(settler, request.group)
+        self._acks = AckBatcher(settler, request.group)
         self._connecting = asyncio.Lock()
         self._session: Session | None = None
         self._closed = False
@@ -148,7 +148,7 @@ class AsyncWorker:
     async def __aiter__(self) -> AsyncIterator[AsyncQueueMessage]:
         """Messages one by one, without end; each is to be settled. Takes as many at a time as are
         done within their lease; what is left when the loop ends is given back."""
-        pace = Pace()
+        pace = BatchSizer()
         rest: deque[AsyncQueueMessage] = deque()
         try:
             while not self._closed:
@@ -165,7 +165,7 @@ class AsyncWorker:
         if messages and not self._closed and self.mode == "queue":
             await self.nack(messages, delay=0, reason="it was polled, but not taken")
 
-    async def ack(self, messages: Messages) -> list[Refused]:
+    async def ack(self, messages: Messages) -> list[RefusedMessage]:
         """They are done. Returns those that were refused: empty is all well.
 
         One that was acked before counts as done. In an ordered group everything before them in
@@ -181,14 +181,14 @@ class AsyncWorker:
         *,
         delay: float | None = None,
         reason: str = "",
-    ) -> list[Refused]:
+    ) -> list[RefusedMessage]:
         """They could not be done: deliver them again. Returns those that were refused."""
         delay_ms = None if delay is None else milliseconds(delay, "a delay")
         batch = _listed(messages)
         verdicts = await self._settle(batch, Nack(delay_ms, reason))
         return self._settled(batch, verdicts)
 
-    async def extend(self, messages: Messages, seconds: float) -> list[Refused]:
+    async def extend(self, messages: Messages, seconds: float) -> list[RefusedMessage]:
         """They take longer: their leases last so long from now. Returns those that were refused."""
         batch = _listed(messages)
         what = Extend(max(1, milliseconds(seconds, "an extension")))
@@ -272,12 +272,12 @@ class AsyncWorker:
     def _check_outage(self, session: Session) -> None:
         seconds = time.monotonic() - session.poller.answered_at
         if seconds > self._caller.seconds_max and (silent := session.poller.outage()):
-            raise exhausted(silent, f"poll for {self.group}", round(seconds, 1))
+            raise retries_exhausted_error(silent, f"poll for {self.group}", round(seconds, 1))
 
     async def _settle(
         self, batch: Sequence[DeliveredMessage], what: Nack | Extend
-    ) -> list[Verdict]:
-        async def settle(consumer: str, tokens: list[bytes]) -> list[Verdict]:
+    ) -> list[SettleResult]:
+        async def settle(consumer: str, tokens: list[bytes]) -> list[SettleResult]:
             return await self._settler.settle(self.group, consumer, tokens, what)
 
         return await self._by_consumer(batch, settle)
@@ -285,13 +285,13 @@ class AsyncWorker:
     async def _by_consumer(
         self,
         batch: Sequence[DeliveredMessage],
-        settle: Callable[[str, list[bytes]], Awaitable[list[Verdict]]],
-    ) -> list[Verdict]:
+        settle: Callable[[str, list[bytes]], Awaitable[list[SettleResult]]],
+    ) -> list[SettleResult]:
         """Each message in the name that it was delivered to: ours may be another by now."""
         names = {message.consumer for message in batch}
         if len(names) == 1:
             return await settle(names.pop(), [message.token for message in batch])
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[int, SettleResult] = {}
         for name in names:
             places = [at for at, message in enumerate(batch) if message.consumer == name]
             found = await settle(name, [batch[place].token for place in places])
@@ -299,8 +299,8 @@ class AsyncWorker:
         return [verdicts[place] for place in range(len(batch))]
 
     def _settled(
-        self, batch: Sequence[DeliveredMessage], verdicts: Sequence[Verdict]
-    ) -> list[Refused]:
+        self, batch: Sequence[DeliveredMessage], verdicts: Sequence[SettleResult]
+    ) -> list[RefusedMessage]:
         if self._session is not None:
             self._session.settled(batch)
         refused = _refused(batch, verdicts)
@@ -336,14 +336,16 @@ def _listed(messages: Messages) -> list[DeliveredMessage]:
     return listed
 
 
-def _refused(batch: Sequence[DeliveredMessage], verdicts: Sequence[Verdict]) -> list[Refused]:
+def _refused(
+    batch: Sequence[DeliveredMessage], verdicts: Sequence[SettleResult]
+) -> list[RefusedMessage]:
     return [
-        Refused(message, verdict.name, verdict.message)
+        RefusedMessage(message, verdict.name, verdict.message)
         for message, verdict in zip(batch, verdicts, strict=True)
         if verdict is not DONE and not verdict.is_done
     ]
 
 
-def _raise(refused: list[Refused]) -> None:
+def _raise(refused: list[RefusedMessage]) -> None:
     for each in refused:
         raise each.error()

@@ -356,7 +356,7 @@ class KafkaConnection:
         return UnreachableError(f"lost the connection to {self.address} ({reason})", hint=hint)
 
 
-def ask_all(
+def request_all(
     asked: Sequence[tuple[KafkaConnection, Request, int | None]],
 ) -> list[Response | ClientError]:
     """Send all requests before waiting for any; of each the response, or why there is none."""

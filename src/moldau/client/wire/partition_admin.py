@@ -58,7 +58,7 @@ Part = tuple[str, int]
 T = TypeVar("T")
 
 
-class PartitionPlace(NamedTuple):
+class PartitionReplicas(NamedTuple):
     """Where a partition lies; leader -1: nobody leads it."""
 
     topic: str
@@ -79,7 +79,7 @@ class PartitionMove(NamedTuple):
     removing: tuple[int, ...]
 
 
-class Refusal(NamedTuple):
+class PartitionRefusal(NamedTuple):
     """What a broker did not do for one partition, and why."""
 
     topic: str
@@ -119,13 +119,13 @@ class PartitionAdmin:
         response = self._patiently(self._client.metadata)
         return sorted(broker.node_id for broker in response.brokers)
 
-    def places(self, topic: str) -> list[PartitionPlace]:
+    def places(self, topic: str) -> list[PartitionReplicas]:
         """Where the partitions of a topic lie, by number. Raises NotFoundError."""
         response = self._patiently(lambda: self._client.metadata(topic))
         for found in response.topics:
             if found.name == topic and not found.error_code:
                 places = [
-                    PartitionPlace(
+                    PartitionReplicas(
                         topic=topic,
                         partition=part.partition_index,
                         leader=part.leader_id,
@@ -169,7 +169,7 @@ class PartitionAdmin:
 
     # ---- what changes
 
-    def move(self, targets: Mapping[Part, Sequence[int] | None]) -> list[Refusal]:
+    def move(self, targets: Mapping[Part, Sequence[int] | None]) -> list[PartitionRefusal]:
         """Start moves to these replicas, the preferred leader first; None takes a move back.
 
         Returns what was refused; the rest goes on by itself.
@@ -203,7 +203,9 @@ class PartitionAdmin:
             if part.error_code
         ]
 
-    def elect(self, parts: Iterable[Part] | None = None) -> tuple[list[Part], list[Refusal]]:
+    def elect(
+        self, parts: Iterable[Part] | None = None
+    ) -> tuple[list[Part], list[PartitionRefusal]]:
         """Give partitions back to their preferred leaders: those that changed, those that did not.
 
         Without `parts`: every partition of the cluster that is led by another one.
@@ -224,7 +226,7 @@ class PartitionAdmin:
             return response
 
         elected: list[Part] = []
-        refused: list[Refusal] = []
+        refused: list[PartitionRefusal] = []
         for topic in self._patiently(attempt).replica_election_results:
             for part in topic.partition_result:
                 if part.error_code:
@@ -277,6 +279,6 @@ def _check(code: int, message: str | None, doing: str) -> None:
         raise RejectedError(f"cannot {doing}: {message or _name(code)}", code)
 
 
-def _refusal(topic: str, partition: int, code: int, message: str | None) -> Refusal:
+def _refusal(topic: str, partition: int, code: int, message: str | None) -> PartitionRefusal:
     words = next((text for known, text in _WORDS.items() if known == code), None)
-    return Refusal(topic, partition, code, words or message or _name(code))
+    return PartitionRefusal(topic, partition, code, words or message or _name(code))

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from moldau.client.errors import ClientError, InvalidArgumentError, RejectedError, UnreachableError
+from moldau.client.retry import retry
 from moldau.client.wire.client import KafkaClient
-from moldau.client.wire.connection import KafkaConnection, ask_all
-from moldau.client.wire.retrying import patiently
+from moldau.client.wire.connection import KafkaConnection, request_all
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -181,7 +181,7 @@ class TransactionClient:
         for producer in producers:
             with suppress(ClientError):
                 reached[producer] = self._coordinator(producer.name)
-        answers = ask_all(
+        answers = request_all(
             [
                 (coordinator, _end_request(producer, commit=commit), version)
                 for producer, coordinator in reached.items()
@@ -217,7 +217,7 @@ class TransactionClient:
                     found[each.transactional_id] = each
                     left.discard(each.transactional_id)
 
-        patiently(
+        retry(
             attempt,
             forget=self._coordinators.clear,
             seconds_max=self._seconds_max,
@@ -256,7 +256,7 @@ class TransactionClient:
                 found |= {each.transactional_id for each in answer.transaction_states}
             return found & transactions.keys()
 
-        return patiently(
+        return retry(
             attempt,
             forget=self._coordinators.clear,
             seconds_max=self._seconds_max,
@@ -284,14 +284,14 @@ class TransactionClient:
                 found += [each.transactional_id for each in answer.transaction_states]
             return sorted(name for name in set(found) if name.startswith(prefix))
 
-        return patiently(
+        return retry(
             attempt, forget=_nothing, seconds_max=self._seconds_max, doing="list transactions"
         )
 
     # -- where to ask
 
     def _patiently(self, name: str, attempt: Callable[[], T], doing: str) -> T:
-        return patiently(
+        return retry(
             attempt,
             forget=partial(self._forget, name),
             seconds_max=self._seconds_max,

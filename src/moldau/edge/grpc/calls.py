@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
-from moldau.edge.grpc.refusals import STOPPING, Refusal, defect, invalid, refusal_of, short
+from moldau.edge.grpc.errors import STOPPING, ErrorStatus, internal_error, invalid, short, status_of
 from moldau.model.errors import MoldauError
 
 Q = TypeVar("Q", bound=Message)
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class RefusedCallError(MoldauError):
     """A refusal that says all that there is to say."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: ErrorStatus) -> None:
         super().__init__(refusal.text)
         self.refusal = refusal
 
@@ -163,21 +163,21 @@ class Calls:
         if self.stopping.done():
             raise RefusedCallError(STOPPING)
 
-    def _refusal(self, error: BaseException) -> Refusal:
+    def _refusal(self, error: BaseException) -> ErrorStatus:
         """What a client is told of an error, whatever it is. Raises what is none of ours."""
         if isinstance(error, RefusedCallError):
             return error.refusal
         if isinstance(error, MoldauError):
-            return refusal_of(error)
+            return status_of(error)
         if isinstance(error, asyncio.CancelledError) and self.stopping.done():
             return STOPPING
         if isinstance(error, Exception):
-            return defect(error)
+            return internal_error(error)
         # The client has gone.
         raise error
 
 
-async def _abort(context: "Context", refusal: Refusal) -> NoReturn:
+async def _abort(context: "Context", refusal: ErrorStatus) -> NoReturn:
     await context.abort(refusal.status, short(refusal.text), refusal.trailers)
     raise RuntimeError("an aborted call went on")
 

@@ -3,7 +3,7 @@ QueueRefusedError with INVALID_ARGUMENT."""
 
 from typing import Final
 
-from moldau.edge.grpc.refusals import invalid
+from moldau.edge.grpc.errors import invalid
 from moldau.model.limits import TOPIC_NAME_LENGTH_MAX
 from moldau.model.topology import Endpoint
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from moldau.edge.grpc.checks import LONG_MAX, number
-from moldau.edge.grpc.refusals import invalid
+from moldau.edge.grpc.errors import invalid
 from moldau.model.ids import Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER, DELIVER_DAYS_MAX
 from moldau.proto.v1.queue_pb2 import Header, Message, OutgoingMessage

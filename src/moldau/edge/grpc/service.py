@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.api.broker import Broker
 from moldau.edge.grpc.calls import Calls
-from moldau.edge.grpc.cluster import ClusterCalls
-from moldau.edge.grpc.consuming import Consuming
-from moldau.edge.grpc.reading import Reading
-from moldau.edge.grpc.sending import Sending
+from moldau.edge.grpc.cluster_handlers import ClusterHandlers
+from moldau.edge.grpc.consumer_handlers import ConsumerHandlers
+from moldau.edge.grpc.read_from import ReadFromHandler
+from moldau.edge.grpc.send_handlers import SendHandlers
 from moldau.proto.v1 import queue_pb2 as pb
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["Queue"].full_name
 
 def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
     """By the names of the calls."""
-    cluster, sending = ClusterCalls(broker), Sending(broker, calls)
-    consuming, reading = Consuming(broker.queues, calls), Reading(broker, calls)
+    cluster, sending = ClusterHandlers(broker), SendHandlers(broker, calls)
+    consuming, reading = ConsumerHandlers(broker.queues, calls), ReadFromHandler(broker, calls)
     unary = calls.unary
     return {
         "CreateTopic": unary(pb.CreateTopicRequest, cluster.create_topic),

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 import moldau
 from moldau.api.broker import Broker
-from moldau.data.vitals import Vitals
+from moldau.api.metric_sources import MetricSources
 from moldau.edge.http import (
     cluster,
     groups,
@@ -25,16 +25,16 @@ from moldau.edge.http import (
     topics,
     topology,
 )
-from moldau.edge.http.answers import (
+from moldau.edge.http.cors import Cors
+from moldau.edge.http.listener import ConnectionCounts, HttpLimits
+from moldau.edge.http.middleware import LimitsMiddleware
+from moldau.edge.http.responses import (
     answer,
     answer_error,
     answer_http_error,
     answer_refusal,
     check_query,
 )
-from moldau.edge.http.cors import Cors
-from moldau.edge.http.gate import Gate
-from moldau.edge.http.server import Connections, HttpLimits
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ _CONVERTER = re.compile(r":\w+(?=})")
 
 def build_app(
     broker: Broker,
-    vitals: Vitals,
+    vitals: MetricSources,
     *,
     limits: HttpLimits,
-    connections: Connections,
+    connections: ConnectionCounts,
     cors_origins: Sequence[str] = (),
-) -> Gate:
+) -> LimitsMiddleware:
     """The interface over one broker."""
     tails = tail.Tails(broker)
 
@@ -72,7 +72,7 @@ def build_app(
             *openapi.routes(),
         ],
     )
-    gate = Gate(
+    gate = LimitsMiddleware(
         app, held_bytes_max=limits.held_bytes_max, cors=Cors(cors_origins), on_stop=tails.stop
     )
     return gate

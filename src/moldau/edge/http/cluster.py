@@ -8,16 +8,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.api.decisions import Decisions
-from moldau.edge.http.answers import answer, check_query, read_body
-from moldau.model.topology import BrokerChanged, BrokerNamed, JoinRequest
+from moldau.api.metadata_changes import MetadataChanges
+from moldau.edge.http.responses import answer, check_query, read_body
+from moldau.model.topology import BrokerActionRequest, BrokerActionResponse, JoinRequest
 
 _join_request: Final = msgspec.json.Decoder(JoinRequest)
-_broker_named: Final = msgspec.json.Decoder(BrokerNamed)
+_broker_named: Final = msgspec.json.Decoder(BrokerActionRequest)
 
 
 def routes(broker: Broker) -> list[Route]:
-    decisions = Decisions(broker)
+    decisions = MetadataChanges(broker)
 
     async def join(request: Request) -> Response:
         check_query(request)
@@ -29,13 +29,13 @@ def routes(broker: Broker) -> list[Route]:
         check_query(request)
         named = await read_body(request, _broker_named.decode)
         await decisions.result(broker.cluster.drain(named.broker))
-        return answer(BrokerChanged(broker=named.broker, state="draining"), status=202)
+        return answer(BrokerActionResponse(broker=named.broker, state="draining"), status=202)
 
     async def keep(request: Request) -> Response:
         check_query(request)
         named = await read_body(request, _broker_named.decode)
         await decisions.result(broker.cluster.keep(named.broker))
-        return answer(BrokerChanged(broker=named.broker, state="active"))
+        return answer(BrokerActionResponse(broker=named.broker, state="active"))
 
     return [
         Route("/api/v1/cluster/join", join, methods=["POST"]),

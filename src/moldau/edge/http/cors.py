@@ -12,7 +12,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
-from moldau.edge.http.answers import answer_error
+from moldau.edge.http.responses import answer_error
 from moldau.model.errors import ErrorCode
 
 ANY: Final = "*"

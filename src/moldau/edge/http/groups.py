@@ -8,16 +8,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.api.cluster_views import Extent
-from moldau.edge.http.answers import answer, check_query
-from moldau.edge.http.elsewhere import send_to
-from moldau.edge.http.paging import (
+from moldau.api.cluster_queries import PartitionExtent
+from moldau.edge.http.query_parameters import (
     bad_parameter,
     page_size,
     parse_int,
     read_text,
     take_page,
 )
+from moldau.edge.http.redirect import redirect_to
 from moldau.edge.http.resources import (
     GroupList,
     GroupListed,
@@ -26,8 +25,9 @@ from moldau.edge.http.resources import (
     PositionShown,
     TopicAssigned,
 )
+from moldau.edge.http.responses import answer, check_query
+from moldau.groups.consumer_protocol import read_assignment, subscribed_topics
 from moldau.groups.results import CommittedOffset, DescribedMember
-from moldau.groups.subscription import read_assignment, subscribed_topics
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
@@ -75,7 +75,7 @@ def routes(broker: Broker) -> list[Route]:
             raise _no_group(name)
         coordinator = await broker.groups.find_coordinator(name)
         if coordinator != broker.broker_id:
-            return send_to(broker, coordinator, request)
+            return redirect_to(broker, coordinator, request)
         return answer(await _show(broker, name, size, after))
 
     return [
@@ -127,7 +127,7 @@ async def _show(broker: Broker, name: str, size: int, after: TopicPartition) -> 
 
 
 def _position(
-    place: TopicPartition, stored: CommittedOffset, extent: Extent | None
+    place: TopicPartition, stored: CommittedOffset, extent: PartitionExtent | None
 ) -> PositionShown:
     return PositionShown(
         topic=place.topic,

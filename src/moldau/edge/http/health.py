@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.edge.http.answers import RETRY_SECONDS, answer
+from moldau.edge.http.responses import RETRY_SECONDS, answer
 from moldau.model.topology import Readiness
 
 

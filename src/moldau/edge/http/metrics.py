@@ -16,16 +16,16 @@ from starlette.routing import Route
 
 import moldau
 from moldau.api.broker import Broker
-from moldau.data.partitions import Hosted
+from moldau.api.metric_sources import MetricSources
+from moldau.data.partitions import HostedPartition
 from moldau.data.traffic import Traffic
-from moldau.data.vitals import Vitals
-from moldau.edge.http.answers import HEADERS
-from moldau.edge.http.gate import Gate
-from moldau.edge.http.process import process_families
-from moldau.edge.http.server import Connections
+from moldau.edge.http.listener import ConnectionCounts
+from moldau.edge.http.middleware import LimitsMiddleware
+from moldau.edge.http.process_metrics import process_families
+from moldau.edge.http.responses import HEADERS
 from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
-from moldau.model.exposition import MEDIA_TYPE, Family, counter, gauge, histogram, render
+from moldau.model.prometheus_text import MEDIA_TYPE, MetricFamily, counter, gauge, histogram, render
 from moldau.replica.replica import LAG_MS_MAX
 
 TOPICS_MAX: Final = 1000
@@ -42,12 +42,14 @@ _ITEMS_PER_TURN: Final = 200
 class HttpTraffic(NamedTuple):
     """What the HTTP door counts about itself."""
 
-    connections: Connections
-    gate: Gate
+    connections: ConnectionCounts
+    gate: LimitsMiddleware
     tails: int
 
 
-def routes(broker: Broker, vitals: Vitals, traffic: Callable[[], HttpTraffic]) -> list[Route]:
+def routes(
+    broker: Broker, vitals: MetricSources, traffic: Callable[[], HttpTraffic]
+) -> list[Route]:
     # As with probes: whoever collects may append parameters of its own.
     async def metrics(request: Request) -> Response:
         families = [family async for family in collect(broker, vitals)]
@@ -57,7 +59,7 @@ def routes(broker: Broker, vitals: Vitals, traffic: Callable[[], HttpTraffic]) -
     return [Route("/metrics", metrics, methods=["GET"])]
 
 
-async def collect(broker: Broker, vitals: Vitals) -> AsyncIterator[Family]:
+async def collect(broker: Broker, vitals: MetricSources) -> AsyncIterator[MetricFamily]:
     """All of it, in an order that does not change."""
     async for family in _cluster(broker):
         yield family
@@ -75,7 +77,7 @@ async def collect(broker: Broker, vitals: Vitals) -> AsyncIterator[Family]:
         yield family
 
 
-async def _cluster(broker: Broker) -> AsyncIterator[Family]:
+async def _cluster(broker: Broker) -> AsyncIterator[MetricFamily]:
     """The whole cluster, as this broker sees it."""
     image, alive = broker.image, broker.cluster.alive
     partitions = leaderless = under_replicated = 0
@@ -114,10 +116,10 @@ async def _cluster(broker: Broker) -> AsyncIterator[Family]:
     )
 
 
-async def _hosted(broker: Broker) -> AsyncIterator[Family]:
+async def _hosted(broker: Broker) -> AsyncIterator[MetricFamily]:
     """The replicas of this broker, and the logs they keep."""
-    by_topic: dict[str, list[Hosted]] = defaultdict(list)
-    led: list[Hosted] = []
+    by_topic: dict[str, list[HostedPartition]] = defaultdict(list)
+    led: list[HostedPartition] = []
     for hosted in broker.partitions:
         by_topic[hosted.replica.partition.topic].append(hosted)
         if hosted.replica.is_leader:
@@ -143,7 +145,9 @@ async def _hosted(broker: Broker) -> AsyncIterator[Family]:
         yield family
 
 
-async def _topics(broker: Broker, by_topic: Mapping[str, list[Hosted]]) -> list[Family]:
+async def _topics(
+    broker: Broker, by_topic: Mapping[str, list[HostedPartition]]
+) -> list[MetricFamily]:
     size = gauge("moldau_topic_log_bytes", "Size of the topic's logs on this broker.")
     count = gauge("moldau_topic_partitions_led", "Partitions of the topic led here.")
     marks = gauge("moldau_topic_high_watermark_sum", "Sum over the partitions led here.")
@@ -172,7 +176,7 @@ async def _topics(broker: Broker, by_topic: Mapping[str, list[Hosted]]) -> list[
     return [size, count, marks, starts, *moved]
 
 
-async def _replication(led: list[Hosted]) -> list[Family]:
+async def _replication(led: list[HostedPartition]) -> list[MetricFamily]:
     """How far the followers of partitions led here are behind, by follower."""
     behind: Counter[int] = Counter()
     lagging: Counter[int] = Counter()
@@ -209,7 +213,7 @@ async def _replication(led: list[Hosted]) -> list[Family]:
     ]
 
 
-def _partitions(led: list[Hosted]) -> Iterator[Family]:
+def _partitions(led: list[HostedPartition]) -> Iterator[MetricFamily]:
     """One by one, as long as they are few."""
     mark = gauge("moldau_partition_high_watermark", "The offset after the last that is committed.")
     start = gauge("moldau_partition_log_start_offset", "The first offset that is there.")
@@ -232,7 +236,7 @@ def _moved(traffic: Traffic) -> tuple[int, int, int, int]:
     )
 
 
-def _traffic(broker: Broker, vitals: Vitals) -> Iterator[Family]:
+def _traffic(broker: Broker, vitals: MetricSources) -> Iterator[MetricFamily]:
     broker.partitions.traffic.forget_all_but(broker.image.topics)
     for (name, help_text), value in zip(
         (
@@ -278,7 +282,7 @@ def _traffic(broker: Broker, vitals: Vitals) -> Iterator[Family]:
     )
 
 
-def _http(traffic: HttpTraffic) -> Iterator[Family]:
+def _http(traffic: HttpTraffic) -> Iterator[MetricFamily]:
     connections, gate, tails = traffic
     requests = counter("moldau_http_requests_total", "Requests over HTTP, by method and status.")
     for (method, status), count in sorted(gate.requests.items()):
@@ -307,7 +311,7 @@ def _http(traffic: HttpTraffic) -> Iterator[Family]:
     )
 
 
-async def _groups(broker: Broker) -> AsyncIterator[Family]:
+async def _groups(broker: Broker) -> AsyncIterator[MetricFamily]:
     """Groups whose coordinator is here. Nothing is told while one of its partitions loads."""
     error, listed = broker.groups.list_groups((), ())
     if error is not ErrorCode.NONE:
@@ -328,7 +332,9 @@ async def _groups(broker: Broker) -> AsyncIterator[Family]:
     )
 
 
-async def _lags(broker: Broker, listed: list[ListedGroup]) -> tuple[Family, Family, int]:
+async def _lags(
+    broker: Broker, listed: list[ListedGroup]
+) -> tuple[MetricFamily, MetricFamily, int]:
     lags = gauge(
         "moldau_group_lag",
         "Records committed but not yet processed by the group, over partitions hosted here.",
@@ -361,7 +367,7 @@ async def _lags(broker: Broker, listed: list[ListedGroup]) -> tuple[Family, Fami
     return lags, unknown, 0
 
 
-def _transactions(broker: Broker) -> Iterator[Family]:
+def _transactions(broker: Broker) -> Iterator[MetricFamily]:
     error, listed = broker.transactions.list_transactions((), (), -1)
     if error is ErrorCode.NONE:
         family = gauge("moldau_transactional_ids", "Transactional ids coordinated here, by state.")
@@ -370,7 +376,7 @@ def _transactions(broker: Broker) -> Iterator[Family]:
         yield family
 
 
-def _storage(broker: Broker, vitals: Vitals) -> Iterator[Family]:
+def _storage(broker: Broker, vitals: MetricSources) -> Iterator[MetricFamily]:
     yield counter(
         "moldau_leaderships_total",
         "How often a partition got its leader on this broker.",

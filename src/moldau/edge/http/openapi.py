@@ -14,9 +14,8 @@ from starlette.routing import Route
 
 import moldau
 from moldau.edge.http import tail
-from moldau.edge.http.answers import PROBLEM_TYPE, answer, check_query
-from moldau.edge.http.paging import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
+from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
 from moldau.edge.http.resources import (
     BrokerList,
@@ -28,12 +27,13 @@ from moldau.edge.http.resources import (
     TopicList,
     TopicShown,
 )
+from moldau.edge.http.responses import PROBLEM_TYPE, answer, check_query
 from moldau.edge.http.topics import TopicWanted
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
-from moldau.model.exposition import MEDIA_TYPE as METRICS_TYPE
+from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
-    BrokerChanged,
-    BrokerNamed,
+    BrokerActionRequest,
+    BrokerActionResponse,
     ErrorReply,
     JoinReply,
     JoinRequest,
@@ -209,17 +209,17 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("POST", "/api/v1/cluster/leave"): Operation(
         name="leave",
         summary="Drain a broker, which then leaves",
-        answers={202: BrokerChanged},
+        answers={202: BrokerActionResponse},
         query={},
-        body=BrokerNamed,
+        body=BrokerActionRequest,
         refusals=(404, 409),
     ),
     ("POST", "/api/v1/cluster/keep"): Operation(
         name="keep",
         summary="Take a leave back",
-        answers={200: BrokerChanged},
+        answers={200: BrokerActionResponse},
         query={},
-        body=BrokerNamed,
+        body=BrokerActionRequest,
         refusals=(404, 409),
     ),
 }

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic
-from moldau.api.sending import Sender, offsets_of
-from moldau.data.appending import Appended
+from moldau.api.record_producer import RecordProducer, offsets_of
+from moldau.data.append_forwarding import AppendResult
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER
-from moldau.edge.http.answers import (
+from moldau.edge.http.responses import (
     PROBLEM_TYPE,
     answer,
     check_query,
@@ -116,12 +116,12 @@ def _decode(body: bytes | bytearray) -> RecordsSent | _TextsSent:
     return _decode_sent(body)
 
 
-class RecordDoor:
+class ProduceHandler:
     """Takes records for any partition, whoever leads it."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._sender = Sender(broker)
+        self._sender = RecordProducer(broker)
 
     async def store(self, request: Request) -> Response:
         check_query(request)
@@ -137,7 +137,7 @@ class RecordDoor:
         return _answer(places, answers)
 
 
-def _answer(places: list[int], answers: dict[int, Appended]) -> Response:
+def _answer(places: list[int], answers: dict[int, AppendResult]) -> Response:
     failed = next((found for found in answers.values() if found.error is not ErrorCode.NONE), None)
     told = zip(places, offsets_of(places, answers), strict=True)
     if failed is None:

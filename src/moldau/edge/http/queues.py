@@ -8,9 +8,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.edge.http.answers import answer, check_query
-from moldau.edge.http.paging import page_size, read_text, take_page
+from moldau.edge.http.query_parameters import page_size, read_text, take_page
 from moldau.edge.http.resources import QueueList, QueueListed
+from moldau.edge.http.responses import answer, check_query
 
 
 def routes(broker: Broker) -> list[Route]:

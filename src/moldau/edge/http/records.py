@@ -8,13 +8,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic, leader_elsewhere
+from moldau.api.lookup import find_topic, remote_leader
 from moldau.data.offsets import EARLIEST, LATEST
-from moldau.data.reading import offset_at, read_page
-from moldau.edge.http.answers import answer, check_query
-from moldau.edge.http.elsewhere import send_to
+from moldau.data.record_reader import offset_at, read_page
 from moldau.edge.http.methods import by_method
-from moldau.edge.http.paging import (
+from moldau.edge.http.produce import ProduceHandler
+from moldau.edge.http.query_parameters import (
     bad_parameter,
     page_size,
     parse_int,
@@ -23,14 +22,15 @@ from moldau.edge.http.paging import (
     read_int,
     read_text,
 )
-from moldau.edge.http.produce import RecordDoor
-from moldau.edge.http.reading import (
-    Chosen,
+from moldau.edge.http.record_json import (
     Encoding,
     HeaderEncoding,
+    RecordSelection,
     RecordShown,
     show_all,
 )
+from moldau.edge.http.redirect import redirect_to
+from moldau.edge.http.responses import answer, check_query
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
 from moldau.metadata.image import Topic
 
@@ -63,7 +63,7 @@ class RecordsShown(Struct, frozen=True, kw_only=True):
 
 
 def routes(broker: Broker) -> list[Route]:
-    door = RecordDoor(broker)
+    door = ProduceHandler(broker)
 
     async def read(request: Request) -> Response:
         check_query(request, *PLACE, *CHOICE, "limit", "wait_ms")
@@ -71,9 +71,9 @@ def routes(broker: Broker) -> list[Route]:
         wait_ms = read_int(request, "wait_ms", least=0, most=WAIT_MS_MAX) or 0
         topic = find_topic(broker, request.path_params["topic"])
         partition = read_partition(request, topic)
-        leader = leader_elsewhere(broker, topic, partition)
+        leader = remote_leader(broker, topic, partition)
         if leader is not None:
-            return send_to(broker, leader, request)
+            return redirect_to(broker, leader, request)
         offset = read_offset(broker, request, topic, partition, by_default=EARLIEST)
         for _ in range(SCANS_MAX):
             page = await read_page(
@@ -134,7 +134,7 @@ def read_offset(
     return offset_at(broker.offsets, topic.name, partition, place)
 
 
-def read_choice(request: Request) -> Chosen:
+def read_choice(request: Request) -> RecordSelection:
     """Raises RefusedError."""
     headers = []
     wanted = read_bytes(request, "header")
@@ -144,7 +144,7 @@ def read_choice(request: Request) -> Chosen:
     for given in wanted:
         name, colon, value = given.partition(b":")
         headers.append((name.decode("utf-8", "surrogateescape"), value if colon else None))
-    return Chosen(
+    return RecordSelection(
         key_encoding=_encoding(request, "key_encoding"),
         value_encoding=_encoding(request, "value_encoding"),
         header_encoding=_header_encoding(request),

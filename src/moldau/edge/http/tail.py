@@ -14,14 +14,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic, leader_elsewhere
+from moldau.api.lookup import find_topic, remote_leader
 from moldau.data.offsets import LATEST
-from moldau.data.reading import ReadPage, read_page
-from moldau.edge.http.answers import HEADERS, RETRY_SECONDS, check_query, problem, status_of
-from moldau.edge.http.elsewhere import send_to
-from moldau.edge.http.paging import parse_int
-from moldau.edge.http.reading import Chosen, show_all
+from moldau.data.record_reader import ReadPage, read_page
+from moldau.edge.http.query_parameters import parse_int
+from moldau.edge.http.record_json import RecordSelection, show_all
 from moldau.edge.http.records import CHOICE, PLACE, read_choice, read_offset, read_partition
+from moldau.edge.http.redirect import redirect_to
+from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, problem, status_of
 from moldau.metadata.config_types import LONG_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
@@ -41,7 +41,7 @@ class _Followed(NamedTuple):
     topic: str
     topic_id: TopicId
     partition: int
-    chosen: Chosen
+    chosen: RecordSelection
 
 
 class Tails:
@@ -56,16 +56,16 @@ class Tails:
         """End them all: the clients go on elsewhere, and the broker need not wait for them."""
         self._is_stopping = True
         # Among them are those who wait here for records. No Kafka client is left by then.
-        self._broker.fetch.answer_all()
+        self._broker.fetch.complete_all()
 
     async def follow(self, request: Request) -> Response:
         check_query(request, *PLACE, *CHOICE)
         chosen = read_choice(request)
         topic = find_topic(self._broker, request.path_params["topic"])
         partition = read_partition(request, topic)
-        leader = leader_elsewhere(self._broker, topic, partition)
+        leader = remote_leader(self._broker, topic, partition)
         if leader is not None:
-            return send_to(self._broker, leader, request)
+            return redirect_to(self._broker, leader, request)
         if self.count >= TAILS_MAX:
             raise RefusedError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,

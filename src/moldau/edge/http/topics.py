@@ -10,12 +10,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.api.decisions import Decisions, await_leaders
 from moldau.api.lookup import find_topic
-from moldau.control.configs import ResourceKind
-from moldau.edge.http.answers import answer, check_query, read_body
+from moldau.api.metadata_changes import MetadataChanges, await_leaders
+from moldau.control.config_service import ResourceKind
 from moldau.edge.http.methods import by_method
-from moldau.edge.http.paging import (
+from moldau.edge.http.query_parameters import (
     PAGE_SIZE,
     page_size,
     parse_int,
@@ -34,6 +33,7 @@ from moldau.edge.http.resources import (
     TopicListed,
     TopicShown,
 )
+from moldau.edge.http.responses import answer, check_query, read_body
 from moldau.metadata.config_types import INT_MAX
 from moldau.metadata.image import Topic
 from moldau.metadata.leaders import NO_LEADER_ID
@@ -56,7 +56,7 @@ _topic_wanted: Final = msgspec.json.Decoder(TopicWanted)
 
 
 def routes(broker: Broker) -> list[Route]:
-    decisions = Decisions(broker)
+    decisions = MetadataChanges(broker)
 
     async def create(request: Request) -> Response:
         check_query(request)

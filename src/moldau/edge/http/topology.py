@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.edge.http.answers import answer, check_query
+from moldau.edge.http.responses import answer, check_query
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Topology
 

@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (25): a producer is about to commit offsets of a group in its transaction."""
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.transactional import producer_error
+from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

@@ -4,7 +4,7 @@ From version 4 on it is a question between brokers, which ask each other in thei
 """
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.transactional import producer_error
+from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import RefusedError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.wire.messages.add_partitions_to_txn import (

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.outcomes import outcomes
+from moldau.edge.kafka.concurrent_work import run_each
 from moldau.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -32,7 +32,7 @@ async def handle(
         )
 
     wishes = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-    refusals = iter(await outcomes(reassign, wishes, request.timeout_ms))
+    refusals = iter(await run_each(reassign, wishes, request.timeout_ms))
     responses = []
     for topic in request.topics:
         partitions = []

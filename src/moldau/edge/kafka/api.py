@@ -18,7 +18,7 @@ from msgspec import Struct
 from moldau.api.broker import Broker
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.model.histogram import SECONDS, Histogram
-from moldau.net.connection import Connection, Reply
+from moldau.net.connection import Connection, DeferredReply
 from moldau.wire.framing import frame_response
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Request, Response
@@ -61,13 +61,13 @@ class Call:
         self.deadlines = deadlines
         self.seconds = seconds
         """Of all calls of this API."""
-        self.reply_later: Reply | None = None
+        self.reply_later: DeferredReply | None = None
 
     @property
     def client_host(self) -> str:
         return self.connection.address.rpartition(":")[0]
 
-    def defer(self) -> Reply:
+    def defer(self) -> DeferredReply:
         """The answer comes later, through `reply`."""
         self.reply_later = self.connection.defer()
         return self.reply_later

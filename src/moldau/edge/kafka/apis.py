@@ -8,6 +8,7 @@ from moldau.edge.kafka import (
     add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
+    api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_partitions,
@@ -43,7 +44,6 @@ from moldau.edge.kafka import (
     produce,
     sync_group,
     txn_offset_commit,
-    versions,
     write_txn_markers,
 )
 from moldau.edge.kafka.api import Api
@@ -88,7 +88,7 @@ _MODULES = (
     produce,
     sync_group,
     txn_offset_commit,
-    versions,
+    api_versions,
     write_txn_markers,
 )
 
@@ -97,4 +97,4 @@ APIS: Mapping[int, Api] = MappingProxyType(
 )
 """By key, in their order."""
 
-versions.advertise(list(APIS.values()))
+api_versions.advertise(list(APIS.values()))

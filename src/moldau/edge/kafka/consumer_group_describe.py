@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from moldau.edge.kafka import authorized
+from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.names import answer_each
+from moldau.edge.kafka.large_requests import answer_each
 from moldau.groups.results import DescribedConsumer
 from moldau.model.errors import RefusedError
 from moldau.model.ids import TopicId
@@ -27,7 +27,9 @@ async def handle(
     call: Call, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     operations = (
-        authorized.ON_GROUP if request.include_authorized_operations else authorized.NOT_ASKED
+        authorized_operations.ON_GROUP
+        if request.include_authorized_operations
+        else authorized_operations.NOT_REQUESTED
     )
     groups = await answer_each(
         request.group_ids, lambda group_id: _describe(call, group_id, operations), _refused

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.model.errors import ErrorCode
-from moldau.net.connection import Reply
+from moldau.net.connection import DeferredReply
 
 Settle = Callable[[ErrorCode], None]
 
@@ -23,7 +23,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self.tick = 0
-        self._waiting: dict[Reply, tuple[int, Settle]] = {}
+        self._waiting: dict[DeferredReply, tuple[int, Settle]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -33,14 +33,14 @@ class Deadlines:
     def is_ticking(self) -> bool:
         return self._timer is not None
 
-    def add(self, reply: Reply, timeout_ms: int, settle: Settle) -> None:
+    def add(self, reply: DeferredReply, timeout_ms: int, settle: Settle) -> None:
         """Call `settle(REQUEST_TIMED_OUT)` once this long has passed, unless it is removed."""
         # The tick under way does not count: it may be about to end.
         self._waiting[reply] = (self.tick + 2 + timeout_ms // TICK_MS, settle)
         if self._timer is None:
             self._start()
 
-    def remove(self, reply: Reply) -> None:
+    def remove(self, reply: DeferredReply) -> None:
         self._waiting.pop(reply, None)
 
     def stop(self) -> None:

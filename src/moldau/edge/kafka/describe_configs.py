@@ -1,6 +1,6 @@
 """DescribeConfigs (32): settings of topics and brokers, with where each value comes from."""
 
-from moldau.control.configs import ResourceKind
+from moldau.control.config_service import ResourceKind
 from moldau.edge.kafka.api import Api, Call
 from moldau.metadata.topic_configs import ConfigEntry
 from moldau.model.errors import ErrorCode, RefusedError

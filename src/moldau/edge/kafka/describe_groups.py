@@ -1,8 +1,8 @@
 """DescribeGroups (15): state and members of groups."""
 
-from moldau.edge.kafka import authorized
+from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.names import answer_each
+from moldau.edge.kafka.large_requests import answer_each
 from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_groups import (
@@ -18,7 +18,9 @@ _NOT_FOUND_FROM = 6
 
 async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     operations = (
-        authorized.ON_GROUP if request.include_authorized_operations else authorized.NOT_ASKED
+        authorized_operations.ON_GROUP
+        if request.include_authorized_operations
+        else authorized_operations.NOT_REQUESTED
     )
     groups = await answer_each(
         request.groups, lambda group_id: _describe(call, group_id, operations), _refused

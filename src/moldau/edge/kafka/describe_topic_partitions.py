@@ -3,9 +3,9 @@
 Topics come sorted by name, so that a cursor means the same in the next request.
 """
 
-from moldau.edge.kafka import authorized
+from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.placement import places_of
+from moldau.edge.kafka.placement import placements_of
 from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
@@ -67,7 +67,7 @@ def _describe(
     call: Call, topic: Topic, partitions: tuple[Partition, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     described = []
-    places = places_of(call.broker, topic, partitions, call.broker.cluster.alive)
+    places = placements_of(call.broker, topic, partitions, call.broker.cluster.alive)
     for partition, place in zip(partitions, places, strict=True):
         error, leader, epoch, replicas, in_sync, offline = place
         described.append(
@@ -89,7 +89,7 @@ def _describe(
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=described,
-        topic_authorized_operations=authorized.ON_TOPIC,
+        topic_authorized_operations=authorized_operations.ON_TOPIC,
     )
 
 

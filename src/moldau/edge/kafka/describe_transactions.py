@@ -4,7 +4,7 @@ from collections import defaultdict
 from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.names import answer_each
+from moldau.edge.kafka.large_requests import answer_each
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.describe_transactions import (
     DescribedTransaction,

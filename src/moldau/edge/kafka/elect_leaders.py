@@ -7,7 +7,7 @@ without losing anything.
 """
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.outcomes import outcomes
+from moldau.edge.kafka.concurrent_work import run_each
 from moldau.metadata.leader_balance import ElectionType
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.elect_leaders import (
@@ -35,7 +35,7 @@ async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersRespon
         # Each once, however often it is named.
         named = ((topic.topic, index) for topic in asked for index in topic.partitions)
         wanted = list(dict.fromkeys(named))
-    refusals = await outcomes(
+    refusals = await run_each(
         lambda each: cluster.elect(*each, election), wanted, request.timeout_ms
     )
     topics: dict[str, ElectLeadersTopicResult] = {}

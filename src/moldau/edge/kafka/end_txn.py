@@ -1,10 +1,10 @@
 """EndTxn (26): commit or abort. From version 5 on the answer holds the producer's next epoch."""
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.transactional import producer_error
+from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
-from moldau.transactions.decide import RISING_VERSION
+from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.wire.registry import ApiKey
 
@@ -18,7 +18,7 @@ async def handle(call: Call, request: EndTxnRequest) -> EndTxnResponse:
             ProducerId(request.producer_id),
             ProducerEpoch(request.producer_epoch),
             is_commit=request.committed,
-            client_version=RISING_VERSION if call.version >= _RISING_FROM else 0,
+            client_version=TRANSACTIONS_V2 if call.version >= _RISING_FROM else 0,
         )
     except RefusedError as error:
         return EndTxnResponse(error_code=error.code)

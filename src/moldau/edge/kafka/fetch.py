@@ -1,9 +1,9 @@
 """Fetch (1): read record batches. Fetch sessions are not kept: the session id is always 0."""
 
-from moldau.data.fetch import FetchRequest as PartitionFetch
-from moldau.data.fetch import FetchResult
+from moldau.data.fetch import PartitionFetch as PartitionFetch
+from moldau.data.fetch import PartitionFetchResult
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.placement import MOVED, current_leader
+from moldau.edge.kafka.placement import LEADER_CHANGED, current_leader
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TopicId
 from moldau.wire.messages.fetch import (
@@ -74,7 +74,7 @@ class _Operation:
         self._request = request
         self._wanted = wanted
 
-    def answer(self, results: list[FetchResult]) -> None:
+    def answer(self, results: list[PartitionFetchResult]) -> None:
         self._call.connection.on_next = None
         position = 0
         nodes: dict[int, FetchNode] = {}
@@ -110,7 +110,7 @@ class _Operation:
         self, topic: str | None, answer: FetchResponsePartition, nodes: dict[int, FetchNode]
     ) -> None:
         """Name the leader of a partition that is led elsewhere, or in another epoch (KIP-951)."""
-        if self._call.version < _LEADERS_FROM or answer.error_code not in MOVED:
+        if self._call.version < _LEADERS_FROM or answer.error_code not in LEADER_CHANGED:
             return
         leader = current_leader(self._call.broker, topic, answer.partition_index)
         if leader is None:
@@ -120,7 +120,7 @@ class _Operation:
         nodes[node.id] = FetchNode(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
 
 
-def _named(result: FetchResult) -> list[FetchAbortedTransaction] | None:
+def _named(result: PartitionFetchResult) -> list[FetchAbortedTransaction] | None:
     if result.aborted is None:
         return None
     return [

@@ -3,7 +3,7 @@
 from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.names import ask_each
+from moldau.edge.kafka.large_requests import query_each
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -20,7 +20,7 @@ _NOWHERE = -1
 async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     if call.version >= _KEYS_FROM:
         # Each may have to wait for an election.
-        found_all = await ask_each(
+        found_all = await query_each(
             request.coordinator_keys, partial(_find, call, request.key_type), _refused
         )
         return FindCoordinatorResponse(coordinators=found_all)

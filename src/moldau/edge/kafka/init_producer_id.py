@@ -6,7 +6,7 @@ that id answers, and whoever had it before is locked out.
 """
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.transactional import producer_error
+from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from moldau.edge.kafka import authorized
+from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.outcomes import outcomes
-from moldau.edge.kafka.placement import await_leaders, controller_of, places_of
+from moldau.edge.kafka.concurrent_work import run_each
+from moldau.edge.kafka.placement import await_leaders, controller_of, placements_of
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
@@ -58,7 +58,7 @@ async def _create_then_respond(
     async def create(name: str) -> None:
         await call.broker.topics.ensure(name)
 
-    refusals = await outcomes(create, missing, _CREATE_MS_MAX)
+    refusals = await run_each(create, missing, _CREATE_MS_MAX)
     await await_leaders(call.broker, missing)
     refused: dict[str, ErrorCode] = {
         # What may still come is to be asked for again: no other code says so to every client.
@@ -96,7 +96,7 @@ def _look_up(
 
 
 def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
-    places = places_of(call.broker, topic, topic.partitions, alive)
+    places = placements_of(call.broker, topic, topic.partitions, alive)
     partitions = [
         MetadataResponsePartition(
             error_code=error,
@@ -129,7 +129,7 @@ def _respond(
     if request.include_topic_authorized_operations:
         for topic in topics:
             if not topic.error_code:
-                topic.topic_authorized_operations = authorized.ON_TOPIC
+                topic.topic_authorized_operations = authorized_operations.ON_TOPIC
     return MetadataResponse(
         brokers=[
             MetadataBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
@@ -138,9 +138,9 @@ def _respond(
         cluster_id=image.cluster_id,
         controller_id=controller_of(call.broker),
         topics=topics,
-        cluster_authorized_operations=authorized.ON_CLUSTER
+        cluster_authorized_operations=authorized_operations.ON_CLUSTER
         if request.include_cluster_authorized_operations
-        else authorized.NOT_ASKED,
+        else authorized_operations.NOT_REQUESTED,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.names import ask_each
+from moldau.edge.kafka.large_requests import query_each
 from moldau.groups.results import NO_OFFSET, CommittedOffset, FetchOffsetsResult
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicId, TopicPartition
@@ -29,7 +29,7 @@ _TOPIC_IDS_FROM = 10
 async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version >= _GROUPS_FROM:
         # Some at once: each asks other brokers, and one question does for all.
-        answers = await ask_each(
+        answers = await query_each(
             request.groups, partial(_answer, call, stable=request.require_stable), _refused
         )
         return OffsetFetchResponse(groups=answers)

@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.002
 _LOOK_SECONDS_MAX = 0.05
 
 
-class PartitionPlace(NamedTuple):
+class PartitionPlacement(NamedTuple):
     """Where one partition is, in the words of Metadata."""
 
     error: ErrorCode
@@ -30,14 +30,14 @@ class PartitionPlace(NamedTuple):
     offline: list[int]
 
 
-def places_of(
+def placements_of(
     broker: Broker, topic: Topic, partitions: Sequence[Partition], alive: Collection[BrokerId]
-) -> Iterator[PartitionPlace]:
+) -> Iterator[PartitionPlacement]:
     """Each in the order given; `alive` is taken once for all topics of an answer."""
     places = broker.cluster.places(topic, partitions)
     for partition, ((leader, epoch), in_sync) in zip(partitions, places, strict=True):
         replicas = partition.replicas
-        yield PartitionPlace(
+        yield PartitionPlacement(
             # Nobody leads, or one that was removed since: a client can only ask again.
             ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
             leader,
@@ -86,7 +86,7 @@ class CurrentLeader(NamedTuple):
     node: RegisteredBroker
 
 
-MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+LEADER_CHANGED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 """Errors whose answer names the leader, so that the client need not ask for it."""
 
 

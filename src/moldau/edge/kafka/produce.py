@@ -4,7 +4,7 @@ from functools import partial
 
 from moldau.data.produce import ACKS_ALL, ACKS_NONE
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.placement import MOVED, current_leader
+from moldau.edge.kafka.placement import LEADER_CHANGED, current_leader
 from moldau.edge.kafka.produce_reply import single_reply
 from moldau.edge.kafka.produce_transactional import TransactionalRequest
 from moldau.model.errors import ErrorCode, RefusedError
@@ -199,7 +199,7 @@ def _with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
     nodes: dict[int, ProduceNode] = {}
     for topic in response.topics:
         for partition in topic.partitions:
-            if partition.error_code not in MOVED:
+            if partition.error_code not in LEADER_CHANGED:
                 continue
             leader = current_leader(call.broker, _name_of(call, topic), partition.index)
             if leader is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from moldau.data.produce import ACKS_ALL, ACKS_NONE
-from moldau.data.transactional_produce import Outcome, TransactionalWrite
+from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
 from moldau.edge.kafka.api import Call
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.produce import (
@@ -78,7 +78,7 @@ class TransactionalRequest:
         if self._waiting:
             self._call.deadlines.add(self._later, request.timeout_ms, self._settle_all)
 
-    def _appended(self, number: int, outcome: Outcome) -> None:
+    def _appended(self, number: int, outcome: AppendOutcome) -> None:
         answer = self._waiting.get(number)
         if answer is None:
             # It came too late.

@@ -5,7 +5,7 @@ version 5 on the broker does it.
 """
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.transactional import producer_error
+from moldau.edge.kafka.txn_errors import producer_error
 from moldau.groups.events import OffsetToCommit
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import (

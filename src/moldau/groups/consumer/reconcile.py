@@ -12,19 +12,19 @@ has said that it no longer has it: no two members ever have the same one.
 from collections.abc import Callable, Mapping
 
 from moldau.groups.assignors.interface import Assignment
-from moldau.groups.consumer.records import Current, MemberState
+from moldau.groups.consumer.records import CurrentAssignment, MemberState
 from moldau.groups.consumer.state import ConsumerState
 from moldau.model.ids import TopicId
 
 
 def next_step(
-    current: Current,
+    current: CurrentAssignment,
     *,
     target: Assignment,
     target_epoch: int,
     owned: Assignment | None,
     is_free: Callable[[TopicId, int], bool],
-) -> Current:
+) -> CurrentAssignment:
     """Where the member stands now. `owned` is what it says that it has, None if it says nothing.
 
     `is_free` tells of a partition whether nobody has it, except perhaps this member.
@@ -39,16 +39,16 @@ def next_step(
 
 
 def _towards(
-    current: Current,
+    current: CurrentAssignment,
     target: Assignment,
     target_epoch: int,
     owned: Assignment | None,
     is_free: Callable[[TopicId, int], bool],
-) -> Current:
+) -> CurrentAssignment:
     kept = _pick(current.assigned, lambda topic, index: index in target.get(topic, ()))
     revoking = subtract(current.assigned, target)
     if revoking and _holds(owned, revoking):
-        return Current(
+        return CurrentAssignment(
             epoch=current.epoch,
             previous_epoch=current.previous_epoch,
             state=MemberState.UNREVOKED,
@@ -58,7 +58,7 @@ def _towards(
     coming = subtract(target, kept)
     given = _pick(coming, is_free)
     is_complete = given == coming
-    return Current(
+    return CurrentAssignment(
         epoch=target_epoch,
         previous_epoch=current.epoch if target_epoch != current.epoch else current.previous_epoch,
         state=MemberState.STABLE if is_complete else MemberState.UNRELEASED,

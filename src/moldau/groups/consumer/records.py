@@ -49,7 +49,7 @@ _NO_TAGS: Final = b"\0"
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
-AWAY_EPOCH: Final = -2
+STATIC_LEAVE_EPOCH: Final = -2
 """Epoch of a static member that said it would be back."""
 
 
@@ -95,7 +95,7 @@ class ConsumerMember(Struct, frozen=True, kw_only=True):
     classic: ClassicClient | None = None
 
 
-class Current(Struct, frozen=True, kw_only=True):
+class CurrentAssignment(Struct, frozen=True, kw_only=True):
     """What a member has. `revoking` are those that it has and must let go of."""
 
     epoch: int = 0
@@ -121,25 +121,31 @@ class TargetEpochRecord(Struct, frozen=True, kw_only=True):
     value: int | None
 
 
-class TargetRecord(Struct, frozen=True, kw_only=True):
+class TargetAssignmentRecord(Struct, frozen=True, kw_only=True):
     group_id: str
     member_id: str
     value: Assignment | None
 
 
-class CurrentRecord(Struct, frozen=True, kw_only=True):
+class CurrentAssignmentRecord(Struct, frozen=True, kw_only=True):
     group_id: str
     member_id: str
-    value: Current | None
+    value: CurrentAssignment | None
 
 
-ConsumerRecord = EpochRecord | MemberRecord | TargetEpochRecord | TargetRecord | CurrentRecord
+ConsumerRecord = (
+    EpochRecord
+    | MemberRecord
+    | TargetEpochRecord
+    | TargetAssignmentRecord
+    | CurrentAssignmentRecord
+)
 CONSUMER_RECORDS: Final = (
     EpochRecord,
     MemberRecord,
     TargetEpochRecord,
-    TargetRecord,
-    CurrentRecord,
+    TargetAssignmentRecord,
+    CurrentAssignmentRecord,
 )
 
 
@@ -152,10 +158,10 @@ def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
         case TargetEpochRecord():
             key = TARGET_EPOCH_KEY
             value = None if record.value is None else struct.pack(">i", record.value)
-        case TargetRecord():
+        case TargetAssignmentRecord():
             key = TARGET_KEY
             value = None if record.value is None else _encode_assignment(record.value)
-        case CurrentRecord():
+        case CurrentAssignmentRecord():
             key = CURRENT_KEY
             value = None if record.value is None else _encode_current(record.value)
     name = struct.pack(">h", key) + string_bytes(record.group_id)
@@ -187,12 +193,12 @@ def decode(kind: int, key: Reader, value: bytes | None) -> ConsumerRecord:
             value=None if reader is None else _member(reader),
         )
     if kind == TARGET_KEY:
-        return TargetRecord(
+        return TargetAssignmentRecord(
             group_id=group_id,
             member_id=member_id,
             value=None if reader is None else _assignment(reader),
         )
-    return CurrentRecord(
+    return CurrentAssignmentRecord(
         group_id=group_id, member_id=member_id, value=None if reader is None else _current(reader)
     )
 
@@ -301,7 +307,7 @@ def _assignment(reader: Reader) -> Assignment:
     return found
 
 
-def _encode_current(value: Current) -> bytes:
+def _encode_current(value: CurrentAssignment) -> bytes:
     return (
         struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
         + _encode_assignment(value.assigned)
@@ -309,13 +315,13 @@ def _encode_current(value: Current) -> bytes:
     )
 
 
-def _current(reader: Reader) -> Current:
+def _current(reader: Reader) -> CurrentAssignment:
     epoch, previous_epoch, number = reader.int32(), reader.int32(), reader.int8()
     try:
         state = MemberState(number)
     except ValueError:
         raise CorruptionError(f"group record holds the member state {number}") from None
-    return Current(
+    return CurrentAssignment(
         epoch=epoch,
         previous_epoch=previous_epoch,
         state=state,

@@ -11,20 +11,20 @@ from moldau.groups.assignors.interface import NOTHING, Assignment
 from moldau.groups.consumer.records import (
     ConsumerMember,
     ConsumerRecord,
-    Current,
-    CurrentRecord,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
     EpochRecord,
     GroupEpoch,
     MemberRecord,
     MemberState,
+    TargetAssignmentRecord,
     TargetEpochRecord,
-    TargetRecord,
 )
 from moldau.groups.results import ConsumerGroupState
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicId
 
-_NO_CURRENT = Current()
+_NO_CURRENT = CurrentAssignment()
 
 
 class ConsumerState:
@@ -46,7 +46,7 @@ class ConsumerState:
         self.members: dict[str, ConsumerMember] = {}
         self.target_epoch: int | None = None
         self.targets: dict[str, Assignment] = {}
-        self.currents: dict[str, Current] = {}
+        self.currents: dict[str, CurrentAssignment] = {}
         self._owners: dict[TopicId, dict[int, str]] = {}
         self._static: dict[str, str] = {}
         """instance id -> member id"""
@@ -79,7 +79,7 @@ class ConsumerState:
     def number(self) -> int:
         return 0 if self.epoch is None else self.epoch.epoch
 
-    def current(self, member_id: str) -> Current:
+    def current(self, member_id: str) -> CurrentAssignment:
         return self.currents.get(member_id, _NO_CURRENT)
 
     def target(self, member_id: str) -> Assignment:
@@ -124,9 +124,9 @@ class ConsumerState:
     def tombstones(self, group_id: str) -> Iterator[ConsumerRecord]:
         """Everything of the group is gone with these."""
         for member_id in self.currents:
-            yield CurrentRecord(group_id=group_id, member_id=member_id, value=None)
+            yield CurrentAssignmentRecord(group_id=group_id, member_id=member_id, value=None)
         for member_id in self.targets:
-            yield TargetRecord(group_id=group_id, member_id=member_id, value=None)
+            yield TargetAssignmentRecord(group_id=group_id, member_id=member_id, value=None)
         if self.target_epoch is not None:
             yield TargetEpochRecord(group_id=group_id, value=None)
         for member_id in self.members:
@@ -142,14 +142,14 @@ class ConsumerState:
                 self.epoch = record.value
             case TargetEpochRecord():
                 self.target_epoch = record.value
-            case TargetRecord():
+            case TargetAssignmentRecord():
                 if record.value is None:
                     self.targets.pop(record.member_id, None)
                 else:
                     self.targets[record.member_id] = record.value
             case MemberRecord():
                 self._apply_member(record.member_id, record.value)
-            case CurrentRecord():
+            case CurrentAssignmentRecord():
                 self._apply_current(record.member_id, record.value)
 
     def _apply_member(self, member_id: str, value: ConsumerMember | None) -> None:
@@ -162,7 +162,7 @@ class ConsumerState:
             if value.instance_id is not None:
                 self._static[value.instance_id] = member_id
 
-    def _apply_current(self, member_id: str, value: Current | None) -> None:
+    def _apply_current(self, member_id: str, value: CurrentAssignment | None) -> None:
         before = self.currents.pop(member_id, None)
         if before is not None:
             for topic, index in _all_of(before):
@@ -178,7 +178,7 @@ class ConsumerState:
                 self._owners.setdefault(topic, {})[index] = member_id
 
 
-def _all_of(current: Current) -> Iterator[tuple[TopicId, int]]:
+def _all_of(current: CurrentAssignment) -> Iterator[tuple[TopicId, int]]:
     for assignment in (current.assigned, current.revoking):
         for topic, indexes in assignment.items():
             for index in indexes:

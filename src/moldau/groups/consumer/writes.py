@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from moldau.groups.consumer.reconcile import must_rejoin
 from moldau.groups.consumer.records import (
     ConsumerRecord,
-    CurrentRecord,
+    CurrentAssignmentRecord,
     EpochRecord,
     GroupEpoch,
     MemberRecord,
     MemberState,
-    TargetRecord,
+    TargetAssignmentRecord,
 )
 from moldau.groups.consumer.state import ConsumerState
 from moldau.groups.events import Leave
@@ -23,12 +23,12 @@ from moldau.groups.group import Group
 from moldau.groups.rebalance import session_key
 from moldau.groups.records import GroupsRecord
 from moldau.groups.results import LeaveResult, LeftMember
+from moldau.groups.runtime import Write, client_error
 from moldau.groups.timers import TimerKey, TimerKind
-from moldau.groups.writes import Write, client_error
 from moldau.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.groups.consumer.consumers import Consumers
+    from moldau.groups.consumer.consumer_groups import ConsumerGroups
 
 
 ClassicLeave = Callable[[float, Leave], None]
@@ -40,7 +40,7 @@ class ConsumerWrite(Write):
     __slots__ = ("consumers", "group")
     merges = "consumer"
 
-    def __init__(self, consumers: "Consumers", group: Group) -> None:
+    def __init__(self, consumers: "ConsumerGroups", group: Group) -> None:
         self.consumers = consumers
         self.group = group
 
@@ -63,7 +63,7 @@ class ConsumerWrite(Write):
         members = self.group.consumer.members if self.group.consumer is not None else {}
         for member_id in members:
             if self.consumers.runtime.timers.deadline(session_key(self.group, member_id)) is None:
-                self.consumers.heard_of(now, self.group, member_id)
+                self.consumers.renew_session(now, self.group, member_id)
 
     def without(
         self, state: ConsumerState, member_id: str, *, is_replaced: bool = False
@@ -71,8 +71,8 @@ class ConsumerWrite(Write):
         """The member is gone, and with it the epoch that it was in."""
         group_id = self.group.group_id
         records: list[ConsumerRecord] = [
-            CurrentRecord(group_id=group_id, member_id=member_id, value=None),
-            TargetRecord(group_id=group_id, member_id=member_id, value=None),
+            CurrentAssignmentRecord(group_id=group_id, member_id=member_id, value=None),
+            TargetAssignmentRecord(group_id=group_id, member_id=member_id, value=None),
             MemberRecord(group_id=group_id, member_id=member_id, value=None),
         ]
         if not is_replaced:
@@ -88,12 +88,12 @@ class ConsumerWrite(Write):
         return records
 
 
-class Expel(ConsumerWrite):
+class ExpireMember(ConsumerWrite):
     """A member was silent for too long, or did not take its next step in time."""
 
     __slots__ = ("_key",)
 
-    def __init__(self, consumers: "Consumers", group: Group, key: TimerKey) -> None:
+    def __init__(self, consumers: "ConsumerGroups", group: Group, key: TimerKey) -> None:
         super().__init__(consumers, group)
         self._key = key
 
@@ -123,13 +123,13 @@ class Expel(ConsumerWrite):
         self.consumers.runtime.timers.set(self._key, now + 1.0)
 
 
-class Removal(ConsumerWrite):
+class RemoveMembers(ConsumerWrite):
     """LeaveGroup: of classic members, and of any that an administrator removes."""
 
     __slots__ = ("_classic", "_event", "_gone", "_result")
 
     def __init__(
-        self, consumers: "Consumers", group: Group, event: Leave, classic: ClassicLeave
+        self, consumers: "ConsumerGroups", group: Group, event: Leave, classic: ClassicLeave
     ) -> None:
         super().__init__(consumers, group)
         self._event = event

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from moldau.groups.queue.shelves import ShelfKey
+from moldau.groups.queue.delay_buckets import BucketKey
 from moldau.groups.queue.tokens import Token
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
 
@@ -31,7 +31,7 @@ class TakeOver(Struct, frozen=True, kw_only=True):
     end: Offset
 
 
-class Message(NamedTuple):
+class LogMessage(NamedTuple):
     """A message of the log. `deliver_at` in the past, or NO_TIMESTAMP: at once.
 
     With `fault` it is none that can be delivered, and stands for all to the end of its batch: a
@@ -43,7 +43,7 @@ class Message(NamedTuple):
     fault: str = ""
 
 
-class Read(Struct, frozen=True, kw_only=True):
+class LogSlice(Struct, frozen=True, kw_only=True):
     """The log from `first` to before `end`: committed, and all messages there are, ascending.
 
     Offsets between that are not named hold no message (markers, aborted or compacted records) and
@@ -52,10 +52,10 @@ class Read(Struct, frozen=True, kw_only=True):
 
     first: Offset
     end: Offset
-    messages: tuple[Message, ...]
+    messages: tuple[LogMessage, ...]
 
 
-NOTHING_READ = Read(first=Offset(0), end=Offset(0), messages=())
+EMPTY_SLICE = LogSlice(first=Offset(0), end=Offset(0), messages=())
 
 
 class Poll(Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Poll(Struct, frozen=True, kw_only=True):
     count_max: int
     now: TimestampMs
     visibility_ms: int
-    read: Read = NOTHING_READ
+    read: LogSlice = EMPTY_SLICE
 
 
 class Recall(Struct, frozen=True, kw_only=True):
@@ -74,9 +74,9 @@ class Recall(Struct, frozen=True, kw_only=True):
     It may leave out messages whose time is not in the shelf's span.
     """
 
-    shelf: ShelfKey
+    shelf: BucketKey
     now: TimestampMs
-    read: Read
+    read: LogSlice
 
 
 class Ack(Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class Evict(Struct, frozen=True, kw_only=True):
     now: TimestampMs
 
 
-class Bury(Struct, frozen=True, kw_only=True):
+class SettleDead(Struct, frozen=True, kw_only=True):
     """These dead messages are committed in the dead-letter topic."""
 
     offsets: frozenset[Offset]
@@ -133,5 +133,5 @@ class Trim(Struct, frozen=True, kw_only=True):
 
 
 Command: TypeAlias = (
-    TakeOver | Poll | Recall | Ack | Nack | Extend | ExpireDue | Evict | Bury | Trim
+    TakeOver | Poll | Recall | Ack | Nack | Extend | ExpireDue | Evict | SettleDead | Trim
 )

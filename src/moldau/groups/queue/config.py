@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from moldau.groups.queue.shelves import SHELVES_MAX
+from moldau.groups.queue.delay_buckets import BUCKETS_MAX
 from moldau.model.errors import ConfigError
 
 ATTEMPTS_LIMIT: Final = 2**31 - 1
@@ -55,7 +55,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True):
                 f"queue.attempts_max is {self.attempts_max}, but must be at most {ATTEMPTS_LIMIT}"
             )
         size = self.open_max * _OPEN_BYTES_MAX + self.leases_max * self.text_bytes_max
-        size += SHELVES_MAX * _SHELF_BYTES_MAX
+        size += BUCKETS_MAX * _SHELF_BYTES_MAX
         if size > _RECORD_BYTES_MAX:
             raise ConfigError(
                 f"queue.open_max and queue.leases_max make records of up to {size} bytes, "

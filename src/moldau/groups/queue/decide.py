@@ -13,42 +13,42 @@ from typing import assert_never
 
 import msgspec
 
-from moldau.groups.queue.answers import (
-    Answer,
-    Decision,
-    Done,
-    Judged,
-    Lease,
-    Polled,
-    Refusal,
-    Refused,
-)
 from moldau.groups.queue.commands import (
     BACKOFF,
     Ack,
-    Bury,
     Command,
     Evict,
     ExpireDue,
     Extend,
-    Message,
+    LogMessage,
+    LogSlice,
     Nack,
     Poll,
-    Read,
     Recall,
+    SettleDead,
     TakeOver,
     Trim,
 )
 from moldau.groups.queue.config import QueueConfig
-from moldau.groups.queue.draft import Draft
-from moldau.groups.queue.shelves import (
+from moldau.groups.queue.delay_buckets import (
+    BUCKETS_MAX,
     DELIVER_MS_MAX,
     HOUR_MS,
     MINUTE_MS,
-    SHELVES_MAX,
     SPANS_MS,
-    Shelf,
+    DelayBucket,
     span_for,
+)
+from moldau.groups.queue.draft import Draft
+from moldau.groups.queue.results import (
+    CommandRefused,
+    CommandResult,
+    Decision,
+    Done,
+    GrantedLeases,
+    Lease,
+    Refusal,
+    SettleResult,
 )
 from moldau.groups.queue.state import Dead, Leased, Open, QueueId, QueueState, Waiting
 from moldau.groups.queue.tokens import Token
@@ -71,7 +71,7 @@ def decide(
     if not state.exists:
         return _refused(Refusal.NOT_LEADING)
     draft = Draft(state, config, queue)
-    answer: Answer
+    answer: CommandResult
     match command:
         case Poll():
             answer = _poll(draft, of_queue, command)
@@ -83,7 +83,7 @@ def decide(
             answer = _expire(draft, command)
         case Evict():
             answer = _evict(draft, command)
-        case Bury():
+        case SettleDead():
             answer = _bury(draft, command)
         case Trim():
             answer = _trim(draft, command)
@@ -93,7 +93,7 @@ def decide(
 
 
 def _refused(refusal: Refusal) -> Decision:
-    return Decision(record=None, answer=Refused(refusal))
+    return Decision(record=None, answer=CommandRefused(refusal))
 
 
 # ---- a leader begins
@@ -135,7 +135,7 @@ def _take_over(
 # ---- delivery
 
 
-def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
+def _poll(draft: Draft, of_queue: int, command: Poll) -> CommandResult:
     config, state = draft.config, draft.state
     if (
         command.count_max < 1
@@ -143,7 +143,7 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
         or not command.member
         or _cut(command.member, config.text_bytes_max) != command.member
     ):
-        return Refused(Refusal.BAD_ARGUMENT)
+        return CommandRefused(Refusal.BAD_ARGUMENT)
     deadline = TimestampMs(command.now + command.visibility_ms)
     # A dead letter keeps the place of its lease until it is moved: with nowhere to move them to,
     # deliveries stop, and what is kept in memory stays bounded.
@@ -193,7 +193,7 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
     else:
         if command.read.first <= draft.next:
             draft.next = max(draft.next, command.read.end)
-    return Polled(leases=tuple(leases), is_full=is_full)
+    return GrantedLeases(leases=tuple(leases), is_full=is_full)
 
 
 def _is_for_shelf(draft: Draft, deliver_at: TimestampMs, now: TimestampMs, open_count: int) -> bool:
@@ -206,10 +206,10 @@ def _is_for_shelf(draft: Draft, deliver_at: TimestampMs, now: TimestampMs, open_
     return ahead_ms > 0 and (ahead_ms >= HOUR_MS or open_count >= _delayed_max(draft.config))
 
 
-def has_room_for(shelf: Shelf, state: QueueState, config: QueueConfig) -> bool:
+def has_room_for(shelf: DelayBucket, state: QueueState, config: QueueConfig) -> bool:
     """Whether something could be taken off the shelf. Those of long spans go to other shelves."""
     if shelf.span_ms > MINUTE_MS:
-        return len(state.shelves) < SHELVES_MAX
+        return len(state.shelves) < BUCKETS_MAX
     return len(state.open) < _delayed_max(config)
 
 
@@ -218,7 +218,7 @@ def _delayed_max(config: QueueConfig) -> int:
     return max(1, config.open_max // 2)
 
 
-def _recall(draft: Draft, command: Recall) -> Answer:
+def _recall(draft: Draft, command: Recall) -> CommandResult:
     """`is_more`: there is no room for the rest now."""
     shelf = draft.shelf(command.shelf)
     read = command.read
@@ -248,7 +248,7 @@ def _recall(draft: Draft, command: Recall) -> Answer:
     return Done(count=count, is_more=is_stopped)
 
 
-def _span_below(shelf: Shelf, ahead_ms: int) -> int:
+def _span_below(shelf: DelayBucket, ahead_ms: int) -> int:
     return min(span_for(ahead_ms), SPANS_MS[SPANS_MS.index(shelf.span_ms) + 1])
 
 
@@ -259,7 +259,7 @@ def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]
         yield offset, entry
 
 
-def _fresh(state: QueueState, read: Read) -> Iterator[Message]:
+def _fresh(state: QueueState, read: LogSlice) -> Iterator[LogMessage]:
     """Messages not looked at so far; none if what was read does not join what is known."""
     if read.first > state.next:
         return
@@ -273,12 +273,12 @@ def _fresh(state: QueueState, read: Read) -> Iterator[Message]:
 # ---- what workers say
 
 
-def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> Answer:
+def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> CommandResult:
     config = draft.config
     if isinstance(command, Extend) and not 1 <= command.visibility_ms <= config.visibility_ms_max:
-        return Refused(Refusal.BAD_ARGUMENT)
+        return CommandRefused(Refusal.BAD_ARGUMENT)
     if isinstance(command, Nack) and not BACKOFF <= command.delay_ms <= config.delay_ms_max:
-        return Refused(Refusal.BAD_ARGUMENT)
+        return CommandRefused(Refusal.BAD_ARGUMENT)
     refusals: list[Refusal] = []
     for token in command.tokens:
         found = _judge(draft, of_queue, token, command.member, command.now)
@@ -294,7 +294,7 @@ def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> Answer
             case Extend():
                 deadline = TimestampMs(command.now + command.visibility_ms)
                 draft.put(token.offset, msgspec.structs.replace(found, deadline=deadline))
-    return Judged(refusals=tuple(refusals))
+    return SettleResult(refusals=tuple(refusals))
 
 
 def _judge(
@@ -307,7 +307,7 @@ def _judge(
     if isinstance(entry, Dead):
         return Refusal.DEAD
     if entry is None:
-        if draft.state.was_buried(token.offset):
+        if draft.state.was_dead_lettered(token.offset):
             return Refusal.DEAD
         # Before the epoch: who asks again because the answer was lost hears that it is done.
         return Refusal.SETTLED if token.offset < draft.next else Refusal.NEVER_DELIVERED
@@ -349,7 +349,7 @@ def _sent_back(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) 
 # ---- what the leader says
 
 
-def _expire(draft: Draft, command: ExpireDue) -> Answer:
+def _expire(draft: Draft, command: ExpireDue) -> CommandResult:
     count = 0
     for offset, lease in draft.state.leases_by_deadline():
         if lease.deadline > command.now:
@@ -361,7 +361,7 @@ def _expire(draft: Draft, command: ExpireDue) -> Answer:
     return Done(count=count)
 
 
-def _evict(draft: Draft, command: Evict) -> Answer:
+def _evict(draft: Draft, command: Evict) -> CommandResult:
     count = 0
     for offset, lease in draft.state.leases_by_deadline():
         if lease.holder == command.member:
@@ -370,7 +370,7 @@ def _evict(draft: Draft, command: Evict) -> Answer:
     return Done(count=count)
 
 
-def _bury(draft: Draft, command: Bury) -> Answer:
+def _bury(draft: Draft, command: SettleDead) -> CommandResult:
     count = 0
     for offset in command.offsets:
         if isinstance(draft.get(offset), Dead):
@@ -379,7 +379,7 @@ def _bury(draft: Draft, command: Bury) -> Answer:
     return Done(count=count)
 
 
-def _trim(draft: Draft, command: Trim) -> Answer:
+def _trim(draft: Draft, command: Trim) -> CommandResult:
     gone = draft.state.open_below(command.start)
     for offset in gone:
         draft.settle(offset)

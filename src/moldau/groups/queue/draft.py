@@ -5,8 +5,14 @@ from typing import Final
 import msgspec
 
 from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.delay_buckets import (
+    BUCKETS_MAX,
+    SPANS_MS,
+    BucketKey,
+    DelayBucket,
+    bucket_keys,
+)
 from moldau.groups.queue.records import SLOTS
-from moldau.groups.queue.shelves import SHELVES_MAX, SPANS_MS, Shelf, ShelfKey, shelf_keys
 from moldau.groups.queue.state import Dead, Open, QueueId, QueueRecord, QueueState
 from moldau.model.ids import Epoch, Offset, TimestampMs
 
@@ -27,7 +33,7 @@ class Draft:
         self.next = state.next
         self._opened: dict[Offset, Open] = {}
         self._settled: set[Offset] = set()
-        self._shelves: dict[ShelfKey, Shelf] = {}
+        self._shelves: dict[BucketKey, DelayBucket] = {}
 
     @property
     def died(self) -> tuple[Offset, ...]:
@@ -50,26 +56,28 @@ class Draft:
 
     # ---- shelves
 
-    def shelf(self, key: ShelfKey) -> Shelf | None:
+    def shelf(self, key: BucketKey) -> DelayBucket | None:
         found = self._shelves.get(key) or self.state.shelves.get(key)
         return None if found is None or found.is_empty else found
 
-    def shelf_of(self, time: TimestampMs, below_ms: int = SPANS_MS[0] + 1) -> Shelf | None:
+    def shelf_of(self, time: TimestampMs, below_ms: int = SPANS_MS[0] + 1) -> DelayBucket | None:
         """The one that a message of that time belongs onto; of a span shorter than `below_ms`."""
-        for key in shelf_keys(time):
+        for key in bucket_keys(time):
             if key[0] < below_ms and (found := self.shelf(key)) is not None:
                 return found
         return None
 
-    def put_shelf(self, shelf: Shelf) -> None:
+    def put_shelf(self, shelf: DelayBucket) -> None:
         self._shelves[shelf.key] = shelf
 
-    def shelve(self, offset: Offset, time: TimestampMs, shelf: Shelf | None, span_ms: int) -> bool:
+    def shelve(
+        self, offset: Offset, time: TimestampMs, shelf: DelayBucket | None, span_ms: int
+    ) -> bool:
         """Onto the shelf, or onto a new one of that span. False: there are too many shelves."""
         end = Offset(offset + 1)
         if shelf is None:
-            shelf = Shelf(span_ms, TimestampMs(time - time % span_ms), offset, end, 0)
-            if len({**self.state.shelves, **self._shelves}) >= SHELVES_MAX:
+            shelf = DelayBucket(span_ms, TimestampMs(time - time % span_ms), offset, end, 0)
+            if len({**self.state.shelves, **self._shelves}) >= BUCKETS_MAX:
                 return False
         self.put_shelf(
             msgspec.structs.replace(

@@ -1,7 +1,7 @@
 """Owns what must hold of a queue's state, one fact each; for tests and simulations."""
 
 from moldau.groups.queue.config import QueueConfig
-from moldau.groups.queue.shelves import SHELVES_MAX
+from moldau.groups.queue.delay_buckets import BUCKETS_MAX
 from moldau.groups.queue.state import Dead, Leased, QueueState, Waiting
 
 
@@ -24,7 +24,7 @@ def check_invariants(state: QueueState, config: QueueConfig) -> None:
             key == shelf.key and shelf.begin % shelf.span_ms == 0, "a shelf is where it belongs"
         )
         _require(0 <= shelf.first < shelf.end <= state.next, "a shelf holds what was looked at")
-    _require(len(state.shelves) <= SHELVES_MAX, "shelves are bounded")
+    _require(len(state.shelves) <= BUCKETS_MAX, "shelves are bounded")
     _require(
         sorted(leased) == sorted(offset for offset, _ in state.leases_by_deadline()),
         "every lease has its deadline",

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
-from moldau.groups.queue.answers import Refusal
 from moldau.groups.queue.records import RecordHead, decode_head
+from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId
 from moldau.model.errors import CorruptionError
 

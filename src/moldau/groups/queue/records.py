@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from moldau.groups.format import Reader, string_bytes
 from moldau.groups.queue.config import ATTEMPTS_LIMIT
-from moldau.groups.queue.shelves import SPANS_MS, Shelf
+from moldau.groups.queue.delay_buckets import SPANS_MS, DelayBucket
 from moldau.groups.queue.state import Dead, Leased, Open, QueueId, QueueRecord, Waiting
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicId
@@ -311,8 +311,8 @@ def _read_opened(
     return tuple(opened)
 
 
-def _read_shelves(numbers: Iterator[int], end_max: int) -> tuple[Shelf, ...]:
-    shelves: list[Shelf] = []
+def _read_shelves(numbers: Iterator[int], end_max: int) -> tuple[DelayBucket, ...]:
+    shelves: list[DelayBucket] = []
     for _ in range(next(numbers)):
         kind = next(numbers)
         if kind >= len(SPANS_MS):
@@ -323,7 +323,7 @@ def _read_shelves(numbers: Iterator[int], end_max: int) -> tuple[Shelf, ...]:
         end = first + next(numbers)
         if end > end_max:
             raise CorruptionError("queue record has a shelf for offsets that it has not come to")
-        shelves.append(Shelf(span_ms, begin, Offset(first), Offset(end), next(numbers)))
+        shelves.append(DelayBucket(span_ms, begin, Offset(first), Offset(end), next(numbers)))
     return tuple(shelves)
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from moldau.groups.queue.shelves import Shelf, ShelfKey
+from moldau.groups.queue.delay_buckets import BucketKey, DelayBucket
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, PartitionIndex, TimestampMs, TopicId
 
 
@@ -70,7 +70,7 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     opened: tuple[tuple[Offset, Open], ...] = ()
     """Open as of now, ascending; offsets that `next` passes and that are not here are settled."""
     is_snapshot: bool = False
-    shelves: tuple[Shelf, ...] = ()
+    shelves: tuple[DelayBucket, ...] = ()
     """As they are now, by their keys; an empty one is gone."""
 
 
@@ -109,9 +109,9 @@ class QueueState:
         self._dead: set[Offset] = set()
         self._buried: dict[Offset, None] = {}
         """The last ones, as far as they were seen: no part of what is stored."""
-        self._shelves: dict[ShelfKey, Shelf] = {}
+        self._shelves: dict[BucketKey, DelayBucket] = {}
         self._shelf_floor = Offset(0)
-        self._next_recall: Shelf | None = None
+        self._next_recall: DelayBucket | None = None
 
     # ---- reading
 
@@ -133,15 +133,15 @@ class QueueState:
         return self._open.get(offset)
 
     @property
-    def shelves(self) -> Mapping[ShelfKey, Shelf]:
+    def shelves(self) -> Mapping[BucketKey, DelayBucket]:
         return MappingProxyType(self._shelves)
 
     @property
-    def shelved_count(self) -> int:
+    def delayed_bucket_count(self) -> int:
         """No more than these."""
         return sum(shelf.count for shelf in self._shelves.values())
 
-    def next_recall(self) -> Shelf | None:
+    def next_recall(self) -> DelayBucket | None:
         """The shelf that is to be taken from first."""
         return self._next_recall
 
@@ -163,7 +163,7 @@ class QueueState:
     def dead_count(self) -> int:
         return len(self._dead)
 
-    def was_buried(self, offset: Offset) -> bool:
+    def was_dead_lettered(self, offset: Offset) -> bool:
         """Whether it was moved to the dead letters a short while ago."""
         return offset in self._buried
 

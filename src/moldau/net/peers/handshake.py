@@ -37,7 +37,7 @@ class Hello(NamedTuple):
     version: int = PROTOCOL_VERSION
 
 
-class Answer(NamedTuple):
+class HelloResponse(NamedTuple):
     """Empty reason: accepted."""
 
     reason: str
@@ -62,12 +62,12 @@ def decode_hello(body: memoryview) -> Hello:
     return Hello(cluster_id, BrokerId(sender), incarnation, BrokerId(target), epoch, version)
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_hello_response(answer: HelloResponse) -> bytes:
     head = _ANSWER.pack(_MAGIC, answer.version, 0 if not answer.reason else 1)
     return head + _text(answer.reason)
 
 
-def decode_answer(body: bytes | memoryview) -> Answer:
+def decode_hello_response(body: bytes | memoryview) -> HelloResponse:
     """Raises PeerProtocolError."""
     try:
         magic, version, status = _ANSWER.unpack_from(body)
@@ -78,7 +78,7 @@ def decode_answer(body: bytes | memoryview) -> Answer:
     reason, _ = _read_text(memoryview(body), _ANSWER.size)
     if status and not reason:
         reason = "no reason given"
-    return Answer(reason if status else "", version)
+    return HelloResponse(reason if status else "", version)
 
 
 def _text(text: str) -> bytes:

@@ -21,7 +21,6 @@ from msgspec import Struct
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.outgoing import Outgoing
 from moldau.net.peers.frames import (
     PIECE_BYTES_MAX,
     FrameHead,
@@ -33,9 +32,10 @@ from moldau.net.peers.frames import (
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
     Hello,
-    decode_answer,
+    decode_hello_response,
     encode_hello,
 )
+from moldau.net.socket_writer import SocketWriter
 from moldau.net.sockets import OS_SOCKETS, Sockets
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class _HelloRefusedError(PeerProtocolError):
     """The peer is there, and wants nothing of this broker yet."""
 
 
-class _Stream(Outgoing):
+class _Stream(SocketWriter):
     """The connected socket of a link."""
 
     __slots__ = ("_large_beat", "_link", "is_closed")
@@ -154,11 +154,11 @@ class PeerLink:
         on_connected: Callable[[], None],
         on_lost: Callable[[str], None],
         on_room: Callable[[], None],
-        on_nobody: Callable[[], None],
+        on_connection_refused: Callable[[], None],
         limits: LinkLimits | None = None,
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
-        """Callbacks run from the loop, never inside a call of this object's methods. `on_nobody`:
+        """Callbacks run from the loop, never inside these methods. `on_connection_refused`:
         the peer's machine answered that nobody listens there."""
         self._sockets = sockets
         self._loop = loop
@@ -168,8 +168,8 @@ class PeerLink:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._on_room = on_room
-        self._on_nobody = on_nobody
-        self.is_nobody_there = False
+        self._on_nobody = on_connection_refused
+        self.is_connection_refused = False
         """What the last attempt to dial has shown."""
         self._limits = limits or LinkLimits()
         self._stream: _Stream | None = None
@@ -207,7 +207,7 @@ class PeerLink:
         """The peer lives elsewhere now."""
         if address != self.address:
             self.address = address
-            self.is_nobody_there = False
+            self.is_connection_refused = False
             self.reset("the peer moved")
             self.nudge()
 
@@ -322,19 +322,19 @@ class PeerLink:
                 except _HelloRefusedError as error:
                     self._refusals += 1
                     self._attempts = 0
-                    self.is_nobody_there = False
+                    self.is_connection_refused = False
                     log.debug("broker %d: %s", self._hello.target, error)
                 except (OSError, TimeoutError, PeerProtocolError) as error:
                     self._refusals = 0
                     log.debug("broker %d cannot be reached: %s", self._hello.target, error)
                     is_refused = isinstance(error, ConnectionRefusedError)
-                    self.is_nobody_there = is_refused and address == self.address
-                    if self.is_nobody_there:
+                    self.is_connection_refused = is_refused and address == self.address
+                    if self.is_connection_refused:
                         self._on_nobody()
         finally:
             self._dialling = None
         self._refusals = 0
-        self.is_nobody_there = False
+        self.is_connection_refused = False
         self._connected_at = self._loop.time()
         self._stream = _Stream(self._loop, sock, self)
         log.info("link to broker %d is up", self._hello.target)
@@ -377,7 +377,7 @@ class PeerLink:
             (size,) = _LENGTH.unpack(await self._receive(sock, _LENGTH.size))
             if size > HANDSHAKE_BYTES_MAX:
                 raise PeerProtocolError(f"an answer of {size} bytes to a hello")
-            answer = decode_answer(await self._receive(sock, size))
+            answer = decode_hello_response(await self._receive(sock, size))
             if answer.reason != self.refusal:
                 self.refusal = answer.reason
                 if answer.reason:

@@ -20,10 +20,10 @@ from moldau.net.peers.frames import FRAME_BYTES_MAX, MORE_FOLLOWS, PIECE_BYTES_M
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
     PROTOCOL_VERSION,
-    Answer,
     Hello,
+    HelloResponse,
     decode_hello,
-    encode_answer,
+    encode_hello_response,
 )
 from moldau.net.sockets import OS_SOCKETS, Sockets
 
@@ -59,7 +59,7 @@ class PeerHandler(Protocol):
         """Raises PeerProtocolError: the connection is closed then."""
         ...
 
-    def on_peer_gone(self, sender: BrokerId) -> None: ...
+    def on_peer_disconnected(self, sender: BrokerId) -> None: ...
 
 
 class _Peer:
@@ -186,7 +186,7 @@ class PeerListener:
     def _greet(self, connection: Connection, frame: memoryview) -> None:
         hello = decode_hello(frame)
         reason = self._judge(hello)
-        body = encode_answer(Answer(reason or ""))
+        body = encode_hello_response(HelloResponse(reason or ""))
         connection.reply([_LENGTH.pack(len(body)) + body])
         if reason is not None:
             self.refused_total += 1
@@ -229,4 +229,4 @@ class PeerListener:
         sender = peer.hello.sender
         if self._connections.get(sender) is connection:
             del self._connections[sender]
-            self._handler.on_peer_gone(sender)
+            self._handler.on_peer_disconnected(sender)

@@ -27,9 +27,9 @@ _REPLY: Final = struct.Struct(">Q")
 _FAILURE: Final = struct.Struct(">Qh")
 _MESSAGE_BYTES_MAX: Final = 1024
 
-Answerer = Callable[[BrokerId, bytes], Awaitable[bytes]]
+RequestHandler = Callable[[BrokerId, bytes], Awaitable[bytes]]
 """Answers one method; RefusedError goes back to the asker with its code."""
-Sender = Callable[[BrokerId, FrameKind, list[Chunk]], bool]
+FrameSender = Callable[[BrokerId, FrameKind, list[Chunk]], bool]
 
 
 class NotSentError(RefusedError):
@@ -39,15 +39,15 @@ class NotSentError(RefusedError):
 class PeerRpc:
     """Questions asked and answered by one broker."""
 
-    def __init__(self, *, loop: AbstractEventLoop, send: Sender) -> None:
+    def __init__(self, *, loop: AbstractEventLoop, send: FrameSender) -> None:
         self._loop = loop
         self._send = send
-        self._methods: dict[int, Answerer] = {}
+        self._methods: dict[int, RequestHandler] = {}
         self._next_id = 1
         self._open: dict[int, tuple[BrokerId, asyncio.Future[bytes]]] = {}
         self._working: dict[asyncio.Task[None], BrokerId] = {}
 
-    def serve(self, method: int, answerer: Answerer) -> None:
+    def serve(self, method: int, answerer: RequestHandler) -> None:
         self._methods[method] = answerer
 
     async def call(
@@ -127,7 +127,7 @@ class PeerRpc:
             log.error("a question of a peer met a defect", exc_info=error)
 
     async def _answer(
-        self, sender: BrokerId, request_id: int, answerer: Answerer, payload: bytes
+        self, sender: BrokerId, request_id: int, answerer: RequestHandler, payload: bytes
     ) -> None:
         try:
             reply = await answerer(sender, payload)

@@ -7,11 +7,18 @@
 A session is needed only where a DataFrame is given; decoders work without one.
 """
 
+from moldau.spark.decode.arrow_types import spark_json
+from moldau.spark.decode.dataframes import (
+    ERROR_COLUMN,
+    RAW_COLUMN,
+    apply,
+    dead_letters,
+    infer,
+    split,
+)
 from moldau.spark.decode.decoder import RAW, Decoded, Decoder, Format, decoder
-from moldau.spark.decode.frames import ERROR_COLUMN, RAW_COLUMN, apply, dead_letters, infer, split
-from moldau.spark.decode.framing import Framing
 from moldau.spark.decode.json_values import infer_json
-from moldau.spark.decode.schemas import spark_json
+from moldau.spark.decode.registry import Framing
 
 __all__ = ["ERROR_COLUMN", "RAW", "RAW_COLUMN", "Decoded", "Decoder", "Format", "Framing"]
 __all__ += ["apply", "dead_letters", "decoder", "infer", "infer_json", "spark_json", "split"]

@@ -26,8 +26,8 @@ from fastavro.schema import (
 )
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.framing import BadRowError, Written
-from moldau.spark.decode.schemas import TIMESTAMP, list_of, map_of, struct_of
+from moldau.spark.decode.arrow_types import TIMESTAMP, list_of, map_of, struct_of
+from moldau.spark.decode.registry import BadRowError, WriterSchema
 
 _PRIMITIVES: Final = {
     "boolean": pa.bool_(),
@@ -65,7 +65,7 @@ _BROKEN: Final = (
 Change = Callable[[Any], Any]
 
 
-class AvroReading:
+class AvroReader:
     """A schema that was understood: the types of its columns, and a reader of its values."""
 
     def __init__(self, text: str) -> None:
@@ -85,9 +85,9 @@ class AvroReading:
         self._meanings: dict[str, list[str]] = defaultdict(list)
         for where, meaning in _meanings(self._parsed):
             self._meanings[where].append(meaning)
-        self._writers: dict[Written, Any] = {}
+        self._writers: dict[WriterSchema, Any] = {}
 
-    def read(self, value: bytes, written: Written | None = None) -> dict[str, Any]:
+    def read(self, value: bytes, written: WriterSchema | None = None) -> dict[str, Any]:
         """The fields of a value that was written with this schema, or with another one."""
         writer, reader = self._parsed, None
         if written is not None:
@@ -116,7 +116,7 @@ class AvroReading:
         canonical = to_parsing_canonical_form(self._parsed)
         return b"\xc3\x01" + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
 
-    def _writer(self, written: Written) -> Any:
+    def _writer(self, written: WriterSchema) -> Any:
         """Raises BadRowError if its values would be taken for something else."""
         named: dict[str, Any] = {}
         try:

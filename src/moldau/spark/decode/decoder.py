@@ -19,25 +19,25 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.avro import AvroReading
-from moldau.spark.decode.framing import (
-    CONFLUENT_BYTES,
-    BadRowError,
-    Framing,
-    Registry,
-    registry_at,
-    split_confluent,
-)
-from moldau.spark.decode.json_schema import from_json_schema
-from moldau.spark.decode.json_values import JsonReading
-from moldau.spark.decode.protobuf import ProtobufReading
-from moldau.spark.decode.schemas import (
+from moldau.spark.decode.arrow_types import (
     array_of,
     columns_of,
     from_ddl,
     from_spark,
     from_spark_json,
     struct_of,
+)
+from moldau.spark.decode.avro import AvroReader
+from moldau.spark.decode.json_schema import from_json_schema
+from moldau.spark.decode.json_values import JsonReader
+from moldau.spark.decode.protobuf import ProtobufReader
+from moldau.spark.decode.registry import (
+    CONFLUENT_BYTES,
+    BadRowError,
+    Framing,
+    Registry,
+    registry_at,
+    split_confluent,
 )
 
 _REASON_CHARACTERS_MAX: Final = 500
@@ -161,8 +161,8 @@ def _short(reason: str) -> str:
 def _reading(decoder: Decoder) -> Any:
     """A schema that was understood: its fields (`struct`), and a reader of its values (`read`)."""
     if decoder.format is Format.PROTOBUF:
-        return ProtobufReading(decoder.schema, decoder.message)
-    kind = JsonReading if decoder.format is Format.JSON else AvroReading
+        return ProtobufReader(decoder.schema, decoder.message)
+    kind = JsonReader if decoder.format is Format.JSON else AvroReader
     return kind(decoder.schema)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.schemas import TIMESTAMP, list_of, map_of, struct_of
+from moldau.spark.decode.arrow_types import TIMESTAMP, list_of, map_of, struct_of
 
 _DEPTH_MAX: Final = 32
 _PLAIN: Final = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}

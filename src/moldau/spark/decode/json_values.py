@@ -16,8 +16,8 @@ import pyarrow as pa
 from msgspec import Meta
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.framing import BadRowError, Framing, split_confluent
-from moldau.spark.decode.schemas import MAP_OF_STRINGS, TIMESTAMP, list_of, struct_of
+from moldau.spark.decode.arrow_types import MAP_OF_STRINGS, TIMESTAMP, list_of, struct_of
+from moldau.spark.decode.registry import BadRowError, Framing, split_confluent
 
 _UNKNOWN_NAMES_MAX: Final = 100
 _NAME_CHARACTERS_MAX: Final = 200
@@ -38,7 +38,7 @@ _INFER_HINT: Final = "give the schema: as DDL, as a JSON Schema or as a StructTy
 _NO_JSON: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
-class JsonReading:
+class JsonReader:
     """A schema, a reader of its values, and what it does not name in them."""
 
     def __init__(self, schema: Any) -> None:

@@ -18,8 +18,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.framing import BadRowError, Written
-from moldau.spark.decode.schemas import TIMESTAMP, list_of, map_of, struct_of
+from moldau.spark.decode.arrow_types import TIMESTAMP, list_of, map_of, struct_of
+from moldau.spark.decode.registry import BadRowError, WriterSchema
 
 Get = Callable[[Any], Any]
 
@@ -43,7 +43,7 @@ _VARINT_BYTES_MAX: Final = 5
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class ProtobufReading:
+class ProtobufReader:
     """A message that was found in a descriptor set: the types of its columns, and a reader."""
 
     def __init__(self, descriptor_set: bytes, message: str) -> None:
@@ -52,7 +52,7 @@ class ProtobufReading:
         self._parse = message_factory.GetMessageClass(descriptor).FromString
         self.struct, self._get = _struct(descriptor, (message,))
 
-    def read(self, value: bytes, written: Written | None = None) -> dict[str, Any]:
+    def read(self, value: bytes, written: WriterSchema | None = None) -> dict[str, Any]:
         """A message, after its place in the file that it was written with if that is known."""
         if written is not None:
             indexes, value = _split_indexes(value)

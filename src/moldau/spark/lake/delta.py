@@ -17,8 +17,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import SchemaMismatchError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-from moldau.spark.lake import schemas
-from moldau.spark.lake.files import is_data_path
+from moldau.spark.lake import schema_evolution
+from moldau.spark.lake.parquet_files import is_data_path
 from moldau.spark.lake.storage import folder_at
 from moldau.spark.lake.table import (
     NULL_PARTITION,
@@ -82,8 +82,8 @@ class DeltaLakeTable(LakeTable):
         return self._table
 
     def _schema(self, table: Any) -> Any:
-        known = schemas.plain_schema(pa.schema(table.schema().to_arrow()))
-        return schemas.with_partitions_last(known, self.partition_columns)
+        known = schema_evolution.plain_schema(pa.schema(table.schema().to_arrow()))
+        return schema_evolution.with_partitions_last(known, self.partition_columns)
 
     def _last_batch(self, table: Any, query: str) -> int | None:
         found: int | None = table.transaction_version(query)

@@ -35,8 +35,8 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.lake import schemas
-from moldau.spark.lake.files import is_data_path
+from moldau.spark.lake import schema_evolution
+from moldau.spark.lake.parquet_files import is_data_path
 from moldau.spark.lake.storage import Folder, folder_at, is_local, normal_location
 from moldau.spark.lake.table import (
     NULL_PARTITION,
@@ -176,7 +176,7 @@ class IcebergTable(LakeTable):
         return folder_at(self.location, table.io.properties, self.format)
 
     def _schema(self, table: Any) -> Any:
-        known = schemas.plain_schema(table.schema().as_arrow())
+        known = schema_evolution.plain_schema(table.schema().as_arrow())
         return pa.schema([*known, *((name, pa.string()) for name in self.partition_columns)])
 
     def _last_batch(self, table: Any, query: str) -> int | None:

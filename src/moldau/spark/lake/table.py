@@ -1,6 +1,6 @@
 """Responsible for what tables of all formats have in common: their words, and the order of steps.
 
-Tasks write Parquet files where the table's `layout` says (`moldau.spark.lake.files.FileWriter` does
+Tasks write Parquet files where the table's `layout` says (`parquet_files.FileWriter` does
 it); nobody sees them until the driver commits them, in one commit of the table that carries who
 wrote it: a name and a number that only grows. A commit that is there already is not made twice, so
 that a batch that Spark plays again changes nothing.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 from moldau.client.errors import ClientError
 
 if TYPE_CHECKING:
-    from moldau.spark.lake.export import ParquetExport
+    from moldau.spark.lake.parquet_export import ParquetExport
 
 
 class TableFormat(StrEnum):
@@ -155,7 +155,7 @@ class LakeTable(ABC):
 
     def ensure(self, schema: Any) -> None:
         """Create the table, or add columns that are new. LakeError for a type that changed."""
-        from moldau.spark.lake.schemas import merged
+        from moldau.spark.lake.schema_evolution import merged
 
         def change(table: Any) -> bool:
             old = None if table is None else self._schema(table)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.spark.lake.table import NULL_PARTITION, ConflictError, DataFile, LakeTable, Writing
-from moldau.spark.pipelines.spec import Context, Outcome, Plan, Progress, Settings, Step
-from moldau.spark.pipelines.tables import (
+from moldau.spark.pipelines.rows import (
     IDENTITY,
     discard,
     existing_table,
@@ -23,6 +22,14 @@ from moldau.spark.pipelines.tables import (
     row_hash,
     table_rows,
     write_rows,
+)
+from moldau.spark.pipelines.spec import (
+    Outcome,
+    PipelineContext,
+    PipelineSettings,
+    Plan,
+    Progress,
+    Step,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +50,7 @@ _NOTHING: Final = Outcome(summary="nothing to compact", details={"files": 0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactSettings(Settings):
+class CompactSettings(PipelineSettings):
     """One table that `archive` wrote."""
 
     kind: ClassVar[str] = "compact"
@@ -178,7 +185,7 @@ def plan(settings: CompactSettings) -> Plan:
     )
 
 
-def run(settings: CompactSettings, context: Context) -> Outcome:
+def run(settings: CompactSettings, context: PipelineContext) -> Outcome:
     """Until it is committed, or there is nothing to do, or others are in the way too often."""
     settings.check()
     table, _ = existing_table(settings.table, settings.table_format, settings.storage)
@@ -204,7 +211,7 @@ def run(settings: CompactSettings, context: Context) -> Outcome:
     return replace(done, summary=summary, details={**details, "cleaned": cleaned})
 
 
-class Census(NamedTuple):
+class RowCounts(NamedTuple):
     """What some files hold, and what of it is to stay."""
 
     rows: int
@@ -221,7 +228,7 @@ class Census(NamedTuple):
 class MismatchError(ClientError):
     """What is in files is not what should be. Nothing was committed."""
 
-    def __init__(self, message: str, census: Census, **details: Any) -> None:
+    def __init__(self, message: str, census: RowCounts, **details: Any) -> None:
         super().__init__(message, hint="nothing was changed; please report this")
         self.details = {**census._asdict(), **details}
 
@@ -229,7 +236,9 @@ class MismatchError(ClientError):
 class _Compaction:
     """One attempt, from one snapshot."""
 
-    def __init__(self, settings: CompactSettings, context: Context, table: LakeTable) -> None:
+    def __init__(
+        self, settings: CompactSettings, context: PipelineContext, table: LakeTable
+    ) -> None:
         self._settings = settings
         self._context = context
         self._table = table
@@ -319,11 +328,11 @@ class _Compaction:
 
     def _census(
         self, distinct: "DataFrame", stays: "DataFrame", tombstones: int, total: int
-    ) -> Census:
+    ) -> RowCounts:
         rows, places = distinct.selectExpr("coalesce(sum(n), 0)", "count(*)").collect()[0]
         kept, checksum = _summed(stays)
         older = places - kept - tombstones
-        census = Census(rows, rows - places, older, tombstones, kept, checksum)
+        census = RowCounts(rows, rows - places, older, tombstones, kept, checksum)
         found = distinct.where("differs").orderBy(*IDENTITY).limit(_NAMED_MAX).collect()
         if found:
             named = [f"{row['topic']}-{row['partition']} offset {row['offset']}" for row in found]
@@ -338,7 +347,7 @@ class _Compaction:
             raise MismatchError(told, census)
         return census
 
-    def _compare(self, census: Census, added: Sequence[DataFile]) -> None:
+    def _compare(self, census: RowCounts, added: Sequence[DataFile]) -> None:
         """What was written, read back, is what was to be kept."""
         rows = self._rows(added)
         written, checksum = _summed(rows.select(_hash(rows)))
@@ -402,7 +411,7 @@ def _summed(hashed: "DataFrame") -> tuple[int, str]:
     return count, f"{int(total or 0) % 2**64:016x}"
 
 
-def _outcome(removed: Sequence[DataFile], added: Sequence[DataFile], census: Census) -> Outcome:
+def _outcome(removed: Sequence[DataFile], added: Sequence[DataFile], census: RowCounts) -> Outcome:
     gone = {
         "duplicates": census.duplicates,
         "older versions": census.older,

@@ -20,7 +20,7 @@ from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.lake.storage import Folder, folder_at, normal_location
-from moldau.spark.pipelines.spec import Settings
+from moldau.spark.pipelines.spec import PipelineSettings
 from moldau.spark.source.positions import Positions
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -187,7 +187,7 @@ def committed_positions(checkpoint: Folder) -> Mapping[TopicPartition, int]:
 # -- after a reset
 
 
-def begun_at(settings: Settings, home: Home) -> Settings:
+def begun_at(settings: PipelineSettings, home: Home) -> PipelineSettings:
     """The settings with where the last reset said to begin, which a checkpoint goes before."""
     start, topics = home.read_start(), getattr(settings, "topics", ())
     if not set(topics) & set(start):

@@ -36,7 +36,7 @@ def load(kind: object) -> ModuleType:
     return import_module(f"moldau.spark.pipelines.{kind}")
 
 
-class State(StrEnum):
+class PipelineState(StrEnum):
     """Where a pipeline stands."""
 
     STARTING = "starting"
@@ -47,7 +47,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PipelineSettings:
     """What every pipeline is told. Kinds add fields: text, numbers, flags, None, tuples of text.
 
     Secrets stand in mappings, under names that say so: `declared.without_secrets` hides those.
@@ -124,8 +124,8 @@ class Outcome:
     """Plain values, for --json and for the broker."""
 
 
-class Context(Protocol):
-    """What a running pipeline may use; see `moldau.spark.pipelines.running`."""
+class PipelineContext(Protocol):
+    """What a running pipeline may use; see `moldau.spark.pipelines.runner`."""
 
     @property
     def spark(self) -> "SparkSession":

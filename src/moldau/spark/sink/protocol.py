@@ -30,9 +30,9 @@ from urllib.parse import quote, unquote
 
 from moldau.client.errors import ClientError
 from moldau.client.wire.transactions import TransactionalProducer as Transaction
-from moldau.spark.sink.broker_port import BrokerPort as Port
-from moldau.spark.sink.broker_port import Place
 from moldau.spark.sink.decisions import Claim, Decision, Finish, Ledger, parts_of, transactions_of
+from moldau.spark.sink.sink_client import Place
+from moldau.spark.sink.sink_client import SinkClient as Port
 
 Begin = Callable[[Place], Transaction]
 
@@ -51,7 +51,7 @@ class LostTransactionError(ClientError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TaskAttempt:
     """One attempt to write one part of a batch."""
 
     query: str
@@ -67,10 +67,10 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskDone:
+class TaskResult:
     """What a task tells the driver."""
 
-    task: Task
+    task: TaskAttempt
     claim: int = NO_CLAIM
     """NO_CLAIM if the version was there before, so that there was no need for one."""
     transaction: Transaction | None = None
@@ -90,7 +90,7 @@ def claim_of(transactional_id: str, query: str) -> int | None:
 # -- tasks
 
 
-def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone:
+def run_task(port: Port, task: TaskAttempt, write: Callable[[Begin], bool]) -> TaskResult:
     """Write a part, unless its batch was decided.
 
     `write` calls what it is given once it has something to write, with the partition that is to be
@@ -100,12 +100,12 @@ def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone
         ledger = port.read(task.query)
         if ledger.is_decided(task.batch) and ledger.is_finished:
             # Whoever writes newer versions is not to be disturbed.
-            return TaskDone(task=task)
+            return TaskResult(task=task)
     ledger, claim = claimed(port, task.query, task.run, may_return=task.is_versioned)
     if not task.is_versioned:
         check_order(ledger, task.batch)
     if ledger.is_decided(task.batch):
-        return TaskDone(task=task, claim=claim)
+        return TaskResult(task=task, claim=claim)
     begun: list[Transaction] = []
 
     def begin(place: Place) -> Transaction:
@@ -121,10 +121,12 @@ def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone
         with suppress(ClientError):
             port.abort([transaction.name for transaction in begun])
         raise
-    return TaskDone(task=task, claim=claim, transaction=begun[0] if is_written and begun else None)
+    return TaskResult(
+        task=task, claim=claim, transaction=begun[0] if is_written and begun else None
+    )
 
 
-def _begin(port: Port, ledger: Ledger, claim: int, task: Task, place: Place) -> Transaction:
+def _begin(port: Port, ledger: Ledger, claim: int, task: TaskAttempt, place: Place) -> Transaction:
     before = last_of(ledger, claim).get(task.number)
     if before is not None:
         follower = port.go_on(before, task.attempt)
@@ -173,7 +175,7 @@ def claimed(port: Port, query: str, run: str, *, may_return: bool = False) -> tu
 # -- the driver
 
 
-def commit_batch(port: Port, done: Sequence[TaskDone], batch: int) -> None:
+def commit_batch(port: Port, done: Sequence[TaskResult], batch: int) -> None:
     """All tasks are done: decide for what they wrote, and end their transactions.
 
     Raises SupersededError if another run took over, and LostTransactionError if records of a
@@ -192,7 +194,7 @@ def commit_batch(port: Port, done: Sequence[TaskDone], batch: int) -> None:
     sweep(port, ledger, claim_max=claim)
 
 
-def _decide(port: Port, ledger: Ledger, done: Sequence[TaskDone], batch: int) -> Ledger:
+def _decide(port: Port, ledger: Ledger, done: Sequence[TaskResult], batch: int) -> Ledger:
     query, _, claim = _told(done)
     parts = {each.task.number: each.transaction for each in done if each.transaction is not None}
     expiring = port.expiring(parts.values())
@@ -214,7 +216,7 @@ def _decide(port: Port, ledger: Ledger, done: Sequence[TaskDone], batch: int) ->
     return ledger
 
 
-def abort_batch(port: Port, done: Sequence[TaskDone], batch: int) -> None:
+def abort_batch(port: Port, done: Sequence[TaskResult], batch: int) -> None:
     """The batch failed, perhaps while it was committed. What is known of it is aborted."""
     if not done:
         # Not even the query is known. The next run cleans up.
@@ -252,7 +254,7 @@ def forget(port: Port, query: str) -> None:
 # -- the driver of a table that has a version
 
 
-def commit_version(port: Port, done: Sequence[TaskDone], version: int) -> None:
+def commit_version(port: Port, done: Sequence[TaskResult], version: int) -> None:
     """All tasks are done: as `commit_batch`, but a version that was decided before is passed over.
 
     Raises what that raises; SupersededError also if tasks wrote what somebody else, who writes for
@@ -273,7 +275,7 @@ def commit_version(port: Port, done: Sequence[TaskDone], version: int) -> None:
     finish(port, ledger)
 
 
-def abort_version(port: Port, done: Sequence[TaskDone]) -> None:
+def abort_version(port: Port, done: Sequence[TaskResult]) -> None:
     """The write failed, perhaps while it was committed. Whoever else writes goes on."""
     at_work = [each for each in done if each.claim != NO_CLAIM]
     if not at_work:
@@ -368,7 +370,7 @@ def _lost(query: str, decision: Decision, lost: Sequence[Transaction]) -> LostTr
     )
 
 
-def _told(done: Sequence[TaskDone]) -> tuple[str, str, int]:
+def _told(done: Sequence[TaskResult]) -> tuple[str, str, int]:
     """Query, run and claim that all tasks agree on."""
     found = {(each.task.query, each.task.run, each.claim) for each in done}
     if len(found) != 1:

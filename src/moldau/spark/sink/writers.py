@@ -28,10 +28,10 @@ from pyspark.sql.datasource import (
 from moldau.client.errors import ClientError
 from moldau.spark.hints import tells_hints
 from moldau.spark.sink import protocol
-from moldau.spark.sink.broker_port import BrokerPort, port_of
-from moldau.spark.sink.protocol import Begin, Task, TaskDone
+from moldau.spark.sink.protocol import Begin, TaskAttempt, TaskResult
+from moldau.spark.sink.row_writer import RowWriter
+from moldau.spark.sink.sink_client import SinkClient, port_of
 from moldau.spark.sink.write_options import WriteOptions
-from moldau.spark.sink.writing import RowWriter
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ _RUN: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskCommitMessage(WriterCommitMessage):
     """What a task tells: in which transaction it wrote, if it was to be in one."""
 
-    done: TaskDone | None
+    done: TaskResult | None
 
 
 class TopicWriter(ABC):
@@ -53,7 +53,7 @@ class TopicWriter(ABC):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def port(self) -> BrokerPort:
+    def port(self) -> SinkClient:
         """The way to the brokers."""
         return port_of(self._options)
 
@@ -61,10 +61,10 @@ class TopicWriter(ABC):
     def names(self, context: Any) -> tuple[str, str, int]:
         """Query, run and batch of a task."""
 
-    def task(self, context: Any) -> Task:
+    def task(self, context: Any) -> TaskAttempt:
         """What Spark says about the task that runs."""
         query, run, batch = self.names(context)
-        return Task(
+        return TaskAttempt(
             query=query,
             run=run,
             batch=batch,
@@ -83,8 +83,8 @@ class TopicWriter(ABC):
 
         if not self._options.exactly_once:
             write()
-            return Written(done=None)
-        return Written(done=protocol.run_task(port, self.task(TaskContext.get()), write))
+            return TaskCommitMessage(done=None)
+        return TaskCommitMessage(done=protocol.run_task(port, self.task(TaskContext.get()), write))
 
 
 class StreamWriter(TopicWriter, DataSourceStreamArrowWriter):
@@ -165,6 +165,10 @@ def _only_warned(what: str) -> Iterator[None]:
         log.warning("%s: %s", what, error)
 
 
-def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
+def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
     """What tasks told; those that failed told nothing."""
-    return [each.done for each in messages if isinstance(each, Written) and each.done is not None]
+    return [
+        each.done
+        for each in messages
+        if isinstance(each, TaskCommitMessage) and each.done is not None
+    ]

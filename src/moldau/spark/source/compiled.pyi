@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from moldau.spark.source.bodies import Body
 from moldau.spark.source.decoding import Decoded
+from moldau.spark.source.fetched_batches import Body
 
 def scan(
     data: memoryview, start: int, end: int, crc32c: Callable[[memoryview], int]

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from moldau.records.batch import BatchFormatError
 from moldau.spark.schema import arrow_schema, headers_type
-from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
+from moldau.spark.source.fetched_batches import BatchBodies, readable_bodies, whole_batches
 from moldau.spark.source.planning import OffsetRange
 
 Strings = tuple[int, int, Any, Any, Any]
@@ -43,11 +43,11 @@ log.info("records are decoded by: %s", KIND)
 
 def scan(fetched: memoryview, start: int, end: int) -> tuple[int, bytearray] | None:
     """The offset after the whole batches of `fetched`, and those that hold offsets from `start` to
-    before `end`, as `Bodies` packs them. None if `bodies.py` must look, in case of doubt."""
+    before `end`, as `BatchBodies` packs them. None if `bodies.py` must look, in case of doubt."""
     return compiled.scan(fetched, start, end, crc32c) if KIND == "compiled" else None
 
 
-def decode(found: Bodies, end: int, with_headers: bool) -> Decoded:
+def decode(found: BatchBodies, end: int, with_headers: bool) -> Decoded:
     """The records with offsets before `end`. Raises BatchFormatError."""
     bodies = [body for body in found.bodies if body.header.record_count]
     if KIND == "compiled":
@@ -60,15 +60,15 @@ def decode(found: Bodies, end: int, with_headers: bool) -> Decoded:
             (listed,) = readable_bodies(found.data, batches, (), start=found.start, end=end)
             return decode(listed, end, with_headers)
     # Where something is wrong this one can say what. Not imported before: it takes a while.
-    from moldau.spark.source import plain
+    from moldau.spark.source import numpy_decoder
 
     try:
-        return plain.decode(found.data, bodies, found.start, end, with_headers)
+        return numpy_decoder.decode(found.data, bodies, found.start, end, with_headers)
     except IndexError:
         raise BatchFormatError("a number runs past the end of the batch") from None
 
 
-def record_batch(found: Bodies, planned: OffsetRange, with_headers: bool) -> Any:
+def record_batch(found: BatchBodies, planned: OffsetRange, with_headers: bool) -> Any:
     """The records of a range as one pyarrow.RecordBatch. Raises BatchFormatError if anything in
     them does not add up."""
     schema = arrow_schema(include_headers=with_headers)

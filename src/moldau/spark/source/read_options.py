@@ -12,7 +12,7 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.client.wire.security import Security
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.option_table import Side
-from moldau.spark.options import Options, tell_once
+from moldau.spark.options import Options, warn_once
 from moldau.spark.source.java_pattern import python_pattern
 
 LATEST: Final = -1
@@ -104,7 +104,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     else:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if options.text(name) is not None:
-                tell_once(f"option {name} has no effect: it is for streams, and this is a batch")
+                warn_once(f"option {name} has no effect: it is for streams, and this is a batch")
         start = _bound(options, "starting", EARLIEST, forbidden=LATEST)
     end = _bound(options, "ending", LATEST, forbidden=EARLIEST)
     _check_order(start, end)

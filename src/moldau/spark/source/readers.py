@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from moldau.client.errors import ClientError, RejectedError
-from moldau.client.wire.retrying import is_passing
+from moldau.client.retry import is_retriable
 from moldau.spark.hints import tells_hints
-from moldau.spark.source import cluster, planning, positions
-from moldau.spark.source.cluster import Cluster
+from moldau.spark.source import planning, positions, source_client
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
+from moldau.spark.source.source_client import SourceClient
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +97,12 @@ def batch_reader(options: Mapping[str, str]) -> BatchReader:
 
 def plan(options: ReadOptions, filters: Sequence[Filter] = ()) -> list[OffsetRange]:
     """What is read. Asks the brokers."""
-    with closing(Cluster(options)) as brokers:
+    with closing(SourceClient(options)) as brokers:
         topics = brokers.topics()
-        places = cluster.places_of(topics)
-        ends = cluster.ending_offsets(options, brokers, places)
-        starts = cluster.starting_offsets(options, brokers, places)
-        ranges = planning.ranges_of(starts, ends, cluster.ids_of(topics))
+        places = source_client.places_of(topics)
+        ends = source_client.ending_offsets(options, brokers, places)
+        starts = source_client.starting_offsets(options, brokers, places)
+        ranges = planning.ranges_of(starts, ends, source_client.ids_of(topics))
         found, moment = planning.narrowed(ranges, filters), planning.time_first_ms(filters)
         if moment is None:
             return found
@@ -111,13 +111,13 @@ def plan(options: ReadOptions, filters: Sequence[Filter] = ()) -> list[OffsetRan
         return [
             replace(planned, start=max(planned.start, firsts[planned.place]))
             for planned in found
-            if firsts[planned.place] != cluster.NO_OFFSET
+            if firsts[planned.place] != source_client.NO_OFFSET
         ]
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
     """In a task. What it imports is needed nowhere else."""
-    from moldau.spark.source.reading import read_ranges
+    from moldau.spark.source.fetcher import read_ranges
 
     return read_ranges(options, partition.ranges if isinstance(partition, RangePartition) else ())
 
@@ -127,12 +127,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._brokers = Cluster(options)
-        self._committed: cluster.Offsets = {}
+        self._brokers = SourceClient(options)
+        self._committed: source_client.Offsets = {}
         self._target: Positions | None = None
         """Where a query that reads what is available now ends."""
         self._batch_at = time.monotonic()
-        self._topics: dict[str, cluster.TopicView] | None = None
+        self._topics: dict[str, source_client.TopicView] | None = None
         self._topics_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -146,11 +146,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @tells_hints
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         topics = self._brokers.topics()
-        offsets = cluster.starting_offsets(self._options, self._brokers, cluster.places_of(topics))
+        offsets = source_client.starting_offsets(
+            self._options, self._brokers, source_client.places_of(topics)
+        )
         if self._target is not None:
             # What came since the end was chosen is not read, whatever the start.
             offsets = {p: min(at, self._target.offsets.get(p, at)) for p, at in offsets.items()}
-        return Positions(offsets=offsets, ids=cluster.ids_of(topics), first=offsets).to_json()
+        return Positions(offsets=offsets, ids=source_client.ids_of(topics), first=offsets).to_json()
 
     @tells_hints
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -218,8 +220,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._topics is None or now - self._topics_at >= TOPICS_SECONDS_MAX:
             # What is missing is missed by whoever knows that it was there before.
             self._topics, self._topics_at = self._brokers.topics(missing_is_fine=True), now
-        offsets = self._brokers.latest(cluster.places_of(self._topics))
-        return Positions(offsets=offsets, ids=cluster.ids_of(self._topics))
+        offsets = self._brokers.latest(source_client.places_of(self._topics))
+        return Positions(offsets=offsets, ids=source_client.ids_of(self._topics))
 
     def _tell_group(self, reached: Positions) -> None:
         """A commit that fails for a while harms nothing, and is made up for by the next."""
@@ -230,7 +232,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._brokers.commit(group, now)
             self._committed = now
         except ClientError as error:
-            is_refused = isinstance(error, RejectedError) and error.code in cluster.GROUP_REFUSED
-            if is_refused or not (isinstance(error, RejectedError) or is_passing(error)):
+            is_refused = (
+                isinstance(error, RejectedError) and error.code in source_client.GROUP_REFUSED
+            )
+            if is_refused or not (isinstance(error, RejectedError) or is_retriable(error)):
                 raise
             log.warning("group %s hears of the progress with the next batch: %s", group, error)

@@ -11,7 +11,7 @@ from moldau.client.errors import NotFoundError
 from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines.aggregate import AggregateSettings, plan
-from moldau.spark.pipelines.streams import missing_topics, recall, remember, settled_start
+from moldau.spark.pipelines.streaming import missing_topics, recall, remember, settled_start
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.running import AggregateSettings
+from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
 
 
 def made(**fields: Any) -> AggregateSettings:

@@ -16,9 +16,9 @@ from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.delta import DeltaLakeTable
-from moldau.spark.lake.files import read_table
+from moldau.spark.lake.parquet_files import read_table
 from moldau.spark.pipelines import archive, audit
-from moldau.spark.pipelines.archive.running import ArchiveSettings
+from moldau.spark.pipelines.archive.pipeline import ArchiveSettings
 from moldau.spark.pipelines.home import Home
 from moldau.testing.broker import Broker
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.archive.running import ArchiveSettings
+from moldau.spark.pipelines.archive.pipeline import ArchiveSettings
 
 
 def made(**values: Any) -> ArchiveSettings:

@@ -14,11 +14,11 @@ from pipeline_context import PlainContext
 from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeTable, open_table
-from moldau.spark.lake.files import read_table, write_files
+from moldau.spark.lake.parquet_files import read_table, write_files
 from moldau.spark.lake.table import Writing
 from moldau.spark.pipelines import archive, audit
-from moldau.spark.pipelines.archive import committing
-from moldau.spark.pipelines.archive.running import ArchiveSettings
+from moldau.spark.pipelines.archive import committer
+from moldau.spark.pipelines.archive.pipeline import ArchiveSettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -154,7 +154,7 @@ def test_another_writer_that_is_faster_makes_it_merge_again(
     settings = new()
     send((b"a", b"1"), (b"b", b"1"))
     archive.run(settings, PlainContext(spark))
-    merged = committing.Upsert._merged
+    merged = committer.Upsert._merged
     attempts: list[int] = []
 
     def slow(self: Any, *arguments: Any) -> Any:
@@ -167,12 +167,12 @@ def test_another_writer_that_is_faster_makes_it_merge_again(
             table.replace(table.snapshot().files, files, Writing("other", 0))
         return found
 
-    monkeypatch.setattr(committing.Upsert, "_merged", slow)
+    monkeypatch.setattr(committer.Upsert, "_merged", slow)
     send((b"a", b"2"))
     archive.run(settings, PlainContext(spark))
     assert len(attempts) == 2
     assert values_in(settings) == {b"a": b"2", b"b": b"1"}
-    monkeypatch.setattr(committing, "ATTEMPTS_MAX", 0)
+    monkeypatch.setattr(committer, "ATTEMPTS_MAX", 0)
     send((b"a", b"3"))
     with pytest.raises(Exception, match="faster than this could"):
         archive.run(settings, PlainContext(spark))

@@ -9,8 +9,8 @@ import pytest
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.replay.selection import (
-    Pinned,
     ReplaySettings,
+    ReplayState,
     Span,
     check_same,
     load,
@@ -108,7 +108,7 @@ RANGES = (
     OffsetRange(topic="orders", partition=1, start=0, end=100, topic_id=7),
     OffsetRange(topic="bills", partition=0, start=5, end=6, topic_id=8),
 )
-PINNED = Pinned(
+PINNED = ReplayState(
     id="replay-1",
     asked={"name": "r", "target": "again", "topics": ["orders", "bills"]},
     keys_digest="abc",

@@ -39,7 +39,7 @@ def row(offset: int, partition: int = 0) -> Row:
 @pytest.fixture
 def table(tmp_path: Path) -> Any:
     """Three commits, not in the order of offsets, some of it twice."""
-    from moldau.spark.lake.opening import open_table
+    from moldau.spark.lake.open import open_table
 
     made = open_table(str(tmp_path / "lake"), "delta")
     append(made, [row(n, p) for n in range(20, 40) for p in (1, 0)])
@@ -92,7 +92,7 @@ def test_only_files_that_may_hold_an_offset_are_read(table: Any, new: New) -> No
 def test_tables_that_cannot_be_replayed_are_refused(new: New, tmp_path: Path) -> None:
     import pyarrow as pa
 
-    from moldau.spark.lake.opening import open_table
+    from moldau.spark.lake.open import open_table
 
     with pytest.raises(NotFoundError, match="there is no delta table"):
         replay.plan(new())

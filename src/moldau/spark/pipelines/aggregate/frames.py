@@ -12,13 +12,13 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark import decode
 from moldau.spark.decode import Decoder
 from moldau.spark.lake.storage import folder_at
-from moldau.spark.pipelines.failures import from_text
-from moldau.spark.pipelines.streams import read_batch
+from moldau.spark.pipelines.spark_errors import from_text
+from moldau.spark.pipelines.streaming import read_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from moldau.spark.pipelines.aggregate.running import AggregateSettings
+    from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
 
 RECORD_COLUMNS: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """In the view they begin with an underscore, so that fields of values come first."""

@@ -3,17 +3,17 @@
 See docs/spark/audit.md for what it finds, and docs/decisions/0026 for what it proves.
 """
 
-from moldau.spark.pipelines.audit.copies import audit_copy
+from moldau.spark.pipelines.audit.copy_audit import audit_copy
 from moldau.spark.pipelines.audit.cut import offset_count, take_cut
 from moldau.spark.pipelines.audit.settings import AuditSettings
-from moldau.spark.pipelines.audit.tables import audit_table
-from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings, Step
-from moldau.spark.pipelines.tables import existing_table
+from moldau.spark.pipelines.audit.table_audit import audit_table
+from moldau.spark.pipelines.rows import existing_table
+from moldau.spark.pipelines.spec import Outcome, PipelineContext, PipelineSettings, Plan, Step
 
 SETTINGS = AuditSettings
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: PipelineSettings) -> Plan:
     """Looks at the brokers and the table; reads no row."""
     told = _checked(settings)
     places = take_cut(told).places
@@ -31,13 +31,13 @@ def plan(settings: Settings) -> Plan:
     return Plan(reads=tuple(name for name in reads if name), writes=(), steps=tuple(steps))
 
 
-def run(settings: Settings, context: Context) -> Outcome:
+def run(settings: PipelineSettings, context: PipelineContext) -> Outcome:
     """Ends by itself; its outcome is not ok if anything is wrong."""
     told = _checked(settings)
     return (audit_copy if told.table is None else audit_table)(told, context)
 
 
-def _checked(settings: Settings) -> AuditSettings:
+def _checked(settings: PipelineSettings) -> AuditSettings:
     if not isinstance(settings, AuditSettings):
         raise TypeError(f"an audit has AuditSettings, not {type(settings).__name__}")
     settings.check()

@@ -16,9 +16,9 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.audit.settings import AuditSettings
-from moldau.spark.source.cluster import Cluster, places_of
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
+from moldau.spark.source.source_client import SourceClient, places_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +74,7 @@ def take_cut(settings: AuditSettings) -> Cut:
 
 def whole_topics(settings: AuditSettings, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
     """All that there is of some topics now."""
-    with closing(Cluster(parsed_options(settings, topics))) as cluster:
+    with closing(SourceClient(parsed_options(settings, topics))) as cluster:
         places = places_of(cluster.topics())
         ends, starts = cluster.latest(places), cluster.earliest(places)
     return {place: Bounds(starts[place], ends[place], ends[place]) for place in places}

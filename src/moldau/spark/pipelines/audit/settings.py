@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.spec import Settings
+from moldau.spark.pipelines.spec import PipelineSettings
 
 COMPARED: Final = ("key", "value", "timestamp", "timestampType", "headers")
 """What there is of a record beside its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSettings(Settings):
+class AuditSettings(PipelineSettings):
     """Topics, and either a table of a lake or another topic that should hold the same."""
 
     kind: ClassVar[str] = "audit"

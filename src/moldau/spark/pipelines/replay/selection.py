@@ -16,15 +16,15 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import msgspec
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.client.moments import moment_ms
+from moldau.client.timestamps import parse_timestamp_ms
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.lake.storage import Folder
-from moldau.spark.pipelines.spec import Settings
+from moldau.spark.pipelines.spec import PipelineSettings
 from moldau.spark.source.planning import OffsetRange, limited
 
 BATCH_ROWS_DEFAULT: Final = 500_000
 """A batch is one set of transactions: large enough to be cheap, and over long before they end."""
-_CHANGEABLE: Final = frozenset({each.name for each in fields(Settings)} - {"name"}) | {
+_CHANGEABLE: Final = frozenset({each.name for each in fields(PipelineSettings)} - {"name"}) | {
     *("create", "batch_rows", "storage")
 }
 """Fields that may be others when a replay goes on: they do not say what is sent."""
@@ -33,7 +33,7 @@ _OFFSETS: Final = re.compile(r"(?:([\w.-]+)/)?(\d{1,9}):(\d{0,18})-(\d{0,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySettings(Settings):
+class ReplaySettings(PipelineSettings):
     """One of `topics` and `table` is the source. All that selects records holds together."""
 
     kind: ClassVar[str] = "replay"
@@ -135,7 +135,7 @@ def selection_of(
 
 
 def _moment(text: str | None, option: str, now_ms: int) -> int | None:
-    found = None if text is None else moment_ms(text.strip(), now_ms=now_ms)
+    found = None if text is None else parse_timestamp_ms(text.strip(), now_ms=now_ms)
     if text is not None and found is None:
         raise InvalidArgumentError(
             f"{option} {text!r} is no time",
@@ -191,7 +191,7 @@ def _keys(settings: ReplaySettings) -> frozenset[bytes] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class ReplayState:
     """What is sent, in which batches; the same for all runs of a replay."""
 
     asked: dict[str, Any]
@@ -230,13 +230,13 @@ def place_of(planned: OffsetRange) -> TopicPartition:
     return TopicPartition(planned.topic, PartitionIndex(planned.partition))
 
 
-def load(folder: Folder) -> Pinned | None:
+def load(folder: Folder) -> ReplayState | None:
     """What was begun; None if nothing was."""
     text = folder.read(_PINNED)
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=Pinned)
+        return msgspec.json.decode(text, type=ReplayState)
     except msgspec.MsgspecError as error:
         raise ClientError(
             f"{folder.location}/{_PINNED} is damaged, or of another version: {error}",
@@ -245,7 +245,7 @@ def load(folder: Folder) -> Pinned | None:
         ) from None
 
 
-def save(folder: Folder, pinned: Pinned) -> None:
+def save(folder: Folder, pinned: ReplayState) -> None:
     """Durable, and whole or not at all."""
     try:
         folder.write(_PINNED, msgspec.json.encode(pinned))
@@ -253,7 +253,7 @@ def save(folder: Folder, pinned: Pinned) -> None:
         raise ClientError(f"{folder.location}/{_PINNED} cannot be written: {error}") from None
 
 
-def check_same(pinned: Pinned, asked: dict[str, Any], keys_digest: str | None) -> None:
+def check_same(pinned: ReplayState, asked: dict[str, Any], keys_digest: str | None) -> None:
     """A replay that was begun goes on as it was begun, or not at all."""
     changed = [
         f"{name} was {pinned.asked.get(name)!r}, is {value!r}"

@@ -14,14 +14,14 @@ from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.lake.table import DataFile, Snapshot
 from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP, Options
-from moldau.spark.pipelines import tables
+from moldau.spark.pipelines import rows as tables
 from moldau.spark.pipelines.replay.selection import ReplaySettings, Selection, Span, place_of
-from moldau.spark.pipelines.spec import Context
-from moldau.spark.pipelines.tables import IDENTITY
+from moldau.spark.pipelines.rows import IDENTITY
+from moldau.spark.pipelines.spec import PipelineContext
 from moldau.spark.schema import HEADERS_COLUMN
-from moldau.spark.source.cluster import NO_OFFSET, Cluster, places_of
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import parse_read_options
+from moldau.spark.source.source_client import NO_OFFSET, SourceClient, places_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,9 +57,9 @@ def _read_options(settings: ReplaySettings) -> dict[str, str]:
 
 
 @contextmanager
-def cluster_of(settings: ReplaySettings, topics: Sequence[str]) -> Iterator[Cluster]:
+def cluster_of(settings: ReplaySettings, topics: Sequence[str]) -> Iterator[SourceClient]:
     options = {**_read_options(settings), "subscribe": ",".join(topics)}
-    with closing(Cluster(parse_read_options(options, streaming=False))) as cluster:
+    with closing(SourceClient(parse_read_options(options, streaming=False))) as cluster:
         yield cluster
 
 
@@ -68,7 +68,7 @@ class TopicSource:
         self._settings = settings
 
     def ranges(
-        self, selection: Selection, context: Context | None
+        self, selection: Selection, context: PipelineContext | None
     ) -> tuple[list[OffsetRange], int]:
         """The offsets that may hold what is selected, as of now. Needs no context.
 
@@ -132,7 +132,9 @@ class TableSource:
     def snapshot(self) -> Snapshot:
         return self._table.snapshot()
 
-    def ranges(self, selection: Selection, context: Context) -> tuple[list[OffsetRange], int]:
+    def ranges(
+        self, selection: Selection, context: PipelineContext
+    ) -> tuple[list[OffsetRange], int]:
         """From the first to the last offset that is selected, of each partition.
 
         And how many partitions it takes to keep their numbers. Spark reads the table for it.

@@ -1,0 +1,154 @@
+"""Owns what is known of a cluster on one machine: from its supervisor, its file and its brokers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moldau.cli.cluster.health import broker_problems
+from moldau.cli.cluster.topology import newest, problems
+from moldau.cli.errors import CommandError
+from moldau.client.processes import is_running
+from moldau.supervisor.control import send_request, state_of
+from moldau.supervisor.state import DEFAULT_DIR, ClusterState, need_state
+
+if TYPE_CHECKING:
+    from moldau.client.cluster_client import ClusterClient
+    from moldau.model.topology import Topology
+
+
+def dir_flag(data_dir: Path) -> str:
+    return "" if data_dir == Path(DEFAULT_DIR) else f" --data-dir {data_dir}"
+
+
+def one_line(reason: str) -> str:
+    """A reason of several lines in a sentence."""
+    return "; ".join(line.removeprefix("error: ") for line in reason.splitlines())
+
+
+def live(data_dir: Path) -> tuple[ClusterState, bool]:
+    """The cluster as it is now, and whether it is supervised."""
+    state = need_state(data_dir)
+    reply = send_request(state.control, "status")
+    if reply is not None:
+        return state_of(reply), True
+    for member in state.brokers:
+        if is_running(member.process):
+            member.state = "unsupervised"
+        else:
+            member.state, member.pid, member.started = "stopped", None, None
+    return state, False
+
+
+def supervised_state(data_dir: Path) -> ClusterState:
+    """The cluster as it is now; raises CommandError unless it is supervised."""
+    state, supervised = live(data_dir)
+    if supervised:
+        return state
+    flag = dir_flag(data_dir)
+    if any(member.pid for member in state.brokers):
+        raise CommandError(
+            f"the cluster in {data_dir} has lost its supervisor; its brokers run on",
+            hint=f"moldau cluster stop{flag} · then: moldau cluster start -d{flag}",
+        )
+    raise CommandError(
+        f"the cluster in {data_dir} is not running", hint=f"start it: moldau cluster start{flag}"
+    )
+
+
+def client_of(state: ClusterState, *, without: int | None = None) -> "ClusterClient":
+    """Asks the brokers that are up, in turn; not the one that `without` names."""
+    from moldau.client.cluster_client import ClusterClient
+
+    asked = [member for member in state.brokers if member.id != without] or state.brokers
+    up = [member.http for member in asked if member.state in ("ready", "unsupervised")]
+    return ClusterClient(up or [member.http for member in asked])
+
+
+def topology_of(state: ClusterState) -> "Topology | None":
+    from moldau.client.errors import ClientError
+
+    running = [member.http for member in state.brokers if member.pid is not None]
+    try:
+        # One that was cut off or taken out still answers, with what it knew.
+        return newest(running) if running else None
+    except ClientError:
+        return None
+
+
+def member_rows(data_dir: Path, state: ClusterState) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": member.id,
+            "pid": member.pid,
+            "kafka": member.kafka,
+            "http": member.http,
+            "grpc": member.grpc,
+            "raft": member.raft,
+            "data_dir": str(data_dir / member.directory),
+            "state": member.state,
+        }
+        for member in state.brokers
+    ]
+
+
+def departed(state: ClusterState, topology: "Topology | None") -> list[int]:
+    """Brokers that run here, but are members of the cluster no more."""
+    if topology is None:
+        return []
+    known = {broker.id for broker in topology.brokers}
+    return [member.id for member in state.brokers if member.joined and member.id not in known]
+
+
+def status_rows(state: ClusterState, topology: "Topology | None") -> list[dict[str, Any]]:
+    known = {broker.id: broker for broker in topology.brokers} if topology else {}
+    members = {member.id: member for member in state.brokers}
+    rows = []
+    for number in sorted(known.keys() | members.keys()):
+        member, broker = members.get(number), known.get(number)
+        shown = member.state if member else "elsewhere"
+        if broker is not None and broker.state == "draining":
+            shown += ", draining"
+        elif member is not None and topology is not None and broker is None and member.joined:
+            shown += ", removed"
+        rows.append(
+            {
+                "id": number,
+                "pid": member.pid if member else None,
+                "state": shown,
+                "alive": broker.alive if broker else None,
+                "controller": broker.is_controller if broker else None,
+                "leaders": broker.leaders if broker else None,
+                "replicas": broker.replicas if broker else None,
+                "kafka": member.kafka if member else str(broker.kafka) if broker else None,
+                "http": member.http if member else str(broker.http) if broker else None,
+            }
+        )
+    return rows
+
+
+def member_problems(
+    data_dir: Path, state: ClusterState, supervised: bool, topology: "Topology | None"
+) -> list[str]:
+    flag = dir_flag(data_dir)
+    if not any(member.pid for member in state.brokers) and not supervised:
+        return [f"the cluster is not running; start it: moldau cluster start{flag}"]
+    found = []
+    if not supervised:
+        found.append(f"nobody supervises the brokers; moldau cluster stop{flag}, then start it")
+    left = departed(state, topology)
+    for member in state.brokers:
+        if member.id in left:
+            continue
+        if member.state in ("killed", "stopped"):
+            why = f" ({one_line(member.reason)})" if member.reason else ""
+            found.append(
+                f"broker {member.id} is {member.state}{why}; "
+                f"start it: moldau cluster restart {member.id}{flag}"
+            )
+        elif member.state not in ("ready", "unsupervised"):
+            why = f": {one_line(member.reason)}" if member.reason else ""
+            found.append(f"broker {member.id} is {member.state}{why}")
+    if topology is not None:
+        found += problems(topology) + broker_problems(topology)
+    elif any(member.pid for member in state.brokers):
+        found.append("no broker answers over HTTP")
+    return found

@@ -1,0 +1,219 @@
+"""Owns `moldau pipeline reset` and `delete`: what changes a pipeline that does not run."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from moldau.cli.click_groups import command
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.options import output_option, plain_brokers_option, yes_option
+from moldau.cli.output import confirm, counted, emit_rows, say
+from moldau.cli.pipeline.run_options import complete_pipelines, home_option, unknown_pipeline
+
+if TYPE_CHECKING:
+    from moldau.model.ids import TopicPartition
+    from moldau.spark.pipelines.home import Home
+    from moldau.spark.pipelines.status import Record
+
+_PLACE: Final = re.compile(r"([\w.-]+):(\d{1,9})=(\d{1,18})")
+
+
+def _known(name: str, bootstrap: str) -> "Record | None":
+    """What the brokers say of it. Raises CommandError while it runs, here or elsewhere."""
+    from moldau.spark.pipelines.status import StatusTopic
+
+    with StatusTopic(bootstrap) as board:
+        record = board.read().get(name)
+    if record is not None and record.is_alive():
+        raise CommandError(
+            f"pipeline {name} runs on {record.host}, as process {record.pid}; nothing was changed",
+            hint="stop it there first",
+        )
+    return record
+
+
+@command(
+    "reset",
+    examples=(
+        "moldau pipeline reset archive-clicks --to earliest --dry-run",
+        "moldau pipeline reset archive-clicks --to 2026-11-15T08:00",
+        "moldau pipeline reset archive-clicks --to clicks:0=4711 --to clicks:1=4690 -y",
+    ),
+)
+@click.argument("name", shell_complete=complete_pipelines)
+@click.option(
+    "--to",
+    "positions",
+    multiple=True,
+    required=True,
+    metavar="POSITION",
+    help="earliest, latest, a time (2026-01-31T12:00 or @-10m), or TOPIC:PARTITION=OFFSET, which "
+    "may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@yes_option
+@output_option
+@home_option
+@plain_brokers_option
+def reset(
+    name: str,
+    positions: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    home: str,
+    brokers: str,
+) -> None:
+    """Make a pipeline that does not run begin somewhere else. Shows the change first.
+
+    The checkpoint is moved aside, not deleted. What was written before stays.
+    """
+    from moldau.client.wire.client import KafkaClient
+    from moldau.spark.pipelines.home import Home, home_at, planned_reset
+
+    target = parse_target(positions)
+    found = Home(home_at(home, name))
+    if not found.exists:
+        raise unknown_pipeline(name)
+    found.check_idle()
+    record = _known(name, brokers)
+    if record is not None:
+        _check_has_position(record)
+    topics = () if record is None else record.settings.get("topics", ())
+    with KafkaClient(brokers) as client:
+        rows, starts = planned_reset(client, found, target, topics)
+    emit_rows(rows, output, name="topic")
+    for line in consequences([row["change"] for row in rows]):
+        say(line)
+    if dry_run:
+        say("nothing was changed")
+        return
+    confirm(f"Reset {name}?", yes=yes)
+    old = found.reset(starts)
+    partitions = counted(len(rows), "partition")
+    say(f"reset {name}: {partitions}; it begins there when it is run again")
+    if old is not None:
+        say(f"its old checkpoint is in {old}")
+
+
+def parse_target(positions: Sequence[str]) -> "int | dict[TopicPartition, int]":
+    """A moment for all, or offsets. Raises CommandError for what is no position."""
+    from moldau.cli.start_position import parse_position
+    from moldau.client.wire.client import OFFSET_EARLIEST, OFFSET_LATEST
+    from moldau.model.ids import PartitionIndex, TopicPartition
+
+    places = [_PLACE.fullmatch(text.strip()) for text in positions]
+    if all(places):
+        return {
+            TopicPartition(found[1], PartitionIndex(int(found[2]))): int(found[3])
+            for found in places
+            if found
+        }
+    if len(positions) == 1:
+        text = positions[0].strip()
+        words = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
+        if text in words:
+            return words[text]
+        position = parse_position("@" + text.removeprefix("@"))
+        if position is not None and position.time_ms is not None:
+            return position.time_ms
+    raise CommandError(
+        f"{' '.join(positions)!r} is none of: earliest, latest, a time, TOPIC:PARTITION=OFFSET",
+        hint="one position for all, or offsets of partitions: --to clicks:0=10 --to clicks:1=12",
+        code=ExitCode.USAGE,
+    )
+
+
+def consequences(changes: Sequence[int | None]) -> list[str]:
+    """What exactly once means after it."""
+    again = -sum(change for change in changes if change and change < 0)
+    left_out = sum(change for change in changes if change and change > 0)
+    lines = []
+    if again:
+        lines.append(
+            f"{counted(again, 'record')} will be read again, and written once more beside what is "
+            "there: exactly once holds within a checkpoint. `moldau pipeline run compact` drops "
+            "such duplicates from a table by topic, partition and offset; a topic keeps both"
+        )
+    if left_out:
+        lines.append(f"{counted(left_out, 'record')} will never be read by this pipeline")
+    return lines
+
+
+def _check_has_position(record: "Record") -> None:
+    """A kind that always ends by itself begins at what its options say, each time."""
+    from moldau.cli.pipeline.kinds import is_continuous, module_of
+    from moldau.spark.pipelines import spec
+
+    name, kind = record.name, record.kind
+    if kind in spec.KINDS and not is_continuous(module_of(kind)):
+        raise CommandError(
+            f"pipeline {name} has no position to reset: {kind} begins where its options say",
+            hint=f"run it with another --name, or anew after: moldau pipeline delete {name}",
+        )
+
+
+@command(
+    "delete",
+    examples=(
+        "moldau pipeline delete archive-clicks",
+        "moldau pipeline delete archive-clicks -y",
+        "moldau pipeline delete archive-clicks -b broker.example:9092",
+    ),
+)
+@click.argument("name", shell_complete=complete_pipelines)
+@yes_option
+@home_option
+@plain_brokers_option
+def delete(name: str, yes: bool, home: str, brokers: str) -> None:
+    """Delete the folder of a pipeline that does not run, and its line in the list.
+
+    With its checkpoint. Tables, topics and offsets of its group stay as they
+    are. A new pipeline of that name begins anew, and writes again what it reads again.
+    """
+    from moldau.client.errors import ClientError
+    from moldau.spark.pipelines.home import Home, check_name, home_at
+    from moldau.spark.pipelines.status import StatusTopic
+
+    found = Home(home_at(home, check_name(name)))
+    found.check_idle()
+    record, problem = None, None
+    try:
+        record = _known(name, brokers)
+    except ClientError as error:
+        problem = error
+    if record is None and (not found.exists or (problem is not None and not found.is_local)):
+        # At an object store, only the brokers know whether it runs.
+        raise problem or unknown_pipeline(name)
+    if found.exists:
+        say(f"{found.location} will be deleted, with the checkpoint")
+    if record is None and not found.is_local:
+        say(f"the brokers at {brokers} do not know it: does it run with others (-b)?")
+    if problem is not None:
+        say(f"the brokers cannot be told, and will still list it: {problem}")
+    confirm(f"Delete {name}?", yes=yes)
+    if found.exists:
+        _remove(found)
+    if problem is None:
+        try:
+            with StatusTopic(brokers) as board:
+                board.forget(name)
+        except ClientError as error:
+            raise CommandError(
+                f"the folder of {name} is gone, but the brokers still list it: {error}",
+                hint=f"once more: moldau pipeline delete {name}",
+            ) from error
+    click.echo(f"deleted {name}")
+    say(f"the offsets of its group are deleted by: moldau group delete {name}")
+
+
+def _remove(home: "Home") -> None:
+    try:
+        home.delete()
+    except OSError as error:
+        raise CommandError(
+            f"{error.filename or home.location} cannot be deleted: {error.strerror or error}",
+            hint="what is left can be deleted by hand",
+        ) from error

@@ -1,0 +1,216 @@
+"""Owns what the queue commands share: where to connect, how to fail, and messages to be printed."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from moldau.client.queue.client import AsyncQueueClient
+    from moldau.client.queue.message import StoredMessage
+
+    _TextParam = click.ParamType[str]
+    _MomentParam = click.ParamType[int]
+else:
+    _TextParam = _MomentParam = click.ParamType
+
+GRPC_DEFAULT = "localhost:8000"
+GRPC_PORT = 8000
+HTTP_PREFIX = "http://"
+
+START_HINT = (
+    "no broker running? start one: moldau dev · other address: --grpc HOST:PORT or MOLDAU_GRPC"
+)
+
+_COMPLETE_SECONDS_MAX = 1.0
+
+_CLOSE_SECONDS_MAX: Final = 5.0
+_F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T")
+
+
+class GrpcAddresses(_TextParam):
+    """HOST:PORT[,HOST:PORT…], checked before anything is tried with it."""
+
+    name = "addresses"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from moldau.client.addresses import split_brokers
+        from moldau.client.errors import ClientError
+
+        text = str(value)
+        try:
+            split_brokers(text.replace(HTTP_PREFIX, ""), port_default=GRPC_PORT)
+        except ClientError as error:
+            self.fail(f"{error}; write HOST:PORT", param, ctx)
+        return text
+
+
+class TimestampParam(_MomentParam):
+    """A time as milliseconds since 1970: 2026-11-15T08:00, or the number."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from moldau.cli.start_position import parse_position
+
+        if isinstance(value, int):
+            return value
+        position = parse_position("@" + str(value).strip().removeprefix("@"))
+        if position is None or position.time_ms is None:
+            self.fail(f"{value!r} is no time; write 2026-11-15T08:00", param, ctx)
+        return position.time_ms
+
+
+def grpc_option(function: _F) -> _F:
+    """--grpc."""
+    return click.option(
+        "--grpc",
+        "addresses",
+        type=GrpcAddresses(),
+        envvar="MOLDAU_GRPC",
+        default=GRPC_DEFAULT,
+        show_default=True,
+        metavar="HOST:PORT[,…]",
+        is_eager=True,
+        help="gRPC of brokers, or of a proxy; also MOLDAU_GRPC.",
+    )(function)
+
+
+def group_option(function: _F) -> _F:
+    """--group of the commands whose argument is the topic."""
+    return click.option(
+        "-g",
+        "--group",
+        required=True,
+        shell_complete=complete_queue_groups,
+        help="The queue group.",
+    )(function)
+
+
+def queue_topic_argument(function: _F) -> _F:
+    """TOPIC, completed from the broker."""
+    return click.argument("topic", shell_complete=complete_queue_topics)(function)
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a command's coroutine to its end."""
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def connected(
+    addresses: str, seconds_max: float | None = None
+) -> "AsyncIterator[AsyncQueueClient]":
+    """A client of the cluster. Raises UnreachableError at once if nobody listens."""
+    from moldau.client.queue.client import TIMEOUT_SECONDS, AsyncQueueClient
+
+    await asyncio.to_thread(probe_grpc, addresses)
+    timeout = TIMEOUT_SECONDS if seconds_max is None else seconds_max
+    client = AsyncQueueClient(addresses, timeout=timeout, client_id="moldau-cli")
+    await client.start()
+    try:
+        yield client
+    finally:
+        # A farewell to brokers that are busy must not keep anybody who pressed Ctrl-C.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS_MAX):
+                await client.close()
+
+
+def probe_grpc(addresses: str) -> None:
+    """The client would go on trying; a plain connection tells at once what is wrong."""
+    from moldau.client.addresses import split_brokers
+    from moldau.client.errors import UnreachableError
+    from moldau.client.kafka.connect import probe
+
+    if HTTP_PREFIX in addresses:
+        return
+    pairs = split_brokers(addresses, port_default=GRPC_PORT)
+    try:
+        probe(",".join(_written(host, port) for host, port in pairs))
+    except UnreachableError as error:
+        raise UnreachableError(str(error), hint=START_HINT) from error
+
+
+def _written(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Names for the tab key."""
+
+    async def names(client: "AsyncQueueClient") -> list[str]:
+        return [topic.name for topic in (await client.topology()).topics]
+
+    shows_internal = incomplete.startswith("_")
+    return _completed(ctx, incomplete, names, lambda name: shows_internal or name[:2] != "__")
+
+
+def complete_queue_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Names for the tab key."""
+
+    async def names(client: "AsyncQueueClient") -> list[str]:
+        return [each.group for each in await client.groups()]
+
+    return _completed(ctx, incomplete, names, lambda name: True)
+
+
+def _completed(
+    ctx: click.Context,
+    incomplete: str,
+    names: "Callable[[AsyncQueueClient], Coroutine[Any, Any, list[str]]]",
+    is_shown: Callable[[str], bool],
+) -> list[Any]:
+    """Quick, and silent where no broker answers."""
+    from click.shell_completion import CompletionItem
+
+    from moldau.client.errors import ClientError
+
+    async def asking() -> list[str]:
+        addresses = str(ctx.params.get("addresses") or GRPC_DEFAULT)
+        async with connected(addresses, _COMPLETE_SECONDS_MAX) as client:
+            return await names(client)
+
+    try:
+        found = run(asking())
+    except ClientError:
+        return []
+    return [
+        CompletionItem(name)
+        for name in sorted(found)
+        if name.startswith(incomplete) and is_shown(name)
+    ]
+
+
+class PrintableMessage:
+    """A message of a queue as the formatters of consume want it."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: "StoredMessage") -> None:
+        self._message = message
+
+    def topic(self) -> str:
+        return self._message.topic
+
+    def partition(self) -> int:
+        return self._message.partition
+
+    def offset(self) -> int:
+        return self._message.offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1, self._message.timestamp)
+
+    def key(self) -> bytes | None:
+        return self._message.key
+
+    def value(self) -> bytes | None:
+        return self._message.value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return self._message.headers

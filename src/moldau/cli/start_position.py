@@ -1,0 +1,120 @@
+"""Owns where reading starts: the values of `--offset`, and the offsets that they stand for."""
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from moldau.cli.output import say
+from moldau.client.timestamps import parse_timestamp_ms
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
+    _PositionBase = click.ParamType["Position"]
+else:
+    _PositionBase = click.ParamType
+
+_RESOLVE_SECONDS_MAX = 5.0
+# librdkafka's names for the two ends, and for "so many before the end".
+_BEGINNING = -2
+_END = -1
+_TAIL_BASE = -2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in every partition of a topic: by offset, or by time."""
+
+    offset: int = _END
+    time_ms: int | None = None
+
+    @classmethod
+    def beginning(cls) -> Self:
+        return cls(offset=_BEGINNING)
+
+    @classmethod
+    def end(cls) -> Self:
+        return cls(offset=_END)
+
+    @classmethod
+    def before_end(cls, count: int) -> Self:
+        return cls(offset=_TAIL_BASE - count)
+
+    def within(self, first: int, end: int) -> int:
+        """The offset that is meant in a partition that holds these; not for a time."""
+        if self.offset <= _TAIL_BASE:
+            return max(first, end - (_TAIL_BASE - self.offset))
+        if self.offset == _BEGINNING:
+            return first
+        return end if self.offset == _END else min(max(self.offset, first), end)
+
+    def resolve(
+        self, consumer: "Consumer", topic: str, partitions: list[int]
+    ) -> "list[TopicPartition]":
+        """The partitions with their offsets, to be assigned."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        from moldau.client.kafka.connect import translate
+
+        try:
+            if self.time_ms is not None:
+                wanted = [TopicPartition(topic, number, self.time_ms) for number in partitions]
+                return consumer.offsets_for_times(wanted, timeout=_RESOLVE_SECONDS_MAX)
+            parts = [TopicPartition(topic, number, self.offset) for number in partitions]
+            return [_within(consumer, part) for part in parts] if self.offset >= 0 else parts
+        except KafkaException as error:
+            raise translate(error, doing=f"find the offsets of topic {topic}") from error
+
+
+def _within(consumer: "Consumer", part: "TopicPartition") -> "TopicPartition":
+    """An offset that the partition does not reach is its end, one that is gone its start.
+
+    librdkafka would begin at the start in both cases, and print all that the user did not ask for.
+    """
+    first, end = consumer.get_watermark_offsets(part, timeout=_RESOLVE_SECONDS_MAX)
+    wanted = part.offset
+    part.offset = min(max(wanted, first), end)
+    if part.offset != wanted:
+        place = f"{part.topic}-{part.partition}"
+        say(
+            f"{place} holds offsets {first} to {end - 1}: starting at {part.offset}"
+            if end > first
+            else f"{place} is empty: starting at {part.offset}"
+        )
+    return part
+
+
+class PositionParam(_PositionBase):
+    """beginning, end, N, -N, @TIME, @-DURATION."""
+
+    name = "position"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Position:
+        if isinstance(value, Position):
+            return value
+        text = str(value).strip()
+        position = parse_position(text)
+        if position is None:
+            self.fail(f"{text!r} is none of: beginning, end, N, -N, @TIME, @-10m", param, ctx)
+        return position
+
+
+def parse_position(text: str) -> Position | None:
+    """What is meant, or None if that is nothing."""
+    if text in ("beginning", "earliest", "start"):
+        return Position.beginning()
+    if text in ("end", "latest"):
+        return Position.end()
+    if re.fullmatch(r"\d{1,18}", text):
+        return Position(offset=int(text))
+    if re.fullmatch(r"-\d{1,9}", text):
+        return Position.before_end(int(text[1:]))
+    if not text.startswith("@"):
+        return None
+    moment = parse_timestamp_ms(text[1:], now_ms=time.time_ns() // 1_000_000)
+    return None if moment is None else Position(time_ms=moment)

@@ -1,0 +1,169 @@
+"""Owns the client of a cluster's HTTP interface: topology, readiness, brokers that come and go.
+
+Any broker answers for the whole cluster, so addresses are tried in turn until one does.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from moldau.client import http
+from moldau.client.addresses import split_brokers
+from moldau.client.errors import (
+    ClientError,
+    NotFoundError,
+    RejectedError,
+    TimedOutError,
+    UnavailableError,
+    UnreachableError,
+)
+from moldau.model.errors import ErrorCode
+from moldau.model.topology import (
+    BrokerActionRequest,
+    BrokerActionResponse,
+    ErrorReply,
+    JoinReply,
+    JoinRequest,
+    Readiness,
+    Topology,
+)
+
+HTTP_PORT: Final = 8080
+CALL_SECONDS_MAX: Final = 5.0
+
+HTTP_HINT: Final = (
+    "is that the HTTP address of a running broker (http.addr, 8080 unless set)? "
+    "see which there are: moldau cluster status"
+)
+
+TOPOLOGY_PATH: Final = "/api/v1/topology"
+JOIN_PATH: Final = "/api/v1/cluster/join"
+_BUSY: Final = 503
+_encoder: Final = msgspec.json.Encoder()
+
+T = TypeVar("T")
+
+
+class ClusterClient:
+    """Speaks with a cluster through those of its HTTP addresses that answer."""
+
+    def __init__(
+        self, addresses: Sequence[str], *, call_seconds_max: float = CALL_SECONDS_MAX
+    ) -> None:
+        """`addresses`: HOST:PORT each. Raises ClientError for what is no address."""
+        bare = (address.removeprefix("http://").rstrip("/") for address in addresses)
+        self._addresses = split_brokers(",".join(bare), port_default=HTTP_PORT)
+        self._call_seconds_max = call_seconds_max
+
+    # ---- what there is
+
+    def topology(self, topics: Sequence[str] = ()) -> Topology:
+        """The cluster as one of its brokers sees it; with `topics`, only those."""
+        query = "&".join(f"topic={quote(name, safe='')}" for name in topics)
+        path = TOPOLOGY_PATH + (f"?{query}" if query else "")
+        return self._ask("GET", path, None, Topology)
+
+    def ready(self) -> Readiness:
+        """Whether the first broker that answers serves clients."""
+        return self._ask("GET", "/readyz", None, Readiness, expects=(200, _BUSY))
+
+    # ---- what changes
+
+    def leave(self, broker: int) -> BrokerActionResponse:
+        """Drain a broker; it leaves by itself when it holds nothing any more."""
+        return self._ask(
+            "POST",
+            "/api/v1/cluster/leave",
+            BrokerActionRequest(broker=broker),
+            BrokerActionResponse,
+        )
+
+    def keep(self, broker: int) -> BrokerActionResponse:
+        """Take `leave` back, as long as the broker is still there."""
+        return self._ask(
+            "POST", "/api/v1/cluster/keep", BrokerActionRequest(broker=broker), BrokerActionResponse
+        )
+
+    def join(self, request: JoinRequest) -> JoinReply:
+        """For brokers only: be taken into the cluster."""
+        return self._ask("POST", JOIN_PATH, request, JoinReply)
+
+    # ---- how
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: msgspec.Struct | None,
+        reply: type[T],
+        *,
+        expects: tuple[int, ...] = (200, 202),
+    ) -> T:
+        sent = None if body is None else _encoder.encode(body)
+        silent: list[http.NoResponse] = []
+        busy: UnavailableError | None = None
+        for host, port in self._addresses:
+            try:
+                answer = http.call(
+                    host, port, method, path, sent, seconds_max=self._call_seconds_max
+                )
+            except http.NoResponse as error:
+                silent.append(error)
+                continue
+            try:
+                return decode_response(answer, reply, host, port, expects)
+            except UnavailableError as error:
+                busy = error
+        if busy is not None:
+            # Somebody is there and has said why it cannot: worth more than who is not there.
+            raise busy
+        raise self._unreachable(silent)
+
+    def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
+        where = ", ".join(_shown(host, port) for host, port in self._addresses)
+        why = ", ".join(dict.fromkeys(str(error) for error in errors))
+        if all(isinstance(error, http.ResponseTimedOut) for error in errors):
+            return TimedOutError(
+                f"no answer from {where} ({why})", hint="look for trouble: moldau doctor"
+            )
+        return UnreachableError(f"cannot reach {where} ({why})", hint=HTTP_HINT)
+
+
+def decode_response(
+    answer: http.HttpResponse,
+    kind: type[T],
+    host: str,
+    port: int,
+    expects: tuple[int, ...] = (200, 202),
+) -> T:
+    """What a broker answered, as a message. Raises ClientError."""
+    if answer.status in expects:
+        return _decode(answer, kind, host, port)
+    raise _error_of(answer, host, port)
+
+
+def _decode(answer: http.HttpResponse, kind: type[T], host: str, port: int) -> T:
+    if answer.is_json:
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    raise ClientError(
+        f"what {_shown(host, port)} answered is not what a Moldau broker does", hint=HTTP_HINT
+    )
+
+
+def _error_of(answer: http.HttpResponse, host: str, port: int) -> ClientError:
+    reply = _decode(answer, ErrorReply, host, port)
+    code = ErrorCode.__members__.get(reply.error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    if answer.status == _BUSY:
+        return UnavailableError(reply.detail, code, hint=reply.hint or "try again in a moment")
+    if answer.status == 404:
+        return NotFoundError(reply.detail, hint=reply.hint)
+    return RejectedError(reply.detail, code, hint=reply.hint)
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,218 @@
+"""Owns the sending of many batches to many leaders: a round is on its way while the next is made.
+
+A batch that has a producer id and a sequence is stored once, however often it is sent; so whatever
+gets no answer is sent again, in order, until it is stored or patience is at its end.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from moldau.client.errors import ClientError, NotFoundError, RejectedError
+from moldau.client.retry import is_retriable, retry
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.connection import KafkaConnection
+from moldau.client.wire.transactions import PRODUCE_VERSION_MAX, check
+from moldau.model.errors import ErrorCode
+from moldau.wire.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+
+BATCHES_PER_PARTITION_MAX: Final = 4
+"""In one round. Brokers recognise the last five of a producer when they come again."""
+
+STORE_SECONDS_MAX: Final = 10.0
+"""How long a leader waits for the others before it says that it waits no longer."""
+
+_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_PASSING_TOO: Final = frozenset(
+    # A broker that has just started has not heard of all topics, and what was sent behind a batch
+    # that failed is out of order until that one is stored.
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+)
+
+
+class OutgoingBatch(NamedTuple):
+    """A batch, ready to be stored."""
+
+    topic: str
+    partition: int
+    data: bytes
+
+
+class _Posted(NamedTuple):
+    """A request on its way."""
+
+    connection: KafkaConnection
+    batches: Sequence[OutgoingBatch]
+
+
+class BatchSender:
+    """Sends rounds of batches. `acks`: 0 waits for nobody, 1 for the leader, -1 for a majority.
+
+    Not for two threads. The client's connections must not have other requests under way.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        *,
+        transactional_id: str | None = None,
+        acks: int = -1,
+        request_bytes_max: int = 1024 * 1024,
+        seconds_max: float = 60.0,
+    ) -> None:
+        self._client = client
+        self._transactional_id = transactional_id
+        self._acks = acks
+        self._request_bytes_max = request_bytes_max
+        self._seconds_max = seconds_max
+        self._posted: list[_Posted] = []
+        self._again: list[OutgoingBatch] = []
+
+    def post(self, batches: Iterable[OutgoingBatch]) -> None:
+        """Send a round, after all of the one before is stored."""
+        self.settle()
+        for connection, request, sent in self._requests(batches):
+            version = min(connection.version_for(request), PRODUCE_VERSION_MAX)
+            try:
+                connection.post(request, version, reply=self._acks != 0)
+            except ClientError as error:
+                if not is_retriable(error):
+                    raise
+                self._again += sent
+                continue
+            if self._acks != 0:
+                self._posted.append(_Posted(connection, sent))
+
+    def settle(self) -> None:
+        """Wait until all that was posted is stored. Raises ClientError, FencedError."""
+        posted, self._posted = self._posted, []
+        unsent, self._again = self._again, []
+        failed = [batch for each in posted for batch in self._failed(each)]
+        # In this order: what could not be sent stands behind what was.
+        for batch in [*failed, *unsent]:
+            retry(
+                partial(self._send_again, batch),
+                forget=partial(self._client.forget, batch.topic),
+                seconds_max=self._seconds_max,
+                doing=f"write to {batch.topic}-{batch.partition}",
+            )
+
+    def drop(self) -> None:
+        """Wait for nothing any more; connections with answers on their way are of no use."""
+        for each in self._posted:
+            each.connection.close()
+        self._posted, self._again = [], []
+
+    # -- requests
+
+    def _requests(
+        self, batches: Iterable[OutgoingBatch]
+    ) -> list[tuple[KafkaConnection, ProduceRequest, list[OutgoingBatch]]]:
+        """For each leader as many requests as it takes; one batch of a partition in each."""
+        made: list[tuple[KafkaConnection, list[OutgoingBatch]]] = []
+        open_at: dict[int, int] = {}
+        behind: set[tuple[str, int]] = set()
+        for batch in batches:
+            place = (batch.topic, batch.partition)
+            try:
+                if place in behind:
+                    raise RejectedError("behind", ErrorCode.LEADER_NOT_AVAILABLE)
+                leader = self._client.leader(batch.topic, batch.partition)
+                leader.version_for(ProduceRequest)
+            except ClientError as error:
+                # That it is not there may be said by a broker that has only just started.
+                if not is_retriable(error) and not isinstance(error, NotFoundError):
+                    raise
+                behind.add(place)
+                self._again.append(batch)
+                continue
+            at = open_at.get(id(leader))
+            if at is None or not self._fits(made[at][1], batch):
+                at = open_at[id(leader)] = len(made)
+                made.append((leader, []))
+            made[at][1].append(batch)
+        return [(leader, self._request(sent), sent) for leader, sent in made]
+
+    def _fits(self, sent: Sequence[OutgoingBatch], batch: OutgoingBatch) -> bool:
+        if any((s.topic, s.partition) == (batch.topic, batch.partition) for s in sent):
+            return False
+        return sum(len(s.data) for s in sent) + len(batch.data) <= self._request_bytes_max
+
+    def _request(self, batches: Iterable[OutgoingBatch]) -> ProduceRequest:
+        topics: dict[str, list[ProducePartition]] = {}
+        for batch in batches:
+            part = ProducePartition(index=batch.partition, records=batch.data)
+            topics.setdefault(batch.topic, []).append(part)
+        return ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=self._acks,
+            timeout_ms=int(min(self._seconds_max, STORE_SECONDS_MAX) * 1000),
+            topics=[ProduceTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        )
+
+    # -- answers
+
+    def _failed(self, posted: _Posted) -> list[OutgoingBatch]:
+        """Which batches of a request have to be sent again."""
+        try:
+            answer = posted.connection.receive()
+        except ClientError as error:
+            if not is_retriable(error):
+                raise
+            for batch in posted.batches:
+                self._client.forget(batch.topic)
+            return list(posted.batches)
+        if not isinstance(answer, ProduceResponse):
+            raise ClientError(f"a write is answered with {type(answer).__name__}")
+        codes = {
+            (topic.name, each.index): each.error_code
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+        failed = []
+        for batch in posted.batches:
+            try:
+                self._judge(batch, codes.get((batch.topic, batch.partition)))
+            except ClientError as error:
+                if not is_retriable(error):
+                    raise
+                self._client.forget(batch.topic)
+                failed.append(batch)
+        return failed
+
+    def _send_again(self, batch: OutgoingBatch) -> None:
+        request = self._request([batch])
+        try:
+            connection = self._client.leader(batch.topic, batch.partition)
+        except NotFoundError as error:
+            raise RejectedError(str(error), ErrorCode.LEADER_NOT_AVAILABLE) from error
+        version = min(connection.version_for(request), PRODUCE_VERSION_MAX)
+        if self._acks == 0:
+            connection.post(request, version, reply=False)
+            return
+        answer = connection.ask(request, ProduceResponse, version)
+        self._judge(batch, answer.topics[0].partitions[0].error_code)
+
+    def _judge(self, batch: OutgoingBatch, code: int | None) -> None:
+        """Raises unless the batch is stored; what passes as a RejectedError that passes."""
+        if code is None:
+            raise ClientError(f"a write is not answered for {batch.topic}-{batch.partition}")
+        if code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            return
+        doing = f"write to {batch.topic}-{batch.partition}"
+        if code in _LARGE:
+            raise RejectedError(
+                f"cannot {doing}: a batch of {len(batch.data)} bytes is too large for the topic",
+                code,
+                hint="lower kafka.batch.size, or raise max.message.bytes of the topic if a single "
+                "record is as large as that",
+            )
+        if code in _PASSING_TOO:
+            name = RejectedError("", code).name
+            raise RejectedError(f"cannot {doing}: {name}", ErrorCode.LEADER_NOT_AVAILABLE)
+        check(code, doing)

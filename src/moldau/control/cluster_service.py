@@ -1,0 +1,373 @@
+"""Owns the use cases around the cluster: who is in it and leads what, joining, leaving, moving."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from moldau.control.leader_announcements import LeaderAnnouncements
+from moldau.control.metadata_store import MetadataStore
+from moldau.data.disk_space import DiskGuard
+from moldau.data.partitions import Partitions
+from moldau.metadata.broker_rules import replicas_on
+from moldau.metadata.commands import (
+    DrainBroker,
+    KeepBroker,
+    ReassignPartition,
+    RegisterBroker,
+)
+from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic
+from moldau.metadata.leader_balance import ElectionType, elect_leader, elections_due
+from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, Leaders
+from moldau.metadata.replica_rules import Reassignment, reassignments
+from moldau.metadata.snapshot import encode_image
+from moldau.model.clock import Clock
+from moldau.model.cluster_ids import is_named
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.topology import (
+    Endpoint,
+    JoinReply,
+    JoinRequest,
+    Topology,
+    TopologyBroker,
+    TopologyPartition,
+    TopologyTopic,
+)
+from moldau.raft.errors import RaftRejection
+from moldau.raft.membership import Members
+from moldau.replica.driver import RaftDriver
+from moldau.replica.transport import Transport
+
+TRANSFER_METHOD: Final = 3
+"""Number of the question by which a leader is asked to hand over."""
+
+ALIVE_MS = 2000
+"""A peer that was not heard for so long does not count as alive."""
+_ELECT_SECONDS_MAX = 5.0
+_LOOK_SECONDS = 0.02
+_CUT_OFF_SECONDS = 4.0
+
+
+class ClusterService:
+    """The cluster as this broker knows it."""
+
+    def __init__(
+        self,
+        *,
+        me: BrokerId,
+        clock: Clock,
+        metadata: MetadataStore,
+        metadata_members: Callable[[], Members],
+        partitions: Partitions,
+        driver: RaftDriver,
+        transport: Transport,
+        announcements: LeaderAnnouncements,
+        disk: DiskGuard,
+    ) -> None:
+        self._me = me
+        self._disk = disk
+        self._clock = clock
+        self._metadata = metadata
+        self._metadata_members = metadata_members
+        self._partitions = partitions
+        self._driver = driver
+        self._transport = transport
+        self._announcements = announcements
+        self._in_touch_at = clock.monotonic()
+        self.starting: str | None = "the broker is starting"
+        """Why clients are not served yet."""
+
+    # ---- asking
+
+    @property
+    def image(self) -> Image:
+        return self._metadata.image
+
+    @property
+    def leaders(self) -> Leaders:
+        return self._announcements.leaders
+
+    @property
+    def alive(self) -> frozenset[BrokerId]:
+        """This broker, and those it heard of lately and can reach."""
+        links = self._transport.links
+        heard = self._driver.alive(ALIVE_MS)
+        return frozenset(
+            (self._me, *(peer for peer in heard if peer in links and links[peer].is_connected))
+        )
+
+    @property
+    def controller_id(self) -> int:
+        """The leader of the metadata group, or -1. This broker only once it knows all that was
+        committed before its election: whoever asks the controller takes its word for it."""
+        leader = self._metadata.leader
+        return leader if leader != self._me or self._metadata.is_leading else NO_LEADER_ID
+
+    def update_contact(self) -> None:
+        """Called now and then: is the metadata leader, and with it a majority, still there?"""
+        if self._metadata.has_recent_leader:
+            self._in_touch_at = self._clock.monotonic()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """For longer than an election takes, nothing was heard of the metadata leader."""
+        # The last look may be long ago.
+        self.update_contact()
+        return self._clock.monotonic() - self._in_touch_at > _CUT_OFF_SECONDS
+
+    def leader_of(self, topic: Topic, index: int) -> Leader:
+        """Who leads a partition, as its own group says if it is here, else as was announced."""
+        announced = self.leaders.of(topic.topic_id, PartitionIndex(index))
+        hosted = self._partitions.get(topic.name, index)
+        if hosted is not None and hosted.replica.topic_id == topic.topic_id:
+            core = hosted.replica.group.core
+            is_known = core.leader >= 0 and (core.leader != self._me or hosted.replica.is_ready)
+            if is_known and core.epoch >= announced.epoch:
+                announced = Leader(core.leader, core.epoch)
+        if announced.broker == self._me and (hosted is None or not hosted.replica.is_ready):
+            # Announced once, and lost since without a successor that is known here.
+            return NO_LEADER
+        return announced if announced.broker in self.image.brokers else NO_LEADER
+
+    def in_sync(self, topic: Topic, index: int) -> tuple[BrokerId, ...]:
+        """The replicas that hold what is committed, the leader among them; empty without one."""
+        leader = self.leader_of(topic, index)
+        if leader == NO_LEADER:
+            return ()
+        said = self._announcements.in_sync((topic.topic_id, PartitionIndex(index)), leader)
+        return said or (leader.broker,)
+
+    def places(
+        self, topic: Topic, partitions: Iterable[Partition]
+    ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
+        """Leader and replicas in sync of each: as `leader_of` and `in_sync`, but for Metadata,
+        which asks for hundreds of them while nothing else runs."""
+        me, topic_id, brokers = self._me, topic.topic_id, self.image.brokers
+        announced, said = self.leaders.of, self._announcements.in_sync
+        find = self._partitions.get
+        for partition in partitions:
+            index = partition.index
+            leader = announced(topic_id, index)
+            hosted = find(topic.name, index)
+            if hosted is not None:
+                replica = hosted.replica
+                core = replica.group.core
+                broker, epoch = core.leader, core.epoch
+                if (
+                    epoch >= leader.epoch
+                    and (broker, epoch) != leader
+                    and broker >= 0
+                    and (broker != me or replica.is_ready)
+                    and replica.topic_id == topic_id
+                ):
+                    leader = Leader(broker, epoch)
+            if leader.broker == me and (hosted is None or not hosted.replica.is_ready):
+                yield NO_LEADER, ()
+            elif leader.broker in brokers:
+                yield leader, said((topic_id, index), leader) or (leader.broker,)
+            else:
+                yield NO_LEADER, ()
+
+    def health(self) -> list[str]:
+        """Why this broker is not ready to serve; empty if it is."""
+        reasons = [self.starting] if self.starting is not None else []
+        if self._metadata.leader < 0:
+            reasons.append("the metadata group has no leader: is a majority of the brokers up?")
+        elif self.is_cut_off:
+            reasons.append("no heartbeat from the metadata leader: is it reachable from here?")
+        if self._disk.is_full:
+            reasons.append("the disk is full: writes are refused until there is room")
+        return reasons
+
+    def topology(self) -> Topology:
+        """The whole cluster, as far as it is known here: after a start that may be nothing yet."""
+        image, alive = self.image, self.alive
+        led: dict[int, int] = {}
+        topics = []
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
+            parts = []
+            for partition in topic.partitions:
+                leader = self.leader_of(topic, partition.index)
+                if leader.broker not in alive:
+                    leader = NO_LEADER
+                led[leader.broker] = led.get(leader.broker, 0) + 1
+                parts.append(
+                    TopologyPartition(
+                        partition=partition.index,
+                        leader=leader.broker,
+                        leader_epoch=leader.epoch,
+                        replicas=partition.replicas,
+                        in_sync=self.in_sync(topic, partition.index),
+                        adding=partition.adding,
+                        removing=partition.removing,
+                    )
+                )
+            topics.append(
+                TopologyTopic(
+                    name=topic.name,
+                    id=topic.topic_id.hex(),
+                    internal=topic.internal,
+                    partitions=tuple(parts),
+                )
+            )
+        brokers = [
+            self._describe(broker, led.get(broker.id, 0), broker.id in alive)
+            for broker in sorted(image.brokers.values(), key=lambda broker: broker.id)
+        ]
+        return Topology(
+            cluster_id=image.cluster_id,
+            version=image.version,
+            controller=self.controller_id,
+            answered_by=self._me,
+            brokers=tuple(brokers),
+            topics=tuple(topics),
+        )
+
+    def _describe(self, broker: Broker, leaders: int, is_alive: bool) -> TopologyBroker:
+        return TopologyBroker(
+            id=broker.id,
+            kafka=Endpoint(broker.host, broker.port),
+            raft=broker.raft,
+            http=broker.http,
+            rack=broker.rack,
+            state="draining" if broker.state is BrokerState.DRAINING else "active",
+            alive=is_alive,
+            epoch=broker.epoch,
+            leaders=leaders,
+            replicas=replicas_on(self.image, broker.id),
+            is_controller=broker.id == self.controller_id,
+            is_me=broker.id == self._me,
+            grpc=broker.grpc,
+        )
+
+    # ---- joining and leaving
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        """Take a broker in, or hear of its new start. Raises RefusedError."""
+        cluster_id = self.image.cluster_id
+        if self._me not in self.image.brokers:
+            # Nothing is known yet, or this broker founds the cluster just now: its own number must
+            # not be given away.
+            raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {self._me} is starting")
+        if not is_named(cluster_id, request.cluster_id):
+            raise RefusedError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"its data directory belongs to cluster {request.cluster_id}, this is {cluster_id}",
+            )
+        await self._metadata.submit(
+            RegisterBroker(
+                id=None if request.broker_id is None else BrokerId(request.broker_id),
+                host=request.kafka.host,
+                port=request.kafka.port,
+                rack=request.rack,
+                incarnation=request.incarnation,
+                process=request.process,
+                raft=request.raft,
+                http=request.http,
+                feature_level_max=request.feature_level_max,
+                grpc=request.grpc,
+            )
+        )
+        image = self.image
+        members = self._metadata_members()
+        for broker in image.brokers.values():
+            if broker.incarnation == request.incarnation:
+                return JoinReply(
+                    cluster_id=cluster_id,
+                    broker_id=broker.id,
+                    epoch=broker.epoch,
+                    image=encode_image(image),
+                    voters=members.voters,
+                    learners=members.learners,
+                )
+        raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, "it was removed again at once")
+
+    async def drain(self, broker_id: int) -> None:
+        """Begin to remove a broker. Raises RefusedError."""
+        await self._metadata.submit(DrainBroker(broker_id=BrokerId(broker_id)))
+
+    async def keep(self, broker_id: int) -> None:
+        """Take a removal back. Raises RefusedError."""
+        await self._metadata.submit(KeepBroker(broker_id=BrokerId(broker_id)))
+
+    # ---- moving
+
+    async def reassign(
+        self,
+        topic: str,
+        partition: int,
+        replicas: Sequence[int] | None,
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Wish other replicas for a partition; None cancels. Raises RefusedError."""
+        await self._metadata.submit(
+            ReassignPartition(
+                topic=topic,
+                partition=PartitionIndex(partition),
+                replicas=replicas,
+                allow_replication_factor_change=allow_replication_factor_change,
+            )
+        )
+
+    def reassignments(self, wanted: Mapping[str, Sequence[int]] | None) -> list[Reassignment]:
+        """Moves that are under way, of these partitions or of all."""
+        if wanted is None:
+            return reassignments(self.image)
+        pairs = [(topic, index) for topic, indexes in wanted.items() for index in indexes]
+        return reassignments(self.image, pairs)
+
+    # ---- leaders
+
+    def elections_due(self) -> Iterable[tuple[str, int]]:
+        return elections_due(self.image, self.leaders)
+
+    async def elect(self, topic: str, partition: int, election: ElectionType) -> None:
+        """Let the preferred leader lead; returns when it does. Raises RefusedError."""
+        transfer = elect_leader(
+            self.image,
+            self.leaders,
+            self.alive,
+            topic=topic,
+            partition=partition,
+            election=election,
+        )
+        found = self.image.topic_by_id(transfer.topic_id)
+        payload = msgspec.msgpack.encode((transfer.topic_id, transfer.partition, transfer.taker))
+        if transfer.giver == self._me:
+            await self.answer_transfer(self._me, payload)
+        else:
+            await self._transport.call(transfer.giver, TRANSFER_METHOD, payload, _ELECT_SECONDS_MAX)
+        deadline = self._clock.monotonic() + _ELECT_SECONDS_MAX
+        while found is not None and self._clock.monotonic() < deadline:
+            if self.leader_of(found, partition).broker == transfer.taker:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise RefusedError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {transfer.taker} did not take over partition {partition} of '{topic}' in time",
+        )
+
+    async def answer_transfer(self, sender: BrokerId, payload: bytes) -> bytes:
+        """For the peers: hand a partition over. Raises RefusedError."""
+        try:
+            topic_id, index, taker = msgspec.msgpack.decode(payload, type=tuple[bytes, int, int])
+        except msgspec.MsgspecError as error:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"a transfer: {error}") from None
+        topic = self.image.topic_by_id(TopicId(topic_id))
+        hosted = self._partitions.get(topic.name, index) if topic is not None else None
+        if hosted is None or not hosted.replica.is_leader:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        group = hosted.replica.group
+        if taker not in self._driver.in_sync(group, ALIVE_MS):
+            # Nothing could be written until it has caught up.
+            raise RefusedError(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {taker} has not caught up"
+            )
+        try:
+            self._driver.transfer(group, BrokerId(taker))
+        except RaftRejection as error:
+            raise RefusedError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, str(error)) from None
+        return b""

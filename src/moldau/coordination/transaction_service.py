@@ -1,0 +1,554 @@
+"""Owns the use cases of transactions: finds the coordinator of a transactional id and asks it.
+
+Its coordinator is the leader of the partition of `__transaction_state` that the id hashes to; where
+coordinators run is `coordination.py`'s, how partitions hear of an end `markers.py`'s. Leaders of
+partitions ask here whether a batch belongs to an open transaction (`admit`), on whatever broker its
+coordinator is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, assert_never
+
+import msgspec
+
+from moldau.control.topic_service import TopicService
+from moldau.coordination.coordinator_host import CoordinatorHost, CoordinatorReplica
+from moldau.coordination.coordinator_service import CoordinatorService, java_hash
+from moldau.coordination.group_service import GroupService
+from moldau.coordination.markers import MarkerRequest, MarkerSender, PeerCaller
+from moldau.data.partitions import HostedPartition, Partitions
+from moldau.groups.events import NO_GENERATION, NO_MEMBER_ID, OffsetToCommit
+from moldau.metadata.image import TRANSACTION_STATE_TOPIC, Topic
+from moldau.metadata.leaders import NO_LEADER_ID, Leader
+from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+from moldau.transactions.coordinator import TransactionCoordinator
+from moldau.transactions.decide import TRANSACTIONS_V2
+from moldau.transactions.events import (
+    AddPartitions,
+    EndTransaction,
+    Event,
+    InitProducer,
+    MarkersFailed,
+    MarkersWritten,
+    Persisted,
+    PersistFailed,
+    Request,
+    Tick,
+    VerifyPartitions,
+)
+from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.transactions.results import (
+    DescribedTransaction,
+    Effect,
+    ListedTransaction,
+    NeedsProducerId,
+    PartitionsResult,
+    Persist,
+    ProducerResult,
+    Reply,
+    Result,
+    WriteMarkers,
+)
+from moldau.transactions.transaction_entry import client_error
+
+ADMIT_METHOD: Final = 6
+"""Number of the question whether a transaction includes partitions."""
+
+_ADMIT_SECONDS_MAX: Final = 5.0
+_TOKENS_PER_COORDINATOR: Final = 1 << 40
+
+_JUDGED_BY_STATE: Final = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""Refusals that clients do not ask again after."""
+
+
+class TransactionCoordinatorHost(CoordinatorHost[Event, Effect, Result]):
+    """The transactional ids that are stored in one partition."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        coordinator: TransactionCoordinator,
+        replica: CoordinatorReplica,
+        turns: asyncio.Lock,
+        on_lost: Callable[["TransactionCoordinatorHost"], None],
+        markers: MarkerSender,
+    ) -> None:
+        super().__init__(
+            loop=loop,
+            clock=clock,
+            core=coordinator,
+            replica=replica,
+            turns=turns,
+            on_lost=lambda _: on_lost(self),
+        )
+        self.state = coordinator
+        """For reads, which need no effects."""
+        self._markers = markers
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(request_id=request_id, result=result):
+                self._answer(request_id, result)
+            case Persist(token=token, records=records, transactional_id=name):
+                self._persist(token, records, f"transactional id {name!r}")
+            case WriteMarkers():
+                # The client hears first that its transaction is decided: while it gets ready for
+                # the next one, the markers are written and flushed.
+                self._loop.call_soon(self._send_markers, effect)
+            case _:
+                assert_never(effect)
+
+    def _send_markers(self, effect: WriteMarkers) -> None:
+        if self.is_over:
+            # Whoever loads what this one left asks for them.
+            return
+        marking = MarkerRequest(
+            coordinator=self.replica.partition.partition,
+            coordinator_epoch=effect.coordinator_epoch,
+            number=effect.token,
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            is_commit=effect.is_commit,
+            transaction_version=effect.client_version,
+            partitions=effect.partitions,
+        )
+        self._markers.send(marking, partial(self._reported, effect.token))
+
+    def _reported(self, token: int, is_marked: bool, partitions: frozenset[TopicPartition]) -> None:
+        if not self.is_over:
+            kind = MarkersWritten if is_marked else MarkersFailed
+            self.handle(kind(token=token, partitions=partitions))
+
+    def _persisted(self, token: int) -> Event:
+        return Persisted(token=token)
+
+    def _persist_failed(self, token: int, code: ErrorCode) -> Event:
+        return PersistFailed(token=token, error=code)
+
+    def _time_passed(self) -> Event:
+        return Tick()
+
+    def _client_error(self, code: ErrorCode) -> ErrorCode:
+        return client_error(code)
+
+
+class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
+    """Transactions of this broker.
+
+    `new_coordinator` gets the epoch of the partition and the first token. `take_producer_id` gives
+    ids that nobody has; it raises RefusedError while there are none to be had.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        new_coordinator: Callable[[Epoch, int], TransactionCoordinator],
+        partitions: Partitions,
+        topics: TopicService,
+        groups: GroupService,
+        state_partitions: int,
+        broker: BrokerId,
+        leader_of: Callable[[Topic, int], Leader],
+        on_internal_error: Callable[[BaseException], None],
+        take_producer_id: Callable[[], Awaitable[ProducerId]],
+        markers: MarkerSender,
+        caller: PeerCaller,
+    ) -> None:
+        super().__init__(
+            loop=loop,
+            clock=clock,
+            topic=TRANSACTION_STATE_TOPIC,
+            partitions_wanted=state_partitions,
+            partitions=partitions,
+            topics=topics,
+            broker=broker,
+            leader_of=leader_of,
+            on_internal_error=on_internal_error,
+        )
+        self._new_state = new_coordinator
+        self._groups = groups
+        self._take_producer_id = take_producer_id
+        self._markers = markers
+        self._caller = caller
+        self._coordinators_made = 0
+
+    def _new_coordinator(self, index: int, hosted: HostedPartition) -> TransactionCoordinatorHost:
+        # One epoch may see several, one after the other; their questions are told apart by number.
+        self._coordinators_made += 1
+        first_token = self._coordinators_made * _TOKENS_PER_COORDINATOR
+        return TransactionCoordinatorHost(
+            loop=self._loop,
+            clock=self._clock,
+            coordinator=self._new_state(hosted.replica.epoch, first_token),
+            replica=hosted.replica,
+            turns=self._turns,
+            on_lost=partial(self._lost, index, hosted),
+            markers=self._markers,
+        )
+
+    def stop(self) -> None:
+        super().stop()
+        self._markers.stop()
+
+    # ---- producers
+
+    async def init_producer(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        producer_id: ProducerId = NO_PRODUCER_ID,
+        producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    ) -> ProducerResult:
+        """A producer id and epoch; whoever had the transactional id before is locked out."""
+        return await self._ask_producer(
+            transactional_id,
+            lambda request_id, new_producer_id: InitProducer(
+                request_id=request_id,
+                transactional_id=transactional_id,
+                timeout_ms=timeout_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                new_producer_id=new_producer_id,
+            ),
+        )
+
+    async def end(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        *,
+        is_commit: bool,
+        client_version: int = 0,
+    ) -> ProducerResult:
+        """Commit or abort; answered when that is decided for good. Raises RefusedError."""
+        return await self._ask_producer(
+            transactional_id,
+            lambda request_id, new_producer_id: EndTransaction(
+                request_id=request_id,
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                is_commit=is_commit,
+                client_version=client_version,
+                new_producer_id=new_producer_id,
+            ),
+        )
+
+    async def _ask_producer(
+        self, name: str, make_event: Callable[[int, ProducerId], Request]
+    ) -> ProducerResult:
+        coordinator = await self._coordinator_for(name)
+        new_producer_id = NO_PRODUCER_ID
+        while True:
+            event = partial(_with_spare, make_event, new_producer_id)
+            result = await coordinator.submit(event)
+            if isinstance(result, ProducerResult):
+                if result.error in _JUDGED_BY_STATE:
+                    await _confirm_leading(coordinator)
+                return result
+            if not isinstance(result, NeedsProducerId) or new_producer_id != NO_PRODUCER_ID:
+                raise TypeError(f"the coordinator answered {type(result).__name__}")
+            try:
+                new_producer_id = await self._take_producer_id()
+            except RefusedError as error:
+                # To this code every client asks again.
+                raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from None
+
+    # ---- partitions
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partitions: Iterable[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Enter partitions into a transaction: all of them, or none. Raises RefusedError."""
+        wanted = frozenset(partitions)
+        refused = {
+            each: error
+            for each in wanted
+            if (error := self._entry_error(each)) is not ErrorCode.NONE
+        }
+        if refused:
+            return dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+        return await self._enter(transactional_id, producer_id, producer_epoch, wanted)
+
+    async def _enter(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        wanted: frozenset[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        result = await self._ask_partitions(
+            await self._coordinator_for(transactional_id),
+            lambda request_id: AddPartitions(
+                request_id=request_id,
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                partitions=wanted,
+            ),
+        )
+        return result.errors
+
+    async def add_offsets(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        group_id: str,
+    ) -> ErrorCode:
+        """Enter the offsets of a group into a transaction. Raises RefusedError."""
+        partition = await self._groups.partition_of(group_id)
+        errors = await self._enter(
+            transactional_id, producer_id, producer_epoch, frozenset({partition})
+        )
+        return errors[partition]
+
+    async def commit_offsets(
+        self,
+        transactional_id: str,
+        group_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        adds: bool,
+        member_id: str = NO_MEMBER_ID,
+        generation: int = NO_GENERATION,
+        instance_id: str | None = None,
+    ) -> list[ErrorCode]:
+        """Store positions of a group as part of a transaction; an error per offset, in order.
+
+        `adds`: the client did not enter the group's offsets into the transaction before.
+        """
+
+        async def admit(partition: TopicPartition) -> ErrorCode:
+            errors = await self.admit(
+                transactional_id, producer_id, producer_epoch, [partition], adds=adds
+            )
+            return _offsets_error(errors[partition])
+
+        return await self._groups.commit_transaction_offsets(
+            group_id,
+            producer_id,
+            producer_epoch,
+            offsets,
+            admit=admit,
+            member_id=member_id,
+            generation=generation,
+            instance_id=instance_id,
+        )
+
+    async def admit(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partitions: Iterable[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Whether a producer's open transaction includes these partitions, an error for each.
+
+        For the leaders of those partitions, on whatever broker the coordinator is. With `adds`
+        those that are not in it are entered. What the coordinator itself refuses, or that it
+        cannot be reached, is the error of all of them.
+        """
+        wanted = frozenset(partitions)
+        try:
+            leader = self._leader_for(transactional_id)
+            if leader == self._broker:
+                return await self._admit_here(
+                    transactional_id, producer_id, producer_epoch, wanted, adds=adds
+                )
+            question = (transactional_id, producer_id, producer_epoch, sorted(wanted), adds)
+            reply = await self._caller.call(
+                leader, ADMIT_METHOD, msgspec.msgpack.encode(question), _ADMIT_SECONDS_MAX
+            )
+            codes = msgspec.msgpack.decode(reply, type=list[int])
+            return dict(zip(sorted(wanted), map(ErrorCode, codes), strict=True))
+        except RefusedError as error:
+            return dict.fromkeys(wanted, error.code)
+        except (msgspec.DecodeError, ValueError):
+            return dict.fromkeys(wanted, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def answer_admit(self, sender: BrokerId, payload: bytes) -> bytes:
+        """For the peers. Raises RefusedError."""
+        try:
+            name, producer_id, epoch, partitions, adds = msgspec.msgpack.decode(
+                payload, type=tuple[str, int, int, list[tuple[str, int]], bool]
+            )
+        except msgspec.DecodeError as error:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        wanted = [TopicPartition(topic, PartitionIndex(index)) for topic, index in partitions]
+        errors = await self._admit_here(
+            name, ProducerId(producer_id), ProducerEpoch(epoch), frozenset(wanted), adds=adds
+        )
+        return msgspec.msgpack.encode([int(errors[partition]) for partition in wanted])
+
+    def _leader_for(self, transactional_id: str) -> BrokerId:
+        topic = self._topics.image.topic(self._topic)
+        leader = BrokerId(NO_LEADER_ID)
+        if topic is not None:
+            leader = self._leader_of(
+                topic, java_hash(transactional_id) % len(topic.partitions)
+            ).broker
+        if leader == NO_LEADER_ID:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return leader
+
+    async def _admit_here(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partitions: frozenset[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        coordinator = self._coordinator_of(transactional_id)
+
+        def make_event(request_id: int) -> Request:
+            if adds:
+                return AddPartitions(
+                    request_id=request_id,
+                    transactional_id=transactional_id,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    partitions=partitions,
+                    client_version=TRANSACTIONS_V2,
+                )
+            return VerifyPartitions(
+                request_id=request_id,
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                partitions=partitions,
+            )
+
+        result = await self._ask_partitions(coordinator, make_event)
+        if not result.is_stored and ErrorCode.NONE in result.errors.values():
+            # One that stood still may not know that another has ended the transaction since: the
+            # batch would open it again, with nobody left to end it.
+            try:
+                await coordinator.replica.confirm_leadership()
+            except RefusedError:
+                return dict.fromkeys(partitions, ErrorCode.NOT_COORDINATOR)
+        return result.errors
+
+    async def _ask_partitions(
+        self, coordinator: TransactionCoordinatorHost, make_event: Callable[[int], Request]
+    ) -> PartitionsResult:
+        result = await coordinator.submit(make_event)
+        if not isinstance(result, PartitionsResult):
+            raise TypeError(f"the coordinator answered {type(result).__name__}")
+        if not _JUDGED_BY_STATE.isdisjoint(result.errors.values()):
+            await _confirm_leading(coordinator)
+        return result
+
+    def _entry_error(self, partition: TopicPartition) -> ErrorCode:
+        topic = self._topics.image.topic(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # Clients write to no internal topic; Kafka answers the same.
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else ErrorCode.NONE
+
+    async def abort_hanging(
+        self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> ErrorCode:
+        """End a transaction that is open in a partition and that no coordinator knows any more."""
+        done: asyncio.Future[ErrorCode] = self._loop.create_future()
+
+        def settled(code: ErrorCode) -> None:
+            if not done.done():
+                done.set_result(code)
+
+        self._markers.writer.abort_hanging(partition, producer_id, producer_epoch, settled)
+        return await done
+
+    # ---- reads
+
+    def describe(self, transactional_id: str) -> DescribedTransaction:
+        """State of a transactional id; what is wrong is in its error."""
+        try:
+            return self._coordinator_of(transactional_id).state.describe(transactional_id)
+        except RefusedError as error:
+            return DescribedTransaction(transactional_id=transactional_id, error=error.code)
+
+    def list_transactions(
+        self, states: Iterable[str], producer_ids: Iterable[int], duration_ms_min: int
+    ) -> tuple[ErrorCode, list[ListedTransaction]]:
+        """The transactional ids that this broker coordinates, those that are asked for."""
+        states, producer_ids = list(states), list(producer_ids)
+        found: list[ListedTransaction] = []
+        for coordinator in self._current():
+            error, listed = coordinator.state.list_transactions(
+                states, producer_ids, duration_ms_min
+            )
+            if error is not ErrorCode.NONE:
+                return error, []
+            found += listed
+        return ErrorCode.NONE, found
+
+
+async def _confirm_leading(coordinator: TransactionCoordinatorHost) -> None:
+    """Before a client is told that its transaction is over: one that was cut off judges by what
+    was true before another took its place. Raises RefusedError."""
+    try:
+        await coordinator.replica.confirm_leadership()
+    except RefusedError as error:
+        raise RefusedError(ErrorCode.NOT_COORDINATOR, str(error)) from None
+
+
+def _offsets_error(error: ErrorCode) -> ErrorCode:
+    """An error of `admit`, as those who commit offsets expect it of a group's coordinator.
+
+    They would look for another one of the group if they heard what the transaction's answered.
+    """
+    match error:
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case (
+            ErrorCode.CONCURRENT_TRANSACTIONS
+            | ErrorCode.NOT_COORDINATOR
+            | ErrorCode.COORDINATOR_NOT_AVAILABLE
+            | ErrorCode.NETWORK_EXCEPTION
+            | ErrorCode.REQUEST_TIMED_OUT
+            | ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        ):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        case _:
+            return error
+
+
+def _with_spare(
+    make_event: Callable[[int, ProducerId], Request], new_producer_id: ProducerId, request_id: int
+) -> Request:
+    return make_event(request_id, new_producer_id)

@@ -1,0 +1,135 @@
+"""Owns ReadFrom: a partition from an offset or a time on, in no group."""
+
+from typing import Final
+
+from moldau.api.broker import Broker
+from moldau.api.lookup import find_topic, remote_leader
+from moldau.data.offsets import EARLIEST, LATEST
+from moldau.data.record_reader import offset_at, read_page
+from moldau.edge.grpc.calls import Call, Calls
+from moldau.edge.grpc.checks import INT_MAX, number, topic_name
+from moldau.edge.grpc.errors import invalid
+from moldau.edge.grpc.messages import write_record
+from moldau.model.ids import BrokerId
+from moldau.proto.v1 import queue_pb2
+from moldau.proto.v1.queue_pb2 import ReadFromRequest, ReadFromResponse
+from moldau.queues.types import ErrorReason, QueueRefusedError
+from moldau.records.record import Record
+
+READERS_MAX: Final = 256
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""Of messages in one response; a single one may exceed it."""
+_RECORDS_PER_READ: Final = 1000
+_WAIT_MS: Final = 10_000
+"""How long one look for more may take; then comes the next."""
+_RECORD_BYTES_EXTRA: Final = 64
+
+_PLACES: Final = {
+    queue_pb2.START_UNSPECIFIED: EARLIEST,
+    queue_pb2.EARLIEST: EARLIEST,
+    queue_pb2.LATEST: LATEST,
+}
+
+
+class ReadFromHandler:
+    """All who read from this broker."""
+
+    def __init__(self, broker: Broker, calls: Calls) -> None:
+        self._broker = broker
+        self._calls = calls
+        self._count = 0
+
+    async def read_from(
+        self, request: ReadFromRequest, call: Call[ReadFromRequest, ReadFromResponse]
+    ) -> None:
+        topic = topic_name("topic", request.topic)
+        partition = number("partition", request.partition, most=INT_MAX)
+        left = number("max_messages", request.max_messages) or None
+        offset = self._begin(request, topic, partition)
+        if self._count >= READERS_MAX:
+            raise QueueRefusedError(
+                ErrorReason.BUSY, f"{READERS_MAX} read from this broker (the limit)"
+            )
+        self._count += 1
+        try:
+            with self._calls.waiting():
+                await self._stream(call, topic, partition, offset, left, follow=request.follow)
+        finally:
+            self._count -= 1
+
+    def _begin(self, request: ReadFromRequest, name: str, partition: int) -> int:
+        """The first offset. Raises RefusedError, QueueRefusedError."""
+        topic = find_topic(self._broker, name)
+        leader = remote_leader(self._broker, topic, partition)
+        if leader is not None:
+            raise QueueRefusedError(
+                ErrorReason.NOT_LEADER,
+                f"broker {leader} leads {name}-{partition}",
+                hint=self._way_to(leader),
+            )
+        match request.WhichOneof("from"):
+            case "offset":
+                return number("offset", request.offset)
+            case "timestamp_ms":
+                place = number("timestamp_ms", request.timestamp_ms)
+            case _:
+                if request.start not in _PLACES:
+                    raise invalid(f"start is {request.start}; it must be 1 or 2")
+                place = _PLACES[request.start]
+        return offset_at(self._broker.offsets, name, partition, place)
+
+    def _way_to(self, leader: int) -> str:
+        known = self._broker.image.brokers.get(BrokerId(leader))
+        return f"ask {known.grpc}" if known is not None and known.grpc is not None else ""
+
+    async def _stream(
+        self,
+        call: Call[ReadFromRequest, ReadFromResponse],
+        topic: str,
+        partition: int,
+        offset: int,
+        left: int | None,
+        *,
+        follow: bool,
+    ) -> None:
+        while True:
+            page = await read_page(
+                self._broker.fetch,
+                topic,
+                partition,
+                offset,
+                limit=_RECORDS_PER_READ if left is None else min(left, _RECORDS_PER_READ),
+                wait_ms_max=_WAIT_MS if follow else 0,
+            )
+            await _write_page(call, topic, partition, page.records, page.next_offset)
+            if left is not None:
+                left -= len(page.records)
+                if left <= 0:
+                    return
+            if not follow and (page.next_offset >= page.end_offset or page.next_offset == offset):
+                return
+            offset = page.next_offset
+
+
+async def _write_page(
+    call: Call[ReadFromRequest, ReadFromResponse],
+    topic: str,
+    partition: int,
+    records: list[Record],
+    next_offset: int,
+) -> None:
+    answer = ReadFromResponse()
+    size = 0
+    for record in records:
+        _, _, key, value, headers = record
+        bytes_more = _RECORD_BYTES_EXTRA + len(key or b"") + len(value or b"")
+        bytes_more += sum(len(name) + len(content or b"") for name, content in headers)
+        if size and size + bytes_more > ANSWER_BYTES_MAX:
+            answer.next_offset = record.offset
+            await call.write(answer)
+            answer, size = ReadFromResponse(), 0
+        write_record(answer.messages.add(), topic, partition, record)
+        size += bytes_more
+    if records:
+        answer.next_offset = next_offset
+        await call.write(answer)

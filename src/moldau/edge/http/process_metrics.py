@@ -1,0 +1,42 @@
+"""Owns what the operating system says about this process, under the names Prometheus uses."""
+
+import os
+import resource
+from collections.abc import Iterator
+
+from moldau.model.prometheus_text import MetricFamily, counter, gauge
+
+_START_TICKS_FIELD = 19
+"""Of /proc/self/stat, counted after the command's name."""
+
+
+def process_families() -> Iterator[MetricFamily]:
+    """Processor time everywhere; memory, descriptors and the start where /proc tells."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    yield counter(
+        "process_cpu_seconds_total",
+        "Processor time of the broker's process.",
+        used.ru_utime + used.ru_stime,
+    )
+    try:
+        yield from _from_proc()
+    except OSError:
+        return
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        yield gauge("process_max_fds", "How many descriptors may be open.", soft)
+
+
+def _from_proc() -> Iterator[MetricFamily]:
+    with open("/proc/self/statm", "rb") as file:
+        size, resident = (int(pages) for pages in file.read().split()[:2])
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    with open("/proc/stat", "rb") as file:
+        booted = next(int(line.split()[1]) for line in file if line.startswith(b"btime "))
+    page = os.sysconf("SC_PAGE_SIZE")
+    started = booted + int(fields[_START_TICKS_FIELD]) / os.sysconf("SC_CLK_TCK")
+    yield gauge("process_resident_memory_bytes", "Memory in use.", resident * page)
+    yield gauge("process_virtual_memory_bytes", "Address space in use.", size * page)
+    yield gauge("process_open_fds", "Open descriptors.", len(os.listdir("/proc/self/fd")) - 1)
+    yield gauge("process_start_time_seconds", "Start, in seconds since 1970.", started)

@@ -1,0 +1,112 @@
+"""Owns how records are shown in JSON, and which of them somebody asked for."""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from moldau.records.record import Record
+
+Encoding = Literal["text", "json", "base64"]
+HeaderEncoding = Literal["text", "base64"]
+
+_INLINE_BYTES_MAX: Final = 64 * 1024
+"""Records that are larger together are shown in a thread: clients of the broker do not wait."""
+# One, since JSON that is read takes many times its bytes.
+_thread: Final = ThreadPoolExecutor(1, thread_name_prefix="show")
+
+
+class RecordShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What cannot be shown as asked is null, and stands in base64 beside."""
+
+    offset: int
+    timestamp: int
+    key: Raw
+    value: Raw
+    headers: list[tuple[str, Raw]]
+    key_base64: str | None = None
+    value_base64: str | None = None
+
+
+class RecordSelection(NamedTuple):
+    """What somebody asked for: how it is shown, and what is left out."""
+
+    key_encoding: Encoding = "text"
+    value_encoding: Encoding = "text"
+    header_encoding: HeaderEncoding = "text"
+    key: bytes | None = None
+    """Only records with this key."""
+    contains: bytes | None = None
+    """Only records with this in their value."""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """Only records with all of these headers; None: with any value."""
+
+    def wants(self, record: Record) -> bool:
+        if self.key is not None and record.key != self.key:
+            return False
+        if self.contains is not None and (
+            record.value is None or self.contains not in record.value
+        ):
+            return False
+        return all(
+            any(
+                name == wanted and (value is None or content == value)
+                for name, content in record.headers
+            )
+            for wanted, value in self.headers
+        )
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_NULL: Final = Raw(b"null")
+
+
+async def show_all(records: Sequence[Record], chosen: RecordSelection) -> list[RecordShown]:
+    size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    if size <= _INLINE_BYTES_MAX:
+        return _show_all(records, chosen)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_thread, _show_all, records, chosen)
+
+
+def _show_all(records: Sequence[Record], chosen: RecordSelection) -> list[RecordShown]:
+    return [show(record, chosen) for record in records]
+
+
+def show(record: Record, chosen: RecordSelection) -> RecordShown:
+    key, key_base64 = _show_field(record.key, chosen.key_encoding)
+    value, value_base64 = _show_field(record.value, chosen.value_encoding)
+    headers = []
+    for name, content in record.headers:
+        shown, _ = _show_field(content, chosen.header_encoding)
+        if shown is _NULL and content is not None:
+            shown, _ = _show_field(content, "base64")
+        headers.append((name.encode("utf-8", "replace").decode(), shown))
+    return RecordShown(
+        offset=record.offset,
+        timestamp=record.timestamp,
+        key=key,
+        value=value,
+        headers=headers,
+        key_base64=key_base64,
+        value_base64=value_base64,
+    )
+
+
+def _show_field(content: bytes | None, encoding: Encoding) -> tuple[Raw, str | None]:
+    """As JSON; or null, and what to give beside it."""
+    if content is None:
+        return _NULL, None
+    try:
+        if encoding == "text":
+            return Raw(_encode(content.decode())), None
+        if encoding == "json":
+            # Read and written anew: bytes that only look like JSON would spoil the answer.
+            return Raw(_encode(msgspec.json.decode(content))), None
+    except (UnicodeError, msgspec.DecodeError, RecursionError):
+        return _NULL, base64.b64encode(content).decode()
+    return Raw(_encode(base64.b64encode(content).decode())), None

@@ -1,0 +1,57 @@
+"""Owns the answer to "what may I do here": everything, as long as there are no access lists.
+
+Kafka's tools show these sets. Each is a bit field over the numbers of the operations.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+from moldau.wire.fields import INT32_MIN
+
+NOT_REQUESTED: Final = INT32_MIN
+
+
+class Operation(IntEnum):
+    """Numbers as in the Kafka protocol."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def _bits(operations: Iterable[Operation]) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+ON_CLUSTER: Final = _bits(
+    (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    )
+)
+ON_TOPIC: Final = _bits(
+    (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    )
+)
+ON_GROUP: Final = _bits((Operation.READ, Operation.DELETE, Operation.DESCRIBE))

@@ -1,0 +1,177 @@
+"""Owns the removal of durable state: offsets that are no longer wanted, and whole groups."""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from moldau.groups.events import DeleteGroups
+from moldau.groups.group import Group
+from moldau.groups.rebalance import pending_key
+from moldau.groups.records import GroupRecord, GroupsRecord, OffsetRecord
+from moldau.groups.results import DeleteGroupsResult, GroupState
+from moldau.groups.runtime import Runtime, Write, client_error
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import TopicPartition
+
+_REMOVED_MAX: Final = 1_000
+"""Offsets that one write removes: it stays small enough for a batch, and for a turn of the loop."""
+
+
+class RemoveOffsets(Write):
+    """Offsets of deleted topics, or those that `choose` finds too old. Nobody waits for it.
+
+    Many are removed by several writes, one after another. An empty group goes with its last offset,
+    unless a client was just given a member id.
+    """
+
+    __slots__ = ("_choose", "_group", "_is_full", "_runtime", "_topics")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: Group,
+        *,
+        topics: frozenset[str] = frozenset(),
+        choose: Callable[[Group], Iterable[TopicPartition]] | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._topics = topics
+        self._choose = choose
+        self._is_full = False
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        group = self._group
+        if self._choose is None:
+            old: Iterable[TopicPartition] = (
+                partition for partition in _known(group) if partition.topic in self._topics
+            )
+        else:
+            old = self._choose(group)
+        removed = list(islice(old, _REMOVED_MAX))
+        self._is_full = len(removed) == _REMOVED_MAX
+        records: list[GroupsRecord] = [
+            OffsetRecord(group_id=group.group_id, partition=partition, value=None)
+            for partition in removed
+        ]
+        if (
+            self._choose is not None
+            and len(removed) == len(group.offsets)
+            and group.is_empty
+            and not group.pending
+            and not group.pending_offsets
+        ):
+            records += tombstones(group)
+        return records
+
+    def committed(self, now: float) -> None:
+        if self._is_full:
+            self._runtime.submit(now, self._group, self)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        """Old offsets are found again at the next look; those of a deleted topic grow old."""
+
+
+class GroupDeletion:
+    """Collects the outcome of one DeleteGroups request over its groups."""
+
+    __slots__ = ("_errors", "_event", "_left", "_runtime")
+
+    def __init__(self, runtime: Runtime, event: DeleteGroups) -> None:
+        self._runtime = runtime
+        self._event = event
+        self._errors: dict[str, ErrorCode] = {}
+        self._left = dict.fromkeys(event.group_ids)
+
+    def start(self, now: float) -> None:
+        group_ids = list(self._left)
+        if not group_ids:
+            self._runtime.reply(self._event.request_id, DeleteGroupsResult(errors=()))
+        for group_id in group_ids:
+            group = self._runtime.groups.get(group_id)
+            if group is None or group.state is GroupState.DEAD:
+                self.done(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+            else:
+                self._runtime.submit(now, group, DeleteGroupWrite(self._runtime, group, self))
+
+    def done(self, group_id: str, error: ErrorCode) -> None:
+        self._errors[group_id] = error
+        self._left.pop(group_id, None)
+        if not self._left:
+            self._runtime.reply(
+                self._event.request_id,
+                DeleteGroupsResult(
+                    errors=tuple((one, self._errors[one]) for one in self._event.group_ids)
+                ),
+            )
+
+
+class DeleteGroupWrite(Write):
+    """One group with all its offsets; Dead while the tombstones are under way."""
+
+    __slots__ = ("_deletion", "_group", "_is_full", "_runtime")
+
+    def __init__(self, runtime: Runtime, group: Group, deletion: GroupDeletion) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._deletion = deletion
+        self._is_full = False
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        group = self._group
+        is_begun = self._is_full
+        if not (group.is_empty or is_begun):
+            self._deletion.done(group.group_id, ErrorCode.NON_EMPTY_GROUP)
+            return []
+        removed = list(islice(_known(group), _REMOVED_MAX))
+        self._is_full = len(removed) == _REMOVED_MAX
+        records: list[GroupsRecord] = [
+            OffsetRecord(group_id=group.group_id, partition=partition, value=None)
+            for partition in removed
+        ]
+        if not self._is_full:
+            records += tombstones(group)
+        if records:
+            group.state = GroupState.DEAD
+        else:
+            self._reset()
+            self._deletion.done(group.group_id, ErrorCode.NONE)
+        return records
+
+    def committed(self, now: float) -> None:
+        if self._is_full:
+            # The next of its writes goes before whatever waits.
+            self._group.waiting.appendleft(self)
+            return
+        self._reset()
+        self._deletion.done(self._group.group_id, ErrorCode.NONE)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        if self._group.state is GroupState.DEAD:
+            self._group.state = GroupState.EMPTY
+        self._deletion.done(self._group.group_id, client_error(error))
+
+    def _reset(self) -> None:
+        """Nothing is left; whoever asked for the group meanwhile finds a new one."""
+        group = self._group
+        group.state = GroupState.EMPTY
+        group.generation = 0
+        group.protocol_type = None
+        for member_id in group.pending:
+            self._runtime.timers.cancel(pending_key(group, member_id))
+        group.pending.clear()
+
+
+def _known(group: Group) -> Iterable[TopicPartition]:
+    """Partitions with an offset, also those for which a transaction would bring one."""
+    return dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
+
+
+def tombstones(group: Group) -> list[GroupsRecord]:
+    """All that is stored of a group beside its offsets is gone with these."""
+    records: list[GroupsRecord] = []
+    if group.stored is not None:
+        records.append(GroupRecord(group_id=group.group_id, value=None))
+    if group.consumer is not None:
+        records += group.consumer.tombstones(group.group_id)
+    return records

@@ -1,0 +1,174 @@
+"""Owns the judgement of SyncGroup, Heartbeat and LeaveGroup."""
+
+from moldau.groups.events import NO_MEMBER_ID, Heartbeat, Leave, LeavingMember, Sync
+from moldau.groups.group import Group, Member
+from moldau.groups.rebalance import Rebalance, sync_result
+from moldau.groups.records import GroupRecord, GroupsRecord
+from moldau.groups.results import (
+    GroupState,
+    HeartbeatResult,
+    LeaveResult,
+    LeftMember,
+    SyncResult,
+)
+from moldau.groups.runtime import Runtime, Write, client_error
+from moldau.model.errors import ErrorCode
+
+
+class SyncHandler:
+    """Handles Sync, Heartbeat and Leave."""
+
+    def __init__(self, runtime: Runtime, rebalance: Rebalance) -> None:
+        self.runtime = runtime
+        self.rebalance = rebalance
+
+    def sync(self, now: float, event: Sync) -> None:
+        group = self.runtime.groups.get(event.group_id)
+        error = _sync_error(group, event)
+        if group is None or error is not ErrorCode.NONE:
+            self.runtime.reply(event.request_id, SyncResult(error=error))
+            return
+        member = group.members[event.member_id]
+        if group.state is GroupState.STABLE:
+            self.rebalance.sync_received(group, member)
+            self.rebalance.renew_session(now, group, member)
+            result = sync_result(group, member, ErrorCode.NONE)
+            self.runtime.reply(event.request_id, result)
+            return
+        if member.sync_request is not None:
+            # The client asked again, so nobody reads the answer to its first request.
+            again = SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS)
+            self.runtime.reply(member.sync_request, again)
+        member.sync_request = event.request_id
+        self.rebalance.sync_received(group, member)
+        if group.leader == member.member_id:
+            self.runtime.submit(now, group, StoreGeneration(self, group, event))
+
+    def heartbeat(self, now: float, event: Heartbeat) -> None:
+        group = self.runtime.groups.get(event.group_id)
+        self.runtime.reply(
+            event.request_id, HeartbeatResult(error=self._heartbeat_error(now, group, event))
+        )
+
+    def _heartbeat_error(self, now: float, group: Group | None, event: Heartbeat) -> ErrorCode:
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = generation_error(group, event.member_id, event.instance_id, event.generation)
+        if error is not ErrorCode.NONE:
+            return error
+        self.rebalance.renew_session(now, group, group.members[event.member_id])
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def leave(self, now: float, event: Leave) -> None:
+        group = self.runtime.groups.get(event.group_id)
+        if group is not None and group.state is GroupState.DEAD:
+            result = LeaveResult(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            result = LeaveResult(
+                error=ErrorCode.NONE,
+                members=tuple(
+                    LeftMember(
+                        member_id=leaving.member_id,
+                        instance_id=leaving.instance_id,
+                        error=self._leave_one(now, group, leaving),
+                    )
+                    for leaving in event.members
+                ),
+            )
+        self.runtime.reply(event.request_id, result)
+
+    def _leave_one(self, now: float, group: Group | None, leaving: LeavingMember) -> ErrorCode:
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if leaving.instance_id is None and leaving.member_id in group.pending:
+            self.rebalance.remove_pending(now, group, leaving.member_id)
+            return ErrorCode.NONE
+        member_id = leaving.member_id
+        if member_id == NO_MEMBER_ID and leaving.instance_id is not None:
+            # An administrator removes a static member without knowing its id.
+            member_id = group.static.get(leaving.instance_id, NO_MEMBER_ID)
+        error = group.member_error(member_id, leaving.instance_id)
+        if error is ErrorCode.NONE:
+            self.rebalance.remove_member(now, group, group.members[member_id])
+        return error
+
+
+class StoreGeneration(Write):
+    """The leader's assignment: stored first, then told to the members, who may restart with it."""
+
+    __slots__ = ("_assignments", "_generation", "_group", "_leader", "_syncing")
+
+    def __init__(self, syncing: SyncHandler, group: Group, event: Sync) -> None:
+        self._syncing = syncing
+        self._group = group
+        self._generation = event.generation
+        self._leader = event.member_id
+        self._assignments = dict(event.assignments)
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        if not self._current:
+            # The rebalance that came between has answered the syncs, or the same sync came twice.
+            return []
+        group = self._group
+        members = [
+            member.stored(group.protocol_name, self._assignment(member))
+            for member in group.members.values()
+        ]
+        snapshot = group.snapshot(self._syncing.runtime.wall_ms(), members)
+        return [GroupRecord(group_id=group.group_id, value=snapshot)]
+
+    def committed(self, now: float) -> None:
+        if not self._current:
+            # A newer generation is on its way and will be stored over this one.
+            return
+        group = self._group
+        for member in group.members.values():
+            member.assignment = self._assignment(member)
+        group.state = GroupState.STABLE
+        self._syncing.rebalance.finish_syncs(now, group, ErrorCode.NONE)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        if self._current:
+            self._syncing.rebalance.finish_syncs(now, self._group, client_error(error))
+            self._syncing.rebalance.prepare(now, self._group)
+
+    @property
+    def _current(self) -> bool:
+        return (
+            self._group.state is GroupState.COMPLETING_REBALANCE
+            and self._group.generation == self._generation
+            and self._group.leader == self._leader
+        )
+
+    def _assignment(self, member: Member) -> bytes:
+        return self._assignments.get(member.member_id, b"")
+
+
+def generation_error(
+    group: Group, member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode:
+    """Is this a member, and of the current generation?"""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = group.member_error(member_id, instance_id)
+    if error is ErrorCode.NONE and generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error
+
+
+def _sync_error(group: Group | None, event: Sync) -> ErrorCode:
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = generation_error(group, event.member_id, event.instance_id, event.generation)
+    if error is not ErrorCode.NONE:
+        return error
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # Before the names are compared: a member may have been told another of its protocols.
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    if event.protocol_type not in (None, group.protocol_type):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if event.protocol_name not in (None, group.protocol_name):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.NONE

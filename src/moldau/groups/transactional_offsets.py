@@ -1,0 +1,162 @@
+"""Owns offsets that are committed within transactions: pending until the transaction ends.
+
+A producer that consumes, transforms and produces commits its positions as part of its transaction.
+They are stored at once, in records that belong to the transaction, and count when its commit is in
+the same partition. Who may commit is checked as for other commits, except that a producer need not
+say which member it is.
+"""
+
+from moldau.groups.events import (
+    NO_MEMBER_ID,
+    CommitOffsets,
+    CommitTransactionOffsets,
+    TransactionEnded,
+    TransactionEnding,
+)
+from moldau.groups.group import Group
+from moldau.groups.offsets import GroupOffsets
+from moldau.groups.records import GroupsRecord, OffsetRecord
+from moldau.groups.results import CommittedOffset, GroupState
+from moldau.groups.runtime import TOO_LARGE, Runtime, Write, client_error
+from moldau.groups.sync_handler import generation_error
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import ProducerId
+
+ENDS_REMEMBERED_MAX = 10_000
+NO_EPOCH_MIN = 1 << 15
+"""Above every epoch: of an end that was forgotten nothing is known to come later."""
+
+
+class TransactionalOffsets:
+    """Handles CommitTransactionOffsets, TransactionEnds and TransactionEnded."""
+
+    def __init__(self, runtime: Runtime, offsets: GroupOffsets) -> None:
+        self.runtime = runtime
+        self.offsets = offsets
+        self.guard = 0
+        """Counts the ends of all transactions."""
+        self._ends: dict[ProducerId, tuple[int, int]] = {}
+        """The last end of each producer, and the first epoch of what comes after it; the oldest are
+        forgotten, and `_forgotten` is theirs."""
+        self._forgotten = 0
+        self._groups: dict[ProducerId, dict[str, None]] = {}
+        """Groups that hold offsets of a producer's transaction."""
+
+    # ---- loading
+
+    def replay(self, producer_id: ProducerId, record: GroupsRecord) -> None:
+        group = self.runtime.group(record.group_id)
+        group.apply_pending(producer_id, record)
+        self.stored(group, producer_id)
+        self.runtime.forget_if_empty(group)
+
+    # ---- commits
+
+    def commit(self, now: float, event: CommitTransactionOffsets) -> None:
+        error = self.commit_error(now, self.runtime.groups.get(event.group_id), event)
+        if error is not ErrorCode.NONE:
+            self.answer(event, error)
+            return
+        group = self.runtime.group(event.group_id)
+        self.runtime.submit(now, group, TransactionalCommit(self, group, event))
+
+    def commit_error(
+        self, now: float, group: Group | None, event: CommitTransactionOffsets
+    ) -> ErrorCode:
+        ended, next_epoch_min = self._ends.get(event.producer_id, (self._forgotten, NO_EPOCH_MIN))
+        if ended > event.guard and event.producer_epoch < next_epoch_min:
+            # It would be stored behind the end of the transaction that it belongs to.
+            return ErrorCode.INVALID_TXN_STATE
+        is_member = event.generation >= 0 or (
+            event.member_id != NO_MEMBER_ID or event.instance_id is not None
+        )
+        if group is None or group.state is GroupState.DEAD:
+            return ErrorCode.ILLEGAL_GENERATION if event.generation >= 0 else ErrorCode.NONE
+        if not is_member or (group.is_empty and event.generation < 0):
+            return ErrorCode.NONE
+        if group.has_consumers:
+            error = group.consumer_error(event.member_id, event.instance_id, event.generation)
+            # The API has no code of the newer protocol: to a client that would be the end.
+            is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
+            return ErrorCode.ILLEGAL_GENERATION if is_stale else error
+        error = generation_error(group, event.member_id, event.instance_id, event.generation)
+        if error is ErrorCode.NONE:
+            self.offsets.rebalance.renew_session(now, group, group.members[event.member_id])
+        return error
+
+    def answer(self, event: CommitTransactionOffsets, error: ErrorCode) -> None:
+        """As a commit is answered that is not part of a transaction."""
+        plain = CommitOffsets(
+            request_id=event.request_id, group_id=event.group_id, offsets=event.offsets
+        )
+        self.offsets.answer_commit(plain, error)
+
+    def stored(self, group: Group, producer_id: ProducerId) -> None:
+        if producer_id in group.pending_offsets:
+            self._groups.setdefault(producer_id, {})[group.group_id] = None
+
+    # ---- the end
+
+    def ends(self, event: TransactionEnding) -> None:
+        self.guard += 1
+        self._ends.pop(event.producer_id, None)
+        self._ends[event.producer_id] = (self.guard, event.next_epoch_min)
+        if len(self._ends) > ENDS_REMEMBERED_MAX:
+            oldest = next(iter(self._ends))
+            self._forgotten = self._ends.pop(oldest)[0]
+
+    def ended(self, event: TransactionEnded) -> None:
+        for group_id in self._groups.pop(event.producer_id, {}):
+            group = self.runtime.groups.get(group_id)
+            if group is not None:
+                group.end_transaction(event.producer_id, is_commit=event.is_commit)
+                self.runtime.forget_if_empty(group)
+
+
+class TransactionalCommit(Write):
+    """Offsets of one request."""
+
+    __slots__ = ("_event", "_group", "_offsets", "producer")
+
+    def __init__(
+        self, offsets: TransactionalOffsets, group: Group, event: CommitTransactionOffsets
+    ) -> None:
+        self._offsets = offsets
+        self._group = group
+        self._event = event
+        self.producer = (event.producer_id, event.producer_epoch)
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        event = self._event
+        error = self._offsets.commit_error(now, self._group, event)
+        records: list[GroupsRecord] = []
+        if error is ErrorCode.NONE:
+            commit_ms = self._offsets.runtime.wall_ms()
+            records.extend(
+                OffsetRecord(
+                    group_id=self._group.group_id,
+                    partition=offset.partition,
+                    value=CommittedOffset(
+                        offset=offset.offset,
+                        leader_epoch=offset.leader_epoch,
+                        metadata=offset.metadata,
+                        commit_timestamp=commit_ms,
+                    ),
+                )
+                for offset in event.offsets
+                if self._offsets.offsets.offset_error(offset) is ErrorCode.NONE
+            )
+        if not records:
+            self._offsets.answer(event, error)
+        return records
+
+    def committed(self, now: float) -> None:
+        self._offsets.stored(self._group, self._event.producer_id)
+        self._offsets.answer(self._event, ErrorCode.NONE)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        too_large = error in TOO_LARGE
+        self._offsets.answer(
+            self._event,
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error),
+        )

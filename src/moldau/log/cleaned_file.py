@@ -1,0 +1,43 @@
+"""Owns the file `cleaned`: which segments the last cleaning left, and how far it went.
+
+It is replaced atomically, and that is the moment in which new segments become the log: a crash
+before it leaves the old ones, a crash after it the new. Files that it does not name are leftovers.
+It is also the cleaner's checkpoint.
+"""
+
+import msgspec
+
+from moldau.log.clean import Cleaned
+from moldau.log.filesystem import Files
+from moldau.log.sealed import seal, unseal
+from moldau.model.errors import CorruptionError
+
+_MAGIC = b"MoCl"
+_ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
+
+
+class CleanedFile:
+    """The file of one log and one generation. `state` is what it says."""
+
+    __slots__ = ("_files", "path", "state")
+
+    def __init__(self, files: Files, directory: str, generation: int) -> None:
+        self._files = files
+        self.path = f"{directory}/cleaned" + (f"-{generation}" if generation else "")
+        self.state = Cleaned()
+
+    def load(self) -> None:
+        """CorruptionError if it is damaged: without it nobody knows which segments count."""
+        if not self._files.exists(self.path):
+            return
+        payload = unseal(_MAGIC, self._files.read(self.path), self.path, _ADVICE)
+        try:
+            self.state = msgspec.msgpack.decode(payload, type=Cleaned)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"{self.path}: {error}. {_ADVICE}") from None
+
+    def save(self, state: Cleaned) -> None:
+        """Durable when it returns."""
+        if state != self.state:
+            self._files.replace(self.path, seal(_MAGIC, msgspec.msgpack.encode(state)))
+            self.state = state

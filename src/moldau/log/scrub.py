@@ -1,0 +1,57 @@
+"""Owns one step of a scrub: some flushed batches of a segment, read and checked off the loop.
+
+What is flushed changes no more, but it may be cut, cleaned or deleted while a step runs: then the
+step says nothing (disk.py looks at that when it ends).
+"""
+
+from moldau.log.filesystem import File
+from moldau.log.scan import walk_batches
+from moldau.log.segment import Segment
+from moldau.model.ids import Offset
+
+
+class SegmentCheck:
+    """Batches of one segment from `position` on, about bytes_max of them, none beyond `limit`."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_file",
+        "damage",
+        "limit",
+        "next_offset",
+        "reached",
+        "segment",
+        "start",
+        "truncations",
+    )
+
+    def __init__(
+        self, segment: Segment, position: int, limit: int, bytes_max: int, truncations: int
+    ) -> None:
+        self.segment = segment
+        self._file: File = segment.file()
+        self.start = self.reached = position
+        self.limit = limit
+        self._bytes_max = bytes_max
+        self.truncations = truncations
+        self.next_offset: Offset = segment.base_offset
+        self.damage = ""
+        """What is wrong at `reached`."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that were found good."""
+        return self.reached - self.start
+
+    def run(self) -> None:
+        try:
+            for placed, _ in walk_batches(self._file, self.start, self.limit):
+                self.reached = placed.position + placed.header.size
+                self.next_offset = placed.header.next_offset
+                if self.size >= self._bytes_max:
+                    return
+        except OSError as error:
+            self.damage = f"it cannot be read ({error})"
+            return
+        if self.reached < self.limit:
+            self.damage = "the batch there fails its checksum"

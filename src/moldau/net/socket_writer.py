@@ -1,0 +1,144 @@
+"""Owns what leaves a socket: the queue of chunks, and their way into the kernel.
+
+Memory goes in one `sendmsg` per turn, files by `sendfile`; what the socket does not take waits for
+it to become writable. Connections of clients and links to peers are both built on this.
+"""
+
+import errno
+import logging
+import socket
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Sequence
+
+from moldau.model.slices import Chunk, FileSlice
+
+_IOV_MAX = 512
+SENDFILE_BYTES_MIN = 8 * 1024
+"""Below it a pread that joins its neighbours in one send is cheaper than a sendfile of its own."""
+
+
+class SocketWriter:
+    """A socket that is written to. Whoever builds on it says what follows on progress and end."""
+
+    __slots__ = ("_loop", "_out", "_out_bytes", "_socket", "_writing")
+
+    def __init__(self, loop: AbstractEventLoop, sock: socket.socket) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._out: deque[Chunk] = deque()
+        self._out_bytes = 0
+        self._writing = False
+
+    def _on_writable(self) -> None:
+        """The socket takes more: call _write, then do what progress allows."""
+        self._write()
+
+    def close(self, reason: str, level: int = logging.DEBUG) -> None:
+        """The socket cannot be used any more."""
+        self._stop_writing()
+        self._socket.close()
+        self._out.clear()
+
+    def _enqueue(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self._out.append(chunk)
+            self._out_bytes += len(chunk)
+
+    def _write(self) -> None:
+        out = self._out
+        try:
+            while out:
+                head = out[0]
+                if isinstance(head, FileSlice) and head.size >= SENDFILE_BYTES_MIN:
+                    if not self._send_file(head):
+                        break
+                elif not self._send_buffers():
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            # EIO is no error of a socket: the segment's file could not be read.
+            level = logging.ERROR if error.errno == errno.EIO else logging.DEBUG
+            self.close(f"send failed: {error.strerror}", level=level)
+            return
+        if out:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._socket, self._on_writable)
+        elif self._writing:
+            self._stop_writing()
+
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._socket)
+
+    def _send_buffers(self) -> bool:
+        """Send the run of memory chunks at the head; False if the socket took only a part."""
+        out = self._out
+        only = out[0]
+        if len(out) == 1 and not isinstance(only, FileSlice):
+            sent = self._socket.send(only)
+            self._out_bytes -= sent
+            if sent == len(only):
+                out.clear()
+                return True
+            out[0] = memoryview(only)[sent:]
+            return False
+        if len(out) <= _IOV_MAX:
+            memory = [chunk for chunk in out if not isinstance(chunk, FileSlice)]
+            if len(memory) == len(out):
+                # The usual case: no files, and the socket takes everything.
+                sent = self._socket.sendmsg(memory)
+                if sent == self._out_bytes:
+                    self._out_bytes = 0
+                    out.clear()
+                    return True
+                return self._took(memory, sent)
+        run: list[bytes | bytearray | memoryview] = []
+        flags = 0
+        for index, chunk in enumerate(out):
+            if isinstance(chunk, FileSlice):
+                if chunk.size >= SENDFILE_BYTES_MIN:
+                    flags = socket.MSG_MORE
+                    break
+                data = chunk.file.pread(chunk.size, chunk.position)
+                if len(data) != chunk.size:
+                    raise _ended_early()
+                out[index] = data
+                run.append(data)
+            else:
+                run.append(chunk)
+            if len(run) == _IOV_MAX:
+                break
+        return self._took(run, self._socket.sendmsg(run, (), flags))
+
+    def _took(self, run: Sequence[bytes | bytearray | memoryview], sent: int) -> bool:
+        """The socket took so much of the run at the head; False if it was only a part."""
+        out = self._out
+        self._out_bytes -= sent
+        for chunk in run:
+            size = len(chunk)
+            if sent < size:
+                out[0] = memoryview(chunk)[sent:]
+                return False
+            sent -= size
+            out.popleft()
+        return True
+
+    def _send_file(self, head: FileSlice) -> bool:
+        sent = head.file.send_to(self._socket, head.size, head.position)
+        if sent == 0:
+            raise _ended_early()
+        self._out_bytes -= sent
+        if sent == head.size:
+            self._out.popleft()
+            return True
+        self._out[0] = FileSlice(head.file, head.position + sent, head.size - sent)
+        return False
+
+
+def _ended_early() -> OSError:
+    """A file is shorter than the log says: the length already sent cannot be kept."""
+    return OSError(errno.EIO, "a segment ended early")

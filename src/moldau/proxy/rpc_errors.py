@@ -1,0 +1,82 @@
+"""Owns what a client of the proxy is told: what a broker said, as it was; else who was tried."""
+
+from typing import Any, Final, NoReturn
+
+import grpc
+from grpc import aio
+
+from moldau.client.errors import ClientError
+from moldau.client.queue.rpc import CallFailed
+from moldau.client.queue.rpc_failures import RpcFailure
+from moldau.client.queue.settler import SettleResult
+from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
+from moldau.proto.v1 import queue_pb2 as pb
+
+Context = aio.ServicerContext[Any, Any]
+
+TEXT_LENGTH_MAX: Final = 1_000
+"""Trailers have little room."""
+_HINT: Final = "the brokers behind the proxy do not answer; look for trouble: moldau doctor"
+
+_STATUS: Final[dict[int, grpc.StatusCode]] = {
+    pb.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    pb.UNKNOWN_CONSUMER: grpc.StatusCode.NOT_FOUND,
+    pb.UNKNOWN_GROUP: grpc.StatusCode.NOT_FOUND,
+    pb.UNKNOWN_TOPIC: grpc.StatusCode.NOT_FOUND,
+}
+
+
+class InvalidRequest(Exception):
+    """Bytes that are no message; the text says of which kind."""
+
+
+async def refuse(context: Context, error: CallFailed | InvalidRequest) -> NoReturn:
+    """End the call with what is known of the failure."""
+    if isinstance(error, InvalidRequest):
+        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", str(error))
+    failure = error.failure
+    if failure.reason and not (failure.may_repeat and len(error.failures) > 1):
+        await _abort(
+            context,
+            failure.status,
+            failure.reason,
+            failure.text,
+            hint=failure.hint,
+            is_uncertain=failure.is_uncertain,
+        )
+    await _abort(
+        context,
+        grpc.StatusCode.UNAVAILABLE if failure.may_repeat else failure.status,
+        "UNAVAILABLE" if failure.may_repeat else "INTERNAL",
+        _tried(error.failures),
+        hint=_HINT,
+        is_uncertain=failure.is_uncertain,
+    )
+
+
+async def refuse_all(context: Context, verdict: SettleResult) -> NoReturn:
+    """End the call with a verdict that all its tokens share."""
+    status = _STATUS.get(verdict.reason, grpc.StatusCode.FAILED_PRECONDITION)
+    await _abort(context, status, verdict.name, verdict.message)
+
+
+def _tried(failures: dict[str, RpcFailure]) -> str:
+    return "no broker could be asked: " + ", ".join(str(each) for each in failures.values())
+
+
+async def _abort(
+    context: Context,
+    status: grpc.StatusCode,
+    reason: str,
+    text: str,
+    *,
+    hint: str = "",
+    is_uncertain: bool = False,
+) -> NoReturn:
+    trailers = [(REASON_TRAILER, reason)]
+    if hint:
+        trailers.append((HINT_TRAILER, encode_text(hint[:TEXT_LENGTH_MAX])))
+    if is_uncertain:
+        trailers.append((UNCERTAIN_TRAILER, "true"))
+    await context.abort(status, text[:TEXT_LENGTH_MAX], tuple(trailers))
+    raise ClientError("the call is over")

@@ -1,0 +1,268 @@
+"""Owns the calls with one answer: each to the broker that can give it, or to all that must.
+
+Requests and answers pass as the bytes that they are, except where they say where brokers are, which
+the proxy's clients are not to know, or must be split and put together.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from moldau.client.queue.channels import (
+    ACK,
+    CONNECT,
+    CREATE_TOPIC,
+    DELETE_GROUP,
+    DISCONNECT,
+    EXTEND,
+    LIST_GROUPS,
+    MANAGE_BROKERS,
+    NACK,
+    PEEK,
+    POLL,
+    SEND,
+    STATS,
+    TOPOLOGY,
+    Method,
+)
+from moldau.client.queue.cluster_view import ClusterView
+from moldau.client.queue.groups import PEEK_MESSAGES, fetch_peeked, fetch_stats
+from moldau.client.queue.rpc import CallFailed, Route, RpcClient, any_broker
+from moldau.client.queue.settler import Ack, Extend, Nack, SettleAction, Settler, SettleResult
+from moldau.proto.v1 import queue_pb2 as pb
+from moldau.proxy.consumers import ConsumerTable
+from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse, refuse_all
+from moldau.records.murmur2 import partition_of
+
+POLL_MESSAGES_MAX: Final = 10_000
+POLL_WAIT_SECONDS_MAX: Final = 60.0
+_ANSWER_SECONDS: Final = 0.25
+"""For the way back."""
+_WHOLE: Final = frozenset(
+    {pb.UNKNOWN_CONSUMER, pb.UNKNOWN_GROUP, pb.OTHER_MODE, pb.INVALID_ARGUMENT}
+)
+"""Reasons that are about the call, and not about one of its tokens."""
+
+Q = TypeVar("Q", bound=Message)
+
+
+class UnaryHandlers:
+    """The handlers; each gets and returns bytes."""
+
+    def __init__(self, caller: RpcClient, settler: Settler, consumers: ConsumerTable) -> None:
+        self._caller = caller
+        self._settler = settler
+        self._consumers = consumers
+        self._turn = 0
+
+    @property
+    def handlers(self) -> dict[str, Callable[[bytes, Context], Any]]:
+        return {
+            CREATE_TOPIC.name: self.create_topic,
+            SEND.name: self.send,
+            CONNECT.name: self.connect,
+            DISCONNECT.name: self.disconnect,
+            POLL.name: self.poll,
+            ACK.name: self.ack,
+            NACK.name: self.nack,
+            EXTEND.name: self.extend,
+            STATS.name: self.stats,
+            LIST_GROUPS.name: self.list_groups,
+            PEEK.name: self.peek,
+            DELETE_GROUP.name: self.delete_group,
+            TOPOLOGY.name: self.topology,
+            MANAGE_BROKERS.name: self.manage_brokers,
+        }
+
+    # ---- passed on
+
+    async def create_topic(self, data: bytes, context: Context) -> bytes:
+        answer = await self._pass(CREATE_TOPIC, data, context, repeats=False)
+        self._caller.resolver.suspect()
+        return answer
+
+    async def send(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.SendRequest, data, context)
+        route = self.route_of(request.topic, request.message)
+        return await self._pass(SEND, data, context, route=route, repeats=False)
+
+    async def list_groups(self, data: bytes, context: Context) -> bytes:
+        return await self._pass(LIST_GROUPS, data, context)
+
+    async def delete_group(self, data: bytes, context: Context) -> bytes:
+        return await self._pass(DELETE_GROUP, data, context)
+
+    async def manage_brokers(self, data: bytes, context: Context) -> bytes:
+        return await self._pass(MANAGE_BROKERS, data, context)
+
+    async def connect(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.ConnectRequest, data, context)
+        answer = pb.ConnectResponse.FromString(await self._pass(CONNECT, data, context))
+        self._consumers.assigned(request.group, answer.consumer_id, answer.assignment)
+        hide_addresses(answer.assignment)
+        return answer.SerializeToString()
+
+    async def disconnect(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.DisconnectRequest, data, context)
+        # First what it has not fetched: afterwards nobody may give it back in its name.
+        await self._consumers.forget(request.group, request.consumer_id)
+        return await self._pass(DISCONNECT, data, context)
+
+    async def topology(self, data: bytes, context: Context) -> bytes:
+        answer = pb.TopologyResponse.FromString(await self._pass(TOPOLOGY, data, context))
+        for broker in answer.brokers:
+            # Who asks a proxy goes on asking it.
+            broker.grpc_address = ""
+        return answer.SerializeToString()
+
+    async def _pass(
+        self,
+        method: Method[Any, Any],
+        data: bytes,
+        context: Context,
+        *,
+        route: Route = any_broker,
+        repeats: bool = True,
+    ) -> bytes:
+        async def once(address: str, seconds: float) -> bytes:
+            return await self._caller.channels.call_raw(address, method, data, seconds_max=seconds)
+
+        try:
+            return await self._caller.patiently(
+                once, route=route, seconds_max=self._seconds(context), repeats=repeats
+            )
+        except CallFailed as failed:
+            await refuse(context, failed)
+
+    def route_of(self, topic: str, message: pb.OutgoingMessage) -> Route:
+        """Where a message is led; one without a key goes to the topic's leaders in turn."""
+        self._turn += 1
+        turn = self._turn
+
+        def route(view: ClusterView) -> list[str]:
+            known = view.topics.get(topic)
+            if known is None or not known.leaders:
+                return []
+            number = None
+            if message.HasField("partition"):
+                number = message.partition
+            elif message.HasField("key"):
+                number = partition_of(message.key, len(known.leaders))
+            if number is not None:
+                address = view.leader_address(topic, number)
+                return [] if address is None else [address]
+            leaders = view.topic_addresses(topic)
+            start = turn % len(leaders) if leaders else 0
+            return leaders[start:] + leaders[:start]
+
+        return route
+
+    # ---- spread over brokers
+
+    async def poll(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.PollRequest, data, context)
+        if not 0 <= request.max_messages <= POLL_MESSAGES_MAX:
+            await refuse(context, InvalidRequest(f"max_messages is 0 to {POLL_MESSAGES_MAX}"))
+        if request.wait_ms < 0 or request.visibility_ms < 0:
+            await refuse(context, InvalidRequest("wait_ms and visibility_ms are 0 or more"))
+        wait = min(request.wait_ms / 1000, POLL_WAIT_SECONDS_MAX)
+        poller = self._consumers.poller(request)
+        try:
+            polled = await poller.poll(
+                max(1, request.max_messages), wait, visibility_ms=request.visibility_ms
+            )
+        except CallFailed as failed:
+            if failed.failure.is_evicted:
+                await self._consumers.forget(request.group, request.consumer_id)
+            await refuse(context, failed)
+        if not polled.messages and (silent := poller.outage()):
+            failure = next(iter(silent.values()))
+            await refuse(context, CallFailed(failure, silent, wait))
+        return pb.PollResponse(messages=polled.messages, is_full=polled.is_full).SerializeToString()
+
+    async def ack(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.AckRequest, data, context)
+        return await self._settle(request, Ack(), context)
+
+    async def nack(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.NackRequest, data, context)
+        delay_ms = request.delay_ms if request.HasField("delay_ms") else None
+        return await self._settle(request, Nack(delay_ms, request.reason), context)
+
+    async def extend(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.ExtendRequest, data, context)
+        return await self._settle(request, Extend(request.visibility_ms), context)
+
+    async def _settle(
+        self,
+        request: pb.AckRequest | pb.NackRequest | pb.ExtendRequest,
+        what: SettleAction,
+        context: Context,
+    ) -> bytes:
+        verdicts = await self._settler.settle(
+            request.group,
+            request.consumer_id,
+            list(request.tokens),
+            what,
+            seconds_max=self._seconds(context),
+        )
+        if verdicts and all(verdict.reason in _WHOLE for verdict in verdicts):
+            await refuse_all(context, verdicts[0])
+        return _settled(verdicts).SerializeToString()
+
+    async def stats(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.StatsRequest, data, context)
+        try:
+            answer = await fetch_stats(
+                self._caller, request.group, seconds_max=self._seconds(context)
+            )
+        except CallFailed as failed:
+            await refuse(context, failed)
+        return answer.SerializeToString()
+
+    async def peek(self, data: bytes, context: Context) -> bytes:
+        request = await decoded(pb.PeekRequest, data, context)
+        try:
+            answer = await fetch_peeked(
+                self._caller,
+                request.group,
+                request.topic,
+                request.max_messages or PEEK_MESSAGES,
+                seconds_max=self._seconds(context),
+            )
+        except CallFailed as failed:
+            await refuse(context, failed)
+        return answer.SerializeToString()
+
+    def _seconds(self, context: Context) -> float:
+        """How long there is: the client's time, or ours."""
+        left: float | None = context.time_remaining()
+        if left is None:
+            return self._caller.seconds_max
+        # Who has given up is told nothing: so an answer that names the trouble comes before.
+        return min(left - min(_ANSWER_SECONDS, left / 5), self._caller.seconds_max)
+
+
+def hide_addresses(assignment: pb.Assignment) -> None:
+    """The proxy's clients ask the proxy."""
+    for each in assignment.partitions:
+        each.leader_address = ""
+
+
+def _settled(verdicts: list[SettleResult]) -> pb.SettleResponse:
+    answer = pb.SettleResponse(done=sum(verdict.is_done for verdict in verdicts))
+    for index, verdict in enumerate(verdicts):
+        if not verdict.is_done:
+            answer.refused.add(index=index, reason=verdict.name, message=verdict.message)
+    return answer
+
+
+async def decoded(kind: type[Q], data: bytes, context: Context) -> Q:
+    """The message; what is none is refused."""
+    try:
+        found: Q = kind.FromString(data)
+    except DecodeError:
+        name = kind.DESCRIPTOR.name
+        await refuse(context, InvalidRequest(f"the bytes are no {name}"))
+    return found

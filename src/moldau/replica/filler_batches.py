@@ -1,0 +1,113 @@
+"""Owns what replication does about fillers: empty batches that stand for several of old.
+
+Every replica compacts its log by itself, and where nothing is left of several batches it keeps one
+empty batch for all of them. All that is in it is committed, so the logs do not contradict each
+other; but a place between two batches of one log may lie inside a filler of another. Fillers hold
+nothing but offsets and an epoch, so one is split wherever that is needed: on its way out, where the
+reader's log ends inside of it, and on its way in, where this log ends or has another epoch.
+"""
+
+from typing import Final
+
+from moldau.log.disk import read_slice
+from moldau.log.interface import LogRead, PartitionLog
+from moldau.model.ids import Offset, RaftIndex
+from moldau.model.slices import Chunk, FileSlice
+from moldau.raft.messages import AppendRequest, EntryInfo
+from moldau.records.batch import HEADER_BYTES, BatchHeader, read_header
+from moldau.records.compact import is_filler, split_empty
+from moldau.replica.peer_codec import BatchRun, Part, RaftEnvelope
+
+_RIGHT: Final = 1
+
+
+def trim_front(read: LogRead, offset: Offset) -> tuple[list[Chunk], int]:
+    """Chunks and size of a read that is to begin at `offset`, inside of its first batch.
+
+    What is no filler is left whole: the reader will see that it does not fit.
+    """
+    data = read.data
+    head = read_slice(
+        FileSlice(data.file, data.position, HEADER_BYTES)
+        if isinstance(data, FileSlice)
+        else data[:HEADER_BYTES]
+    )
+    header = read_header(head)
+    if not is_filler(header) or not header.base_offset < offset < header.next_offset:
+        return [data], read.size
+    part = split_empty(header, offset)[_RIGHT]
+    rest = read.size - header.size
+    chunks: list[Chunk] = [part]
+    if rest:
+        chunks.append(
+            FileSlice(data.file, data.position + header.size, rest)
+            if isinstance(data, FileSlice)
+            else data[header.size :]
+        )
+    return chunks, len(part) + rest
+
+
+def split_fillers(parcel: RaftEnvelope, log: PartitionLog) -> RaftEnvelope:
+    """The parcel with no filler that is only partly new to `log`.
+
+    Beyond the first one everything is new, so one split is enough.
+    """
+    message = parcel.message
+    if (
+        not isinstance(message, AppendRequest)
+        or message.start >= log.end_index
+        or not message.entries
+    ):
+        return parcel
+    parts: list[Part] = []
+    cut: RaftIndex | None = None
+    for part in parcel.parts:
+        if cut is None and isinstance(part, BatchRun):
+            part, cut = _split_run(part, log)
+        parts.append(part)
+    if cut is None:
+        return parcel
+    entries: list[EntryInfo] = []
+    for entry in message.entries:
+        if entry.start < cut < entry.end:
+            entries += (entry._replace(end=cut), entry._replace(start=cut))
+        else:
+            entries.append(entry)
+    return parcel._replace(message=message._replace(entries=tuple(entries)), parts=tuple(parts))
+
+
+def _split_run(run: BatchRun, log: PartitionLog) -> tuple[BatchRun, RaftIndex | None]:
+    """The run, and the index at which one of its batches was split, if one was."""
+    index, position = run.start, 0
+    for place, header in enumerate(run.headers):
+        if index >= log.end_index:
+            break
+        end = RaftIndex(index + header.last_offset_delta + 1)
+        cut = split_index(header, index, end, log) if is_filler(header) else None
+        if cut is not None:
+            halves = split_empty(header, Offset(header.base_offset + cut - index))
+            data = b"".join((run.data[:position], *halves, run.data[position + header.size :]))
+            headers = [*run.headers[:place], *map(read_header, halves), *run.headers[place + 1 :]]
+            return BatchRun(run.start, headers, memoryview(data)), cut
+        index = end
+        position += header.size
+    return run, None
+
+
+def split_index(
+    header: BatchHeader, index: RaftIndex, end: RaftIndex, log: PartitionLog
+) -> RaftIndex | None:
+    """First index inside of a filler from which on this log has something else, or nothing."""
+    start = log.start
+    low = max(index, RaftIndex(start.offset + start.control_count))
+    high = min(end, log.end_index)
+    if low >= high or log.epoch_of(low) != header.leader_epoch:
+        return None
+    # Epochs never fall along a log: the first other one is found by halving.
+    while high - low > 1:
+        middle = RaftIndex((low + high) // 2)
+        if log.epoch_of(middle) == header.leader_epoch:
+            low = middle
+        else:
+            high = middle
+    return high if index < high < end else None

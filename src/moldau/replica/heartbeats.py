@@ -1,0 +1,149 @@
+"""Owns when brokers give each other signs of life, and what those tell the groups' cores.
+
+One heartbeat per peer and interval, and one more in between when somebody must hear of a commit
+soon. Signs are noted per peer (heartbeat.py); a core hears of them only when it matters to it.
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
+from moldau.net.peers.frames import FrameKind
+from moldau.raft import events as e
+from moldau.raft.events import Event, Role
+from moldau.replica.peer import Peer
+from moldau.replica.peer_heartbeat import decode_heartbeat, encode_heartbeat
+from moldau.replica.raft_group import RaftGroup
+
+
+class HeartbeatExchange:
+    """Heartbeats with all peers."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        now: Callable[[], int],
+        interval_ms: int,
+        peers: Mapping[BrokerId, Peer],
+        groups: Mapping[bytes, RaftGroup],
+        handle_all: Callable[[deque[tuple[RaftGroup, Event]]], None],
+    ) -> None:
+        """`handle_all` steps the groups' cores; `now` counts milliseconds as they do."""
+        self._loop = loop
+        self._now = now
+        self._interval_seconds = interval_ms / 1000
+        self._peers = peers
+        self._groups = groups
+        self._handle_all = handle_all
+        self._timer: TimerHandle | None = None
+        self.is_due = False
+        """One is wanted at the end of this turn, before its time."""
+
+    def start(self) -> None:
+        self._timer = self._loop.call_later(self._interval_seconds, self._on_time)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ---- sending
+
+    def _on_time(self) -> None:
+        self._timer = self._loop.call_later(self._interval_seconds, self._on_time)
+        for peer in list(self._peers.values()):
+            if not peer.link.is_connected:
+                continue
+            due = e.HeartbeatDue(peer.id)
+            self._handle_all(deque((group, due) for group in peer.beat.unconfirmed))
+            self._send(peer)
+
+    def send_due(self) -> None:
+        """At the end of a turn: what was asked for in it."""
+        if self.is_due:
+            self.is_due = False
+            for peer in self._peers.values():
+                if peer.link.is_connected:
+                    self._send(peer)
+
+    def _send(self, peer: Peer) -> None:
+        beat = encode_heartbeat(peer.beat.compose())
+        if not peer.link.send(FrameKind.HEARTBEAT, [beat]):
+            peer.beat.not_sent()
+
+    # ---- receiving
+
+    def receive(self, sender: BrokerId, body: memoryview) -> None:
+        """Raises PeerProtocolError."""
+        peer = self._peers.get(sender)
+        beat = decode_heartbeat(body)
+        if peer is None:
+            return
+        now = self._now()
+        commits = peer.beat.take(beat, now, self._groups)
+        if beat.listed is not None:
+            for group in peer.beat.listed:
+                self._check_following(peer, group)
+        peer.beat.take_answer(beat, now, self._groups)
+        self._handle_all(
+            deque((group, e.LeaderAlive(sender, epoch, commit)) for group, epoch, commit in commits)
+        )
+
+    def _check_following(self, peer: Peer, group: RaftGroup) -> None:
+        core = group.core
+        is_following = group.is_running and core.leader == peer.id
+        peer.beat.check(group, core.epoch if is_following else NO_EPOCH)
+
+    def alive(self, within_ms: int) -> set[BrokerId]:
+        """Peers that were heard of within that time."""
+        since = self._now() - within_ms
+        return {
+            broker for broker, peer in self._peers.items() if peer.beat.last_contact_at >= since
+        }
+
+    # ---- what groups have of it
+
+    def signs(self, group: RaftGroup) -> Iterator[tuple[int, Event]]:
+        """What the heartbeats said of the group's members that its core has not heard, and when."""
+        core = group.core
+        if core.role is Role.LEADER:
+            for broker, progress in core.progress.items():
+                peer = self._peers.get(broker)
+                if peer is None:
+                    continue
+                answered_at = peer.beat.acknowledged_at(group, core.epoch)
+                if answered_at > progress.last_contact_at:
+                    yield answered_at, e.PeerAlive(broker, core.epoch)
+            return
+        peer = self._peers.get(core.leader)
+        if peer is not None:
+            last_contact_at = peer.beat.leader_heard_at(group, core.epoch)
+            if last_contact_at > core.last_contact_at:
+                # Commits came with the heartbeat itself.
+                yield (
+                    last_contact_at,
+                    e.LeaderAlive(core.leader, core.epoch, group.view.start_index),
+                )
+
+    def track(self, group: RaftGroup) -> None:
+        """The members to beat to are others now."""
+        core, old = group.core, group.tracked
+        is_same_epoch = group.tracked_epoch == core.epoch
+        group.tracked, group.tracked_epoch = core.progress, core.epoch
+        for broker in old:
+            peer = self._peers.get(broker)
+            if peer is not None and broker not in core.progress:
+                peer.beat.leave(group)
+                peer.forget(group)
+        for broker in core.progress:
+            peer = self._peers.get(broker)
+            if peer is not None and not (is_same_epoch and broker in old):
+                peer.beat.lead(group)
+
+    def confirm(self, peer: Peer, group: RaftGroup, epoch: Epoch) -> None:
+        """The peer answered in that epoch."""
+        if group in peer.beat.unconfirmed:
+            core = group.core
+            if core.role is Role.LEADER and core.epoch == epoch:
+                peer.beat.confirm(group, epoch)

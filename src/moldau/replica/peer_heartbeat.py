@@ -1,0 +1,282 @@
+"""Owns the heartbeat between two brokers: one small frame for all groups that they share.
+
+A leader lists the groups that the peer has confirmed: those in which it answered in the leader's
+epoch. The list has a version, and is sent only when it changed; after that a heartbeat names the
+version, and stands for a sign of life in every group of it. The peer answers in its own next
+heartbeat: which version it heard last, and which groups of it it does not follow (any more). Those
+leave the list, and are pinged one by one until they answer again. Commits that nobody has been told
+since travel along.
+
+A session number tells processes apart: what answers an earlier process of a broker says nothing.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from moldau.model.errors import PeerProtocolError
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
+from moldau.replica.raft_group import RaftGroup
+
+NEVER: Final = -1 << 62
+"""Earlier than any time, also than the begin of a silence that is longer than the clock runs."""
+_HEAD: Final = struct.Struct(">QQQQQQ?III")
+_LISTED: Final = struct.Struct(">20si")
+_COMMIT: Final = struct.Struct(">Iq")
+
+
+class Heartbeat(NamedTuple):
+    """As it travels."""
+
+    session: int
+    number: int
+    """Counts the sender's heartbeats."""
+    version: int
+    """Of the sender's list."""
+    heard_session: int
+    heard_number: int
+    """The last heartbeat of the other side that arrived, 0 if none did."""
+    heard_version: int
+    listed: tuple[tuple[bytes, Epoch], ...] | None
+    """The list, if it changed: groups that the sender leads and the receiver confirmed."""
+    commits: tuple[tuple[int, RaftIndex], ...]
+    """Place in the list, and the commit."""
+    refused: tuple[tuple[bytes, Epoch], ...]
+    """Groups of the receiver's list that the sender does not follow."""
+
+
+def encode_heartbeat(beat: Heartbeat) -> bytes:
+    listed = beat.listed or ()
+    head = _HEAD.pack(
+        *beat[:6], beat.listed is not None, len(listed), len(beat.commits), len(beat.refused)
+    )
+    return b"".join(
+        (
+            head,
+            *(_LISTED.pack(*entry) for entry in listed),
+            *(_COMMIT.pack(*entry) for entry in beat.commits),
+            *(_LISTED.pack(*entry) for entry in beat.refused),
+        )
+    )
+
+
+def decode_heartbeat(body: memoryview) -> Heartbeat:
+    """Raises PeerProtocolError."""
+    if len(body) < _HEAD.size:
+        raise PeerProtocolError(f"a heartbeat of {len(body)} bytes")
+    (
+        session,
+        number,
+        version,
+        heard_session,
+        heard_number,
+        heard_version,
+        has_list,
+        listed_count,
+        commit_count,
+        refused_count,
+    ) = _HEAD.unpack_from(body)
+    commits_at = _HEAD.size + listed_count * _LISTED.size
+    refused_at = commits_at + commit_count * _COMMIT.size
+    end = refused_at + refused_count * _LISTED.size
+    if end != len(body) or (listed_count and not has_list):
+        raise PeerProtocolError(f"a heartbeat of {len(body)} bytes instead of {end}")
+    listed = tuple(_LISTED.iter_unpack(body[_HEAD.size : commits_at])) if has_list else None
+    commits = tuple(_COMMIT.iter_unpack(body[commits_at:refused_at]))
+    refused = tuple(_LISTED.iter_unpack(body[refused_at:end]))
+    if any(commit < 0 for _, commit in commits):
+        raise PeerProtocolError("a commit below 0")
+    return Heartbeat(
+        session,
+        number,
+        version,
+        heard_session,
+        heard_number,
+        heard_version,
+        listed,
+        commits,
+        refused,
+    )
+
+
+class PeerHeartbeat:
+    """Both directions of the heartbeat with one peer."""
+
+    def __init__(self, session: int, peer: BrokerId) -> None:
+        self._session = session
+        self._peer = peer
+        # What this broker leads.
+        self.unconfirmed: dict[RaftGroup, None] = {}
+        """Groups led here that the peer has not confirmed: they are pinged."""
+        self._confirmed: dict[RaftGroup, tuple[Epoch, int]] = {}
+        """With the epoch and the first version of the list that names them."""
+        self._places: dict[RaftGroup, int] = {}
+        self._version = 0
+        self._is_changed = True
+        self._commits: dict[RaftGroup, None] = {}
+        self._number = 0
+        self._answered_number = 0
+        self._answered_version = 0
+        self.answered_at = NEVER
+        """When the peer's last answer came."""
+        # What the peer leads.
+        self._heard_session = 0
+        self._heard_number = 0
+        self._heard_version = 0
+        self._listed: list[RaftGroup | None] = []
+        self._epochs: dict[RaftGroup, Epoch] = {}
+        self._refused: dict[bytes, Epoch] = {}
+        self.last_contact_at = NEVER
+        """When the peer's last heartbeat came."""
+
+    # ---- leading
+
+    def lead(self, group: RaftGroup) -> None:
+        """This broker leads, and the peer belongs to the group."""
+        self.leave(group)
+        self.unconfirmed[group] = None
+
+    def leave(self, group: RaftGroup) -> None:
+        """This broker leads no more, or the peer is no member any more."""
+        self.unconfirmed.pop(group, None)
+        self._commits.pop(group, None)
+        if self._confirmed.pop(group, None) is not None:
+            self._is_changed = True
+
+    def confirm(self, group: RaftGroup, epoch: Epoch) -> None:
+        """The peer answered as a follower."""
+        if group in self.unconfirmed:
+            del self.unconfirmed[group]
+            self._confirmed[group] = (epoch, self._version + 1)
+            self._commits[group] = None
+            self._is_changed = True
+
+    def note_commit(self, group: RaftGroup) -> None:
+        """The peer does not know the commit yet."""
+        self._commits[group] = None
+
+    def commit_sent(self, group: RaftGroup) -> None:
+        self._commits.pop(group, None)
+
+    def link_lost(self) -> None:
+        """The peer may be another process when it comes back: it confirms everything anew."""
+        for group in self._confirmed:
+            self.unconfirmed[group] = None
+        self._confirmed.clear()
+        self._is_changed = True
+
+    def acknowledged_at(self, group: RaftGroup, epoch: Epoch) -> int:
+        """When the peer last said that it follows in this group and epoch, or NEVER."""
+        confirmed = self._confirmed.get(group)
+        if confirmed is None or confirmed[0] != epoch or confirmed[1] > self._answered_version:
+            return NEVER
+        return self.answered_at
+
+    def compose(self) -> Heartbeat:
+        """The next heartbeat. The caller sends it, or tells of a lost link."""
+        self._number += 1
+        listed: tuple[tuple[bytes, Epoch], ...] | None = None
+        if self._is_changed:
+            self._is_changed = False
+            self._version += 1
+            self._places = {group: place for place, group in enumerate(self._confirmed)}
+            listed = tuple((group.wire, epoch) for group, (epoch, _) in self._confirmed.items())
+        commits = []
+        for group in list(self._commits):
+            place = self._places.get(group)
+            if place is not None and group in self._confirmed:
+                commit = group.core.commit
+                commits.append((place, commit))
+                progress = group.core.progress.get(self._peer)
+                # A heartbeat overtakes entries, and of those that are not there nothing is learned.
+                if progress is None or progress.received >= commit:
+                    del self._commits[group]
+        return Heartbeat(
+            self._session,
+            self._number,
+            self._version,
+            self._heard_session,
+            self._heard_number,
+            self._heard_version,
+            listed,
+            tuple(commits),
+            tuple(self._refused.items()),
+        )
+
+    def not_sent(self) -> None:
+        """The last heartbeat was dropped: what it told is told again."""
+        self._is_changed = True
+        self._commits = dict.fromkeys(self._confirmed)
+
+    def take_answer(self, beat: Heartbeat, now: int, groups: Mapping[bytes, RaftGroup]) -> None:
+        """What the peer's heartbeat says of this broker's."""
+        if beat.heard_session != self._session or beat.heard_number <= self._answered_number:
+            return
+        self._answered_number = beat.heard_number
+        self._answered_version = beat.heard_version
+        self.answered_at = now
+        for wire, epoch in beat.refused:
+            group = groups.get(wire)
+            if group is not None and self._confirmed.get(group, (NO_EPOCH, 0))[0] == epoch:
+                self.lead(group)
+
+    # ---- following
+
+    def take(
+        self, beat: Heartbeat, now: int, groups: Mapping[bytes, RaftGroup]
+    ) -> list[tuple[RaftGroup, Epoch, RaftIndex]]:
+        """Note the peer's list; returns commits that it told. Raises PeerProtocolError."""
+        if beat.listed is not None:
+            self._listed = [groups.get(wire) for wire, _ in beat.listed]
+            self._epochs = {}
+            self._refused = {}
+            self._heard_session = beat.session
+            self._heard_version = beat.version
+            for (wire, epoch), group in zip(beat.listed, self._listed, strict=True):
+                if group is None:
+                    self._refused[wire] = epoch
+                else:
+                    self._epochs[group] = epoch
+        elif (beat.session, beat.version) != (self._heard_session, self._heard_version):
+            raise PeerProtocolError(f"a heartbeat of version {beat.version} without its list")
+        self._heard_number = beat.number
+        self.last_contact_at = now
+        commits = []
+        for place, commit in beat.commits:
+            if place >= len(self._listed):
+                raise PeerProtocolError(f"a commit of group {place} of {len(self._listed)}")
+            group = self._listed[place]
+            if group is not None:
+                commits.append((group, self._epochs[group], commit))
+        return commits
+
+    @property
+    def listed(self) -> Iterable[RaftGroup]:
+        """The groups that the peer says it leads."""
+        return self._epochs.keys()
+
+    def check(self, group: RaftGroup, is_following: Epoch) -> None:
+        """The group follows the peer in that epoch now, or in NO_EPOCH: not at all."""
+        epoch = self._epochs.get(group)
+        if epoch is None:
+            return
+        if epoch == is_following:
+            self._refused.pop(group.wire, None)
+        else:
+            self._refused[group.wire] = epoch
+
+    def leader_heard_at(self, group: RaftGroup, epoch: Epoch) -> int:
+        """When the peer last said that it leads this group in this epoch, or NEVER."""
+        return self.last_contact_at if self._epochs.get(group) == epoch else NEVER
+
+    def peer_disconnected(self) -> None:
+        """Its connection ended: a list comes first on the next."""
+        self._listed, self._epochs, self._refused = [], {}, {}
+        self._heard_session = self._heard_number = self._heard_version = 0
+
+    def forget(self, group: RaftGroup) -> None:
+        """The group is removed from this broker."""
+        self.leave(group)
+        if group in self._epochs:
+            self._refused[group.wire] = self._epochs.pop(group)
+            self._listed = [None if other is group else other for other in self._listed]

@@ -1,0 +1,78 @@
+"""Owns what stands between the doors and the rest of a broker.
+
+How they reach other brokers: questions and writes that peers ask of each other. And how those are
+opened that load late.
+"""
+
+import os
+from asyncio import AbstractEventLoop
+
+from moldau.api.broker import Broker
+from moldau.api.cluster_queries import EXTENTS_METHOD, GROUPS_METHOD, ClusterQueries
+from moldau.api.metric_sources import MetricSources
+from moldau.control.cluster_service import ClusterService
+from moldau.coordination.group_service import GroupService
+from moldau.data.append_forwarding import APPEND_METHOD, AppendForwarder
+from moldau.data.partitions import Partitions
+from moldau.data.produce import ProduceService
+from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.model.ids import BrokerId
+from moldau.net.sockets import Sockets
+from moldau.replica.transport import Transport
+from moldau.server.config.schema import HttpConfig
+from moldau.server.machine import GrpcServer, Machine
+from moldau.server.ports import ReservedPort
+
+
+def build_cluster_views(
+    me: BrokerId,
+    cluster: ClusterService,
+    partitions: Partitions,
+    groups: GroupService,
+    transport: Transport,
+) -> ClusterQueries:
+    views = ClusterQueries(
+        me=me, cluster=cluster, partitions=partitions, groups=groups, caller=transport
+    )
+    transport.rpc.serve(EXTENTS_METHOD, views.on_extents_request)
+    transport.rpc.serve(GROUPS_METHOD, views.on_groups_request)
+    return views
+
+
+def build_append_service(
+    me: BrokerId, cluster: ClusterService, produce: ProduceService, transport: Transport
+) -> AppendForwarder:
+    appends = AppendForwarder(
+        me=me,
+        image=lambda: cluster.image,
+        leader_of=cluster.leader_of,
+        produce=produce,
+        caller=transport,
+    )
+    transport.rpc.serve(APPEND_METHOD, appends.answer)
+    return appends
+
+
+def build_http_listener(
+    config: HttpConfig,
+    broker: Broker,
+    vitals: MetricSources,
+    loop: AbstractEventLoop,
+    sockets: Sockets,
+) -> HttpListener:
+    return listener_for(
+        broker, vitals, loop=loop, cors_origins=config.cors_origin_list, sockets=sockets
+    )
+
+
+def build_grpc_server(
+    machine: Machine, loop: AbstractEventLoop, broker: Broker, port: ReservedPort | None
+) -> GrpcServer | None:
+    """The gRPC door, bound where `port` is; None: there shall be none."""
+    if port is None:
+        return None
+    # What clients did wrong is none of our log; an operator may ask for more.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    listener = machine.grpc_server(loop, broker)
+    listener.bind(port.host, port.port)
+    return listener

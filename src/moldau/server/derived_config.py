@@ -1,0 +1,79 @@
+"""Owns the translation of the broker's configuration into Kafka's names for the same things."""
+
+from moldau.data.maintenance import MaintenanceConfig
+from moldau.metadata.replica_rules import USUAL_REPLICATION_MAX
+from moldau.server.config.schema import ServerConfig
+
+
+def topic_defaults(config: ServerConfig) -> dict[str, str]:
+    """What topics fall back to, under the names of Kafka's broker settings."""
+    return {
+        "log.retention.ms": str(config.log.retention_ms),
+        "log.retention.bytes": str(config.log.retention_bytes),
+        "log.segment.bytes": str(config.log.segment_bytes),
+        "log.roll.ms": str(config.log.segment_ms),
+        "message.max.bytes": str(config.topic.message_bytes_max),
+        "min.insync.replicas": str(config.topic.min_insync_replicas),
+        "moldau.flush": str(config.log.flush),
+    }
+
+
+def read_only_configs(config: ServerConfig) -> dict[str, str]:
+    """What DescribeConfigs of a broker shows, and only a restart changes."""
+    kafka = config.kafka
+    return {
+        "broker.id": str(1 if config.broker_id is None else config.broker_id),
+        "broker.rack": config.rack or "",
+        "listeners": f"PLAINTEXT://{kafka.addr}",
+        "advertised.listeners": f"PLAINTEXT://{kafka.advertised or kafka.addr}",
+        "log.dirs": config.data_dir,
+        "auto.create.topics.enable": str(config.topic.auto_create).lower(),
+        "num.partitions": str(config.topic.partitions),
+        "default.replication.factor": str(config.topic.replication_factor or USUAL_REPLICATION_MAX),
+        "group.initial.rebalance.delay.ms": str(config.group.initial_rebalance_delay_ms),
+        "group.min.session.timeout.ms": str(config.group.session_timeout_ms_min),
+        "group.max.session.timeout.ms": str(config.group.session_timeout_ms_max),
+        "group.max.size": str(config.group.size_max),
+        "group.consumer.heartbeat.interval.ms": str(config.group.consumer_heartbeat_interval_ms),
+        "group.consumer.session.timeout.ms": str(config.group.consumer_session_timeout_ms),
+        "group.consumer.assignors": config.group.consumer_assignors,
+        "group.consumer.max.size": str(config.group.size_max),
+        "offsets.retention.minutes": str(config.group.offsets_retention_minutes),
+        "offsets.topic.num.partitions": str(config.group.offsets_partitions),
+        "transaction.max.timeout.ms": str(config.transaction.timeout_ms_max),
+        "transactional.id.expiration.ms": str(config.transaction.id_expiry_ms),
+        "transaction.state.log.num.partitions": str(config.transaction.state_partitions),
+        "max.connections": str(kafka.connections_max),
+        "max.connections.per.ip": str(kafka.connections_per_address_max),
+        "connections.max.idle.ms": str(kafka.idle_ms_max),
+        "socket.request.max.bytes": str(kafka.request_bytes_max),
+    }
+
+
+def config_warnings(config: ServerConfig) -> list[str]:
+    """What is allowed, since a cluster may grow, but cannot be met while there is one broker."""
+    found = []
+    factor, in_sync = config.topic.replication_factor, config.topic.min_insync_replicas
+    if factor is not None and factor > 1:
+        found.append(
+            f"topic.replication_factor is {factor}, but this is the only broker: topics that are "
+            "created without a replication factor of their own will be refused until others "
+            "join, or topic.replication_factor is 1"
+        )
+    if in_sync > 1:
+        found.append(
+            f"topic.min_insync_replicas is {in_sync}, but this is the only broker: acks=all will "
+            "be refused for topics without a min.insync.replicas of their own until others "
+            "join, or topic.min_insync_replicas is 1"
+        )
+    return found
+
+
+def upkeep_config(config: ServerConfig) -> MaintenanceConfig:
+    """What a broker does by the clock, and when."""
+    return MaintenanceConfig(
+        retention_check_ms=config.log.retention_check_ms,
+        flush_interval_ms=config.log.flush_interval_ms,
+        producer_id_expiry_ms=config.producer.id_expiry_ms,
+        disk_reserve_bytes=config.log.disk_reserve_bytes,
+    )

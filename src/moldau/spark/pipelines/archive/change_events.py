@@ -1,0 +1,174 @@
+"""Responsible for records that change a table: of which key they are, and whether they delete it.
+
+A record without a value deletes its key. An event of Debezium holds the row before and after the
+change, and says what the change was; a delete is followed by a record without a value, which says
+the same once more.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.decode.registry import CONFLUENT_BYTES, Framing, split_confluent
+
+DELETED: Final = "_deleted"
+"""In files that tasks write for an upsert, not in tables."""
+DEBEZIUM: Final = "debezium"
+_ROW_OPS: Final = ("c", "u", "r", "d")
+"""Created, updated, read by a first snapshot, deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """How records change a table. Plain values: it travels to tasks."""
+
+    keys: tuple[str, ...]
+    """`key`, or fields of the value as `value.id`."""
+    envelope: str = "none"
+    key_framing: str = "none"
+
+    def is_of_row(self, name: str) -> bool:
+        """Whether a field of a value is one of the row, not of what is told about the change."""
+        inner = name.removeprefix("payload.")
+        return self.envelope != DEBEZIUM or inner.startswith(("before.", "after."))
+
+    @property
+    def value_fields(self) -> list[str]:
+        return [key.removeprefix("value.") for key in self.keys if key != "key"]
+
+
+class _Event(msgspec.Struct):
+    """As much of an event as is needed to look at the rows in it."""
+
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    payload: "_Event | None" = None
+
+
+def events_in(values: Iterable[bytes], framing: str) -> tuple[bool, list[bytes]]:
+    """The rows in events of Debezium's JSON; and whether these stand in `payload`."""
+    rows: list[bytes] = []
+    is_inside = False
+    for value in values:
+        with suppress(msgspec.DecodeError, ValueError, RecursionError):
+            body = split_confluent(value)[1] if framing == Framing.CONFLUENT else value
+            found = msgspec.json.decode(body, type=_Event)
+            if found.after is None and found.payload is not None:
+                is_inside, found = True, found.payload
+            states = (state for state in (found.before, found.after) if state is not None)
+            rows += map(msgspec.json.encode, states)
+    return is_inside, rows
+
+
+def row_type(kind: Any, changes: Changes) -> Any:
+    """The type of a table's column `value`, from that of decoded values.
+
+    Raises InvalidArgumentError if values are no events of Debezium, or have no field for a key.
+    """
+    if changes.envelope == DEBEZIUM:
+        _, kind = _payload(kind)
+        if not {"after", "op"} <= set(_names(kind)):
+            raise InvalidArgumentError(
+                "values have no fields `op` and `after`, as events of Debezium have",
+                hint="--schema is that of the whole event; without --envelope debezium values are "
+                "taken as they are",
+            )
+        kind = kind.field("after").type
+    names = _names(kind)
+    for name in changes.value_fields:
+        if name not in names:
+            raise InvalidArgumentError(
+                f"--key value.{name}: values have no field {name}",
+                hint=f"they have {', '.join(names)}" if names else "--decode says what they are",
+            )
+    return kind
+
+
+def changed_rows(rows: Any, changes: Changes) -> tuple[Any, Any]:
+    """The rows of a batch, with a column `_deleted`; and those that change nothing."""
+    at = rows.schema.get_field_index("value")
+    if changes.envelope == DEBEZIUM:
+        if changes.value_fields:
+            # The record that follows a delete has no value, and so no key.
+            rows = rows.filter(pc.is_valid(rows.column(at)))
+        values, deleted, errors = _unwrapped(rows.column(at))
+        rows = rows.set_column(at, pa.field("value", values.type), values)
+    else:
+        deleted, errors = pc.is_null(rows.column(at)), pa.nulls(rows.num_rows, pa.string())
+    for name in changes.keys:
+        if name == "key":
+            said, column = "the key", rows.column("key")
+        else:
+            field = name.removeprefix("value.")
+            said, column = f"field {field}", pc.struct_field(rows.column(at), field)
+        missing = f"no change of any row: {said} is null, see --key"
+        errors = pc.coalesce(errors, pc.if_else(pc.is_null(column), missing, None))
+    if changes.key_framing == Framing.CONFLUENT and "key" in changes.keys:
+        keys = rows.column("key")
+        is_framed = pc.and_(
+            pc.greater(pc.binary_length(keys), CONFLUENT_BYTES), pc.starts_with(keys, b"\0")
+        )
+        unframed = "no header before the key, see --key-framing"
+        errors = pc.coalesce(errors, pc.if_else(is_framed, None, unframed))
+    return set_aside(rows.append_column(DELETED, deleted), errors)
+
+
+def set_aside(rows: Any, errors: Any) -> tuple[Any, Any]:
+    """The rows without an error; and the others, with their bytes in `raw` and it in `error`."""
+    if errors.null_count == len(errors):
+        return rows, rows.slice(0, 0)
+    is_good = pc.is_null(errors)
+    bad = rows.filter(pc.invert(is_good))
+    if "raw" not in bad.schema.names:
+        bad = bad.append_column("raw", bad.column("value"))
+    bad = bad.append_column("error", errors.drop_null())
+    names = [name for name in bad.schema.names if name not in ("value", DELETED)]
+    return rows.filter(is_good), bad.select(names)
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in kind] if pa.types.is_struct(kind) else []
+
+
+def _payload(kind: Any) -> tuple[bool, Any]:
+    """Whether events are inside of `payload`, beside their schema; and the type of events."""
+    names = _names(kind)
+    is_inside = "payload" in names and "after" not in names
+    return is_inside, kind.field("payload").type if is_inside else kind
+
+
+def _unwrapped(values: Any) -> tuple[Any, Any, Any]:
+    """Rows, whether they were deleted, and why an event is no change of a row."""
+    is_inside, inner = _payload(values.type)
+    events = pc.struct_field(values, "payload") if is_inside else values
+    op, after = pc.struct_field(events, "op"), pc.struct_field(events, "after")
+    before = pa.nulls(len(values), after.type)
+    if "before" in _names(inner):
+        before = _as_row(pc.struct_field(events, "before"), after.type)
+    is_delete = pc.or_kleene(pc.is_null(values), pc.fill_null(pc.equal(op, "d"), False))
+    is_known = pc.or_(pc.is_null(values), pc.is_in(op, value_set=pa.array(_ROW_OPS)))
+    is_lost = pc.and_(pc.invert(is_delete), pc.is_null(after))
+    kinds = pc.fill_null(op, "none")
+    reason = pc.binary_join_element_wise("an event of Debezium of kind", kinds, " ")
+    errors = pc.if_else(pc.or_(pc.invert(is_known), is_lost), reason, None)
+    return pc.if_else(is_delete, before, after), is_delete, errors
+
+
+def _as_row(found: Any, wanted: Any) -> Any:
+    """Rows before a change, with those of the fields of rows after it that are of the same type."""
+    if not pa.types.is_struct(found.type):
+        return pa.nulls(len(found), wanted)
+    known = {field.name: field.type for field in found.type}
+    columns = [
+        pc.struct_field(found, field.name)
+        if known.get(field.name) == field.type
+        else pa.nulls(len(found), field.type)
+        for field in wanted
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=pc.is_null(found))

@@ -1,0 +1,80 @@
+"""Requests about many names: others are served between, and too many are refused."""
+
+import asyncio
+
+import pytest
+
+from moldau.edge.kafka import large_requests
+from moldau.edge.kafka.large_requests import answer_each, query_each
+from moldau.model.errors import ErrorCode, RefusedError
+
+
+def refuse(name: int, error: RefusedError) -> str:
+    assert error.code is ErrorCode.INVALID_REQUEST
+    return f"{name}: {error}"
+
+
+async def turns_during(work: asyncio.Task) -> int:
+    turns = 0
+    while not work.done():
+        turns += 1
+        await asyncio.sleep(0)
+    return turns
+
+
+async def test_each_is_answered_in_order_while_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(large_requests, "_LOOKED_AT_EVERY", 1)
+    task = asyncio.create_task(answer_each(range(100), str, refuse))
+    assert await turns_during(task) >= 100
+    assert await task == [str(number) for number in range(100)]
+
+
+async def test_all_wait_together_are_begun_in_turns_and_answered_in_order() -> None:
+    begun = 0
+    leader = asyncio.Event()
+
+    async def ask(number: int) -> str:
+        nonlocal begun
+        begun += 1
+        await leader.wait()
+        return str(number)
+
+    task = asyncio.create_task(query_each(range(250), ask, refuse))
+    await asyncio.sleep(0)
+    assert begun <= 100
+    while begun < 250:
+        await asyncio.sleep(0)
+    assert not task.done()
+    leader.set()
+    assert await task == [str(number) for number in range(250)]
+
+
+async def test_one_that_fails_ends_the_others() -> None:
+    left = 0
+
+    async def ask(number: int) -> str:
+        nonlocal left
+        try:
+            await asyncio.sleep(number)
+        finally:
+            left += 1
+        raise RefusedError(ErrorCode.INVALID_REQUEST)
+
+    with pytest.raises(RefusedError):
+        await query_each(range(5), ask, refuse)
+    await asyncio.sleep(0)
+    assert left == 5
+
+
+@pytest.mark.parametrize("each", [answer_each, query_each])
+async def test_too_many_are_refused_with_what_to_do(each, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_requests, "NAMES_MAX", 2)
+
+    def never(number: int) -> str:
+        raise AssertionError
+
+    (first, *_), text = await each(range(3), never, refuse), "ask for at most 2 at a time"
+    assert first == f"0: 3 names in one request; {text}"

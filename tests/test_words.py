@@ -1,0 +1,71 @@
+"""Names, logs, errors, help and documents use the terms of the field: CONTRIBUTING has the glossary."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+GLOSSARY = ROOT / "CONTRIBUTING.md"
+
+RETIRED = {
+    r"owns": "is responsible for, or what it does",
+    r"doors?": "protocol server, listener",
+    r"defects?": "bug, internal error",
+    r"questions?": "request, RPC",
+    r"told": "returned, reported, sent, received",
+    r"wish(?:e[sd])?": "desired",
+    r"whoever": "name the subject: the client, the leader",
+    r"patien(?:ce|t)": "deadline, timeout",
+    r"anew": "again, from scratch",
+    r"for ever": "forever, permanently",
+    r"unasked": "in the background",
+    r"hears? of": "receives, learns",
+    r"be content": "ignore, succeed if",
+    r"met a": "internal error while …",
+    r"surroundings": "environment, dependencies",
+    r"stewards?": "reconciler",
+    r"desk": "request scheduler",
+    r"keepers?": "host",
+    r"is silent": "does not respond",
+    r"(?<!there )(?<!this )is no(?! longer| more than)": "must be, is not a valid",
+    r"strangers?": "unknown client",
+    r"well being": "health",
+    r"found(?:er|ers|ing|ed)": "bootstrap",
+    r"shel(?:f|ves)": "delay bucket",
+    r"beats?": "heartbeat",
+    r"left behind": "leftover, remaining",
+    r"elsewhere": "on another broker, in another place",
+}
+"""What to search for, in lower case with one blank between words, and what to say."""
+_SEARCHED = {name: re.compile(rf"\b(?:{name})\b") for name in RETIRED}
+_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\s-]+")
+
+
+def words_of(line: str) -> str:
+    """A line as words: identifiers are split, so that `ToldBy` and `_told_by` are found."""
+    return _BOUNDARY.sub(" ", line).lower()
+
+
+def retired_words(path: Path) -> list[str]:
+    lines = path.read_text().splitlines()
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {found.group()!r}: say {RETIRED[name]}"
+        for number, line in enumerate(lines, 1)
+        for name, pattern in _SEARCHED.items()
+        if (found := pattern.search(words_of(line)))
+    ]
+
+
+def test_source_and_documents_use_the_terms_of_the_field() -> None:
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {GLOSSARY}
+    sources = [
+        path
+        for path in (ROOT / "src").rglob("*.py")
+        if not path.stem.endswith(("_pb2", "_pb2_grpc"))
+    ]
+    found = [line for path in sorted([*pages, *sources]) for line in retired_words(path)]
+    assert found == []
+
+
+def test_every_retired_word_is_in_the_glossary() -> None:
+    text = words_of(GLOSSARY.read_text())
+    assert [name for name, pattern in _SEARCHED.items() if not pattern.search(text)] == []
