@@ -23,13 +23,17 @@ $(VENV)/python:
 	@touch $@
 
 # What an install is made from: a part of it is compiled where there is a compiler.
-BUILT_FROM := pyproject.toml hatch_build.py src/moldau/spark/source/compiled.pyx
+BUILT_FROM := pyproject.toml constraints.txt hatch_build.py src/moldau/spark/source/compiled.pyx
 
 # uv where it is there: it is many times faster. Most of it is never imported, so nothing is compiled
 # ahead but for the tests: their processes start together, and each would compile the same.
 UV      := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip \
 	--disable-pip-version-check --quiet install --no-compile)
+
+# Development uses the versions of constraints.txt; with the newest ones: make test LOCK=
+LOCK   ?= constraints.txt
+LOCKED := $(INSTALL) $(if $(LOCK),-c $(LOCK))
 
 # Spark wants a Java. Where there is none its tests are skipped, and pytest says so.
 JAVA  := $(shell command -v java 2>/dev/null || ls "$$JAVA_HOME/bin/java" 2>/dev/null)
@@ -43,14 +47,14 @@ $(VENV)/run: $(BUILT_FROM) | $(VENV)/python
 # What the checks need, and nothing of Spark.
 $(VENV)/check: $(BUILT_FROM) | $(VENV)/python
 	@echo "installing moldau with its checks and test tools into $(VENV) (about 300 MB) …"
-	@$(INSTALL) -e '.[test,check]'
+	@$(LOCKED) -e '.[test,check]'
 	@touch $@ $(VENV)/run
 
 # All that `make test` needs, in one pass.
 ifdef JAVA
 $(VENV)/test: $(BUILT_FROM) | $(VENV)/python
 	@echo "installing moldau, its test tools and Spark into $(VENV) (about 1.3 GB, a minute or two) …"
-	@$(INSTALL) -e '.[test,check,spark,spark-test]'
+	@$(LOCKED) -e '.[test,check,spark,spark-test]'
 	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|moto|botocore|sqlalchemy|mypy|pip)/' \
 		$(VENV)/lib || true
 	@touch $@ $(VENV)/run $(VENV)/check
@@ -61,13 +65,13 @@ $(VENV)/test: $(VENV)/check
 endif
 
 $(VENV)/bench: $(BUILT_FROM) | $(VENV)/check
-	@$(INSTALL) -e '.[test,bench]'
+	@$(LOCKED) -e '.[test,bench]'
 	@touch $@
 
 # The demo needs a Java, too: by pip where the machine has none.
 $(VENV)/demo: $(BUILT_FROM) | $(VENV)/python
 	@echo "installing Spark and what the demo draws with into $(VENV) (about 1.2 GB) …"
-	@$(INSTALL) -e '.[test,spark,demo$(if $(JAVA),,$(comma)java)]'
+	@$(LOCKED) -e '.[test,spark,demo$(if $(JAVA),,$(comma)java)]'
 	@touch $@
 
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
@@ -106,11 +110,23 @@ test-order: $(VENV)/test kcat ## all tests in a random order, and property tests
 test-long: $(VENV)/check ## the pure tests with ten times the seeds and examples (about 10 minutes)
 	@MOLDAU_TEST_EFFORT=10 $(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)
 
+.PHONY: coverage lock
+coverage: $(VENV)/check ## statements and branches that the pure tests execute, by file, the least covered first
+	@$(BIN)/python -m coverage run --branch --source=src/moldau --data-file=.test-results/coverage \
+		-m pytest -q --kind pure $(PYTEST_ARGS)
+	@$(BIN)/python -m coverage report --data-file=.test-results/coverage --sort=cover --skip-covered
+
+lock: ## write constraints.txt again, with the newest versions that pyproject.toml allows
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,check,spark,spark-test]'
+	@(sed -n '/^#/p' constraints.txt; build/lock/bin/python -m pip freeze --exclude-editable) > build/constraints.txt
+	@mv build/constraints.txt constraints.txt
+
 format: $(VENV)/check ## let ruff put the code in shape
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: $(VENV)/check ## write the generated reference pages anew
+docs: $(VENV)/check ## write the generated reference pages again
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
 	@$(BIN)/python -m moldau.edge.http.reference
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
@@ -124,7 +140,7 @@ build/stubs/tools: proto/generate.py
 		$$(sed -n 's/.*pip install //p' proto/generate.py)
 	@touch $@
 
-proto: build/stubs/tools ## make the stubs of the gRPC API anew from proto/
+proto: build/stubs/tools ## generate the stubs of the gRPC API from proto/
 	@build/stubs/bin/python proto/generate.py
 
 bench: $(VENV)/bench ## measure one and three brokers against the targets and the peers (about 20 minutes)
@@ -163,7 +179,7 @@ sim-long: $(VENV)/check ## simulate world after world on two cores for MINUTES=3
 sim-week: $(VENV)/check ## simulate a week without faults, with a rolling restart each hour (an hour)
 	@$(BIN)/python -m sim --healthy-hours 168
 
-sim-mutants: $(VENV)/check ## find all mistakes that are planted in the product (a quarter of an hour)
+sim-mutants: $(VENV)/check ## find all bugs that are planted in the product (a quarter of an hour)
 	@$(BIN)/python -m sim --mutants --jobs 2
 
 clean:           ## remove the virtual environment and caches; data in .moldau stays

@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--repetitions", type=int, default=3, help="of each load (default 3)")
     parser.add_argument(
-        "--patience",
+        "--retries",
         type=int,
         default=1,
         help="how often a disturbed load is run again (default 1)",
@@ -74,7 +74,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    # Who ends the run by a signal gets no servers left behind.
+    # A signal that ends the run leaves no servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # A thousand idle connections need more than the usual limit, in the client and in the broker.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -87,7 +87,7 @@ def main() -> int:
             directory=directory,
             quick=options.quick,
             repetitions=max(1, options.repetitions),
-            patience=options.patience,
+            retries=options.retries,
         )
         with bench.progress(sum(suite.STEPS for suite in chosen.values())):
             for name, suite in chosen.items():

@@ -1,4 +1,4 @@
-"""Owns one run: its size, its directory, its progress bar and the values it has measured."""
+"""One run: its size, its directory, its progress bar and the values it has measured."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
     directory: Path
     quick: bool
     repetitions: int = 3
-    patience: int = 1
+    retries: int = 1
     values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     notes: list[str] = field(default_factory=list)
     _progress: Progress | None = None
@@ -67,12 +67,12 @@ class Bench:
         """Run a load against a server and keep its figures under `metric`.
 
         In a full run, when other programs took much of the machine meanwhile, it is run again, as
-        often as there is patience, and the run that was disturbed least counts; unless the load
+        often as `retries` says, and the run that was disturbed least counts; unless the load
         uses up what it reads.
         """
         full = {"port": running.port, "bootstrap": running.bootstrap, **spec}
         sample = run_client(kind, full, running.server)
-        tries = 0 if self.quick or kind in USED_UP else self.patience
+        tries = 0 if self.quick or kind in USED_UP else self.retries
         while sample.other_cpu_share > DISTURBED_SHARE and tries > 0:
             tries -= 1
             again = run_client(kind, full, running.server)

@@ -1,4 +1,4 @@
-"""Owns the clusters that are measured: three brokers of ours, and what they cost together."""
+"""The clusters that are measured: three brokers of ours, and what they cost together."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def sent_between(running: RunningCluster) -> tuple[int, int] | None:
     """Frames and bytes that brokers have sent each other so far; None if nobody can tell.
 
     As the kernel counts: every frame of an idle link is a segment of its own. The brokers' links
-    are told by the port that they go to.
+    are identified by the port that they go to.
     """
     if shutil.which("ss") is None:
         return None
     frames = size = 0
     for broker in running.cluster.brokers:
         command = ["ss", "-Htin", "state", "established", f"( dport = :{broker.raft_port} )"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        frames += sum(int(count) for count in _SEGMENTS.findall(told.stdout))
-        size += sum(int(count) for count in _BYTES.findall(told.stdout))
+        reported = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        frames += sum(int(count) for count in _SEGMENTS.findall(reported.stdout))
+        size += sum(int(count) for count in _BYTES.findall(reported.stdout))
     return frames, size

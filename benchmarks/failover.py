@@ -1,4 +1,4 @@
-"""Owns one death of a leader: kill it, and try until each of its partitions takes a message."""
+"""One death of a leader: kill it, and try until each of its partitions takes a message."""
 
 from __future__ import annotations
 

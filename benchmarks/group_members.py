@@ -127,7 +127,7 @@ class Classic(Member):
         wire = await Wire.open(self.port)
         member_id = ""
         topic = self.topic.encode()
-        wish = struct.pack(">hih", 0, 1, len(topic)) + topic + struct.pack(">i", -1)
+        subscription = struct.pack(">hih", 0, 1, len(topic)) + topic + struct.pack(">i", -1)
         while True:
             joined = await wire.ask(
                 JoinGroupRequest(
@@ -136,7 +136,7 @@ class Classic(Member):
                     rebalance_timeout_ms=60_000,
                     member_id=member_id,
                     protocol_type="consumer",
-                    protocols=[JoinGroupRequestProtocol(name="range", metadata=wish)],
+                    protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription)],
                 ),
                 5,
                 JoinGroupResponse,
@@ -168,7 +168,7 @@ class Classic(Member):
         error = 0
         while not error:
             await asyncio.sleep(HEARTBEAT_S)
-            beat = HeartbeatRequest(
+            request = HeartbeatRequest(
                 group_id=self.group, generation_id=self.epoch, member_id=member_id
             )
-            error = (await wire.ask(beat, 3, HeartbeatResponse)).error_code
+            error = (await wire.ask(request, 3, HeartbeatResponse)).error_code

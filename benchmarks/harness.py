@@ -1,4 +1,4 @@
-"""Owns processes, ports, clocks and temporary directories of a benchmark run.
+"""Processes, ports, clocks and temporary directories of a benchmark run.
 
 Every server and every client is a process of its own, ended by its pid, bounded in time, with its
 output in a file. What a server cost is read from its CPU clock, not from the wall: on a small

@@ -48,7 +48,7 @@ def library_path() -> Path:
     beside = Path(spec.origin).parent.parent / "confluent_kafka.libs"
     found = sorted(beside.glob("librdkafka*.so*"))
     if not found:
-        raise LibrdkafkaError(f"no librdkafka in {beside}: confluent-kafka is no binary wheel")
+        raise LibrdkafkaError(f"no librdkafka in {beside}: confluent-kafka is not a binary wheel")
     return found[0]
 
 

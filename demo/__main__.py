@@ -61,9 +61,9 @@ class Demo:
     """One run. What it starts is in `closing`, and ends with it, in the reverse order."""
 
     def __init__(
-        self, told: argparse.Namespace, folder: Path, closing: contextlib.ExitStack
+        self, reported: argparse.Namespace, folder: Path, closing: contextlib.ExitStack
     ) -> None:
-        self._told = told
+        self._reported = reported
         self._folder = folder
         self._closing = closing
         self._began = time.monotonic()
@@ -82,7 +82,7 @@ class Demo:
         self._drain()
         sampler.stop()
         self._show_results()
-        is_whole = self._audit(load) and self._open_elsewhere(load)
+        is_whole = self._audit(load) and self._open_with_polars(load)
         self._draw(replace(story, lag=tuple(sampler.samples), is_whole=is_whole))
         took = time.monotonic() - self._began
         print(f"\n{'All is well' if is_whole else 'NOT all is well'}, after {took:.0f} s.")
@@ -126,7 +126,7 @@ class Demo:
                 self._wait_running(name)
 
     def _begin_pipeline(self, name: str, arguments: tuple[str, ...]) -> None:
-        """In the background, with a log of its own: what systemd or Kubernetes does elsewhere."""
+        """In the background, with its own log, as systemd or Kubernetes would run it."""
         with open(self._log(name), "wb") as log:
             process = self._moldau.begin("pipeline", "run", *arguments, output=log)
         # Ended also if it never comes to run, or we are interrupted meanwhile.
@@ -149,15 +149,15 @@ class Demo:
         raise FailedError(f"{name} does not run after {START_SECONDS_MAX:g} s", self._said(name))
 
     def _send_clicks(self) -> tuple[Story, Load, Sampler]:
-        told = self._told
-        self._say(f"{told.seconds:.0f} s of clicks, about {told.rate:.0f} a second")
-        load = Load(self._bootstrap, TOPIC, rate=told.rate, seconds=told.seconds)
+        reported = self._reported
+        self._say(f"{reported.seconds:.0f} s of clicks, about {reported.rate:.0f} a second")
+        load = Load(self._bootstrap, TOPIC, rate=reported.rate, seconds=reported.seconds)
         sampler = Sampler(self._lag, lambda: load.elapsed)
         self._closing.callback(load.stop)
         self._closing.callback(sampler.stop)
         load.start()
         sampler.start()
-        self._watch(load, until=told.seconds / 2)
+        self._watch(load, until=reported.seconds / 2)
         self._say("kill the leader of the first partition (kill -9), under load")
         said = self._moldau.run(
             "cluster", "kill", "--leader-of", TOPIC, "--data-dir", self._cluster
@@ -173,7 +173,7 @@ class Demo:
         load.stop()
         if load.error is not None:
             raise FailedError(f"the producer failed: {load.error}")
-        seconds = max([told.seconds, *(ack.at for ack in load.acks)])
+        seconds = max([reported.seconds, *(ack.at for ack in load.acks)])
         # `--leader-of` is the leader of the first partition.
         stricken = [ack.at for ack in load.acks if ack.partition == 0]
         story = Story(
@@ -199,7 +199,7 @@ class Demo:
             if time.monotonic() > deadline:
                 raise FailedError(f"{lag} clicks are still not in the lake")
             time.sleep(0.5)
-        # A window is told in the batch after the one that ends it.
+        # A window is written in the batch after the one that ends it.
         while time.monotonic() < deadline and (
             self._lag(AGGREGATE) != 0 or not self._page_counts()
         ):
@@ -216,7 +216,7 @@ class Demo:
         for page, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
             print(f"      {page:<18} {count:>8,} clicks in windows that are over")
 
-    def _open_elsewhere(self, load: Load) -> bool:
+    def _open_with_polars(self, load: Load) -> bool:
         """Count the clicks with an engine that knows nothing of us."""
         import polars as pl
 
@@ -242,7 +242,7 @@ class Demo:
         from moldau.spark.pipelines.spec import Outcome
 
         self._say("the audit: every click of the topic once in the lake, byte by byte?")
-        command = ("pipeline", "run", *audit_command(self._lake), "--json")
+        command = ("pipeline", "run", *audit_command(self._lake), "-o", "json")
         process = self._moldau.begin(*command)
         try:
             said = finished(process, command, AUDIT_SECONDS_MAX)
@@ -251,22 +251,20 @@ class Demo:
             if process.returncode != 1 or "{" not in said:
                 raise
         outcome, _ = json.JSONDecoder().raw_decode(said, said.index("{"))
-        told = {name: outcome[name] for name in ("ok", "summary", "details")}
+        reported = {name: outcome[name] for name in ("ok", "summary", "details")}
         print()
-        show(Outcome(**told))
-        counted = told["details"]["totals"]["source_rows"]
+        show(Outcome(**reported))
+        counted = reported["details"]["totals"]["source_rows"]
         is_whole = bool(outcome["ok"]) and counted == load.acked and not load.failed
         if counted != load.acked:
-            print(
-                f"      but the producer was told of {load.acked:,}, and the topic has {counted:,}"
-            )
+            print(f"      but the producer got {load.acked:,} acks, and the topic has {counted:,}")
         return is_whole
 
     def _draw(self, story: Story) -> None:
         print()
         print(in_terminal(story, columns=min(100, shutil.get_terminal_size().columns)))
-        save_png(story, self._told.picture)
-        print(f"\n      saved as {self._told.picture}")
+        save_png(story, self._reported.picture)
+        print(f"\n      saved as {self._reported.picture}")
 
     # -- asking
 
@@ -316,10 +314,12 @@ class Demo:
                 message = consumer.poll(0.5)
                 if message is None:
                     continue
-                if message.error() is not None:
-                    ended.add(message.partition())
+                partition, value = message.partition(), message.value()
+                assert partition is not None
+                if message.error() is not None or value is None:
+                    ended.add(partition)
                     continue
-                row = json.loads(message.value())
+                row = json.loads(value)
                 counts[row["page"]] = counts.get(row["page"], 0) + row["clicks"]
         finally:
             consumer.close()
@@ -397,10 +397,10 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def play(told: argparse.Namespace, folder: Path) -> int:
+def play(reported: argparse.Namespace, folder: Path) -> int:
     closing = contextlib.ExitStack()
     try:
-        return Demo(told, folder, closing).run()
+        return Demo(reported, folder, closing).run()
     except KeyboardInterrupt:
         print("\ninterrupted: ending what was started …", flush=True)
         return 130
@@ -418,23 +418,23 @@ def main(arguments: list[str] | None = None, play: Callable[..., int] = play) ->
     parser.add_argument("--rate", type=float, default=1500.0, help="clicks a second, on average")
     parser.add_argument("--folder", type=Path, help="keep brokers' data, lake and logs here")
     parser.add_argument("--picture", type=Path, default=Path("demo.png"))
-    told = parser.parse_args(arguments)
-    if told.seconds < 20 or told.rate <= 0:
+    reported = parser.parse_args(arguments)
+    if reported.seconds < 20 or reported.rate <= 0:
         parser.error("--seconds is at least 20, --rate more than 0")
     if lacking := missing():
         print(f"error: {lacking}", file=sys.stderr)
         return 1
     with contextlib.ExitStack() as stack:
         stack.enter_context(interruptible())
-        if told.folder is None:
+        if reported.folder is None:
             found = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="moldau-demo-", ignore_cleanup_errors=True)
             )
             folder = Path(found)
         else:
-            told.folder.mkdir(parents=True, exist_ok=True)
-            folder = told.folder.absolute()
-        return play(told, folder)
+            reported.folder.mkdir(parents=True, exist_ok=True)
+            folder = reported.folder.absolute()
+        return play(reported, folder)
 
 
 if __name__ == "__main__":

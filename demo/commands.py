@@ -1,4 +1,4 @@
-"""Owns the commands that the demo runs: shown as a user would type them, bounded in time."""
+"""The commands that the demo runs: shown as a user would type them, bounded in time."""
 
 import os
 import shlex

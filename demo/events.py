@@ -1,4 +1,4 @@
-"""Owns the made-up visitors of a web shop, whose clicks the demo sends. Pure: seeded, no clock."""
+"""The made-up visitors of a web shop, whose clicks the demo sends. Pure: seeded, no clock."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 PAGES: Final = (
     "/", "/search", "/product/kettle", "/product/lamp", "/product/chair", "/cart", "/checkout",
-    "/product/desk", "/help", "/account", "/product/rug", "/returns",
+    "/product/table", "/help", "/account", "/product/rug", "/returns",
 )  # fmt: skip
 """The first ones are visited the most."""
 COUNTRIES: Final = ("CZ", "DE", "AT", "PL", "FR", "GB", "US")

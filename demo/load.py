@@ -1,4 +1,4 @@
-"""Owns the producer of the demo: a bounded load, and when each click was taken by the brokers."""
+"""The producer of the demo: a bounded load, and when each click was taken by the brokers."""
 
 import threading
 import time
@@ -84,7 +84,7 @@ class Load:
         try:
             self._send_all()
         except BaseException as error:
-            # Told by whoever waits for the thread.
+            # Reported by the thread that waits for it.
             self.error = error
 
     def _send_all(self) -> None:
@@ -117,7 +117,9 @@ class Load:
             self.failed += 1
             return
         self.acked += 1
-        self.acks.append(Ack(self.elapsed, message.partition()))
+        partition = message.partition()
+        assert partition is not None  # Of a message that was delivered.
+        self.acks.append(Ack(self.elapsed, partition))
 
 
 def per_second(

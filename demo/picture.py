@@ -1,4 +1,4 @@
-"""Owns the picture: throughput over time with the gap in it, in the terminal and as a PNG."""
+"""The picture: throughput over time with the gap in it, in the terminal and as a PNG."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

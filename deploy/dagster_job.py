@@ -12,9 +12,20 @@ from dagster import Definitions, Failure, In, Nothing, OpExecutionContext, Sched
 from dagster import job as dagster_job
 
 TABLE = ("s3://lake/clicks", "--format", "delta")
-ARCHIVE = ("moldau", "pipeline", "run", "archive", "--topic", "clicks", "--to", *TABLE, "--json")
-COMPACT = ("moldau", "pipeline", "run", "compact", "--table", *TABLE, "--json")
-AUDIT = ("moldau", "pipeline", "run", "audit", "--topic", "clicks", "--table", *TABLE, "--json")
+ARCHIVE = (
+    "moldau",
+    "pipeline",
+    "run",
+    "archive",
+    "--topic",
+    "clicks",
+    "--to",
+    *TABLE,
+    "-o",
+    "json",
+)
+COMPACT = ("moldau", "pipeline", "run", "compact", "--table", *TABLE, "-o", "json")
+AUDIT = ("moldau", "pipeline", "run", "audit", "--topic", "clicks", "--table", *TABLE, "-o", "json")
 ENVIRONMENT = {
     "MOLDAU_BROKERS": "broker.example:9092",
     "MOLDAU_PIPELINES_HOME": "/srv/pipelines",

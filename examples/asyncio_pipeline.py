@@ -13,7 +13,7 @@ WORDS = ["vltava", "labe", "morava", "odra", "berounka"]
 
 
 async def shout() -> None:
-    """The pipeline itself: ends when the source has been silent for a while."""
+    """The pipeline itself: ends when all words were processed."""
     consumer = AIOKafkaConsumer(
         SOURCE,
         bootstrap_servers=BROKERS,

@@ -25,7 +25,7 @@ for number in range(COUNT):
 producer.flush(30)
 assert offsets == list(range(COUNT))
 
-# librdkafka wants a group's name even of who assigns partitions by hand and commits nothing.
+# librdkafka needs a group id even if partitions are assigned manually and nothing is committed.
 consumer = Consumer(
     {"bootstrap.servers": BROKERS, "group.id": "unused", "enable.auto.commit": False}
 )

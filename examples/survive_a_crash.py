@@ -19,7 +19,7 @@ def count(error: KafkaError | None, message: Message) -> None:
 
 with Cluster(brokers=3) as cluster:
     # acks=all comes with idempotence: a delivery means that two of three disks have it.
-    # log_level: librdkafka would tell of every connection that it has lost.
+    # log_level: librdkafka would log every lost connection.
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 2}
     )

@@ -1,4 +1,4 @@
-"""A test of yours with a real broker: `pip install moldau`, and the fixtures are there."""
+"""A test with a real broker: `pip install moldau` installs the pytest fixtures."""
 
 from confluent_kafka import Consumer, Producer
 

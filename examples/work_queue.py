@@ -1,6 +1,6 @@
-"""A topic as a work queue: workers side by side, a message that fails, and its way back.
+"""A topic as a work queue: concurrent handlers, a message that fails, and its redrive.
 
-Needs a broker; its gRPC is expected on localhost:8000, or where MOLDAU_GRPC says.
+Needs a broker with gRPC on localhost:8000, or at MOLDAU_GRPC.
 """
 
 import threading
@@ -16,7 +16,7 @@ done: list[str] = []
 
 
 def resize(message: QueueMessage) -> None:
-    """Returns: the message is done. Raises: it comes again, and at last is a dead letter."""
+    """Returns: the message is acked. Raises: it is redelivered, and finally dead-lettered."""
     name = message.json()["file"]
     if name == "7.png" and broken.is_set():
         raise ValueError("no such file")

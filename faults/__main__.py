@@ -59,7 +59,7 @@ def play(scenario: Scenario, home: Path, *, quick: bool, seed: int = 1) -> Playe
 
 
 def play_all(options: argparse.Namespace, brokers: int, directory: Path) -> list[Played]:
-    """The chosen scenarios of one size, each kept and told as it ends."""
+    """The chosen scenarios of one size, each kept and reported as it ends."""
     all_played = []
     print(f"{brokers} broker{'s' if brokers > 1 else ''}:", flush=True)
     for scenario in BY_BROKERS[brokers]:

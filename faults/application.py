@@ -1,4 +1,4 @@
-"""Owns the applications of a run that transform one topic into another, and the verdict on them."""
+"""The applications of a run that transform one topic into another, and the verdict on them."""
 
 import subprocess
 import sys

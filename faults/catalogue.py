@@ -1,4 +1,4 @@
-"""Owns the lists of scenarios: number, title, what is expected, what each needs."""
+"""The lists of scenarios: number, title, what is expected, what each needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from pathlib import Path
 from faults.run import Load, Run
 from faults.scenarios import damage, disks, network, processes, upkeep
 from faults.scenarios.three import (
+    bootstrap,
     compaction,
     controls,
     files,
-    founders,
     members,
     mixed,
     queues,
@@ -347,20 +347,20 @@ THREE_BROKERS: list[Scenario] = [
         name="20-metadata",
         title="metadata/ deleted, the only other who knows is down",
         expected="no vote until relearned; acked changes last",
-        play=founders.lost_metadata,
+        play=bootstrap.lost_metadata,
         load=three.LOAD,
     ),
     *(
         Scenario(
-            name=f"founder{'-named' if name else ''}-{end.__name__}",
-            title="the founder's disk is lost: one was "
+            name=f"bootstrap{'-named' if name else ''}-{end.__name__}",
+            title="the bootstrap broker's disk is lost: one was "
             f"{end.__name__} before, {'all call their cluster prod' if name else 'no cluster_id'}",
-            expected="founds no second one by itself; acked lost 0",
-            play=founders.lost_founder(name=name, end=end),
+            expected="bootstraps no second cluster by itself; acked lost 0",
+            play=bootstrap.lost_bootstrap_broker(name=name, end=end),
             load=three.LOAD,
         )
         for name in ("", "prod")
-        for end in (founders.killed, founders.stopped)
+        for end in (bootstrap.killed, bootstrap.stopped)
     ),
     Scenario(
         name="21",

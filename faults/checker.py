@@ -1,15 +1,15 @@
-"""Owns the verdict: reads what clients did and saw, and finds what a log must never do.
+"""The verdict: reads what clients did and saw, and finds what a log must never do.
 
 A program of its own that knows nothing of the broker: the standard library is all it imports. The
 rules are those of Jepsen's kafka workload. A history is JSON lines, one file per client or all in
 one; the order of lines counts within a client only.
 
     {"op": "send", "p": "p1", "n": 0, "tp": "orders/2", "at": 5}       n counts up per producer
-    {"op": "ack", "p": "p1", "n": 0, "o": 17, "at": 9}                 o: -1 if it was not told
+    {"op": "ack", "p": "p1", "n": 0, "o": 17, "at": 9}                 o: -1 if unknown
     {"op": "fail", "p": "p1", "n": 0, "at": 9}                         surely not written
     {"op": "unknown", "p": "p1", "n": 0, "at": 9}                      perhaps written
     {"op": "poll", "c": "c1", "tp": "orders/2", "r": [[17, "p1:0"]]}   offsets with values
-    {"op": "assign", "c": "c1"}                                        positions start anew
+    {"op": "assign", "c": "c1"}                                        positions start again
     {"op": "bounds", "tp": "orders/2", "start": 0, "end": 18, "expires": false, "at": 12}
     {"op": "end", "tp": "orders/2", "start": 0, "end": 18, "c": "c1"}  all of it has been read
     {"op": "commit", "g": "g1", "tp": "orders/2", "o": 18}             a group's, acked
@@ -18,7 +18,7 @@ one; the order of lines counts within a client only.
 
 The value of a send is its producer and number (`p1:0`), so that every record tells where it is
 from. A send of a transaction has its id as "t", a poll of a group's member its group as "g". Bounds
-were asked for at "asked", if that is there, and told at "at". A send to a compacted topic has its
+were asked for at "asked", if present, and returned at "at". A send to a compacted topic has its
 key as "k", and "z" if it removes the key: then only the last of each key must be there, in whatever
 was read to its end, and nothing that came before; such sends come before what was polled. Other
 operations ("x-fault") are
@@ -92,9 +92,9 @@ class Verdict:
 
     def add(self, anomaly: Anomaly, example: str, times: int = 1) -> None:
         self.found[anomaly] = self.found.get(anomaly, 0) + times
-        told = self.examples.setdefault(anomaly, [])
-        if len(told) < EXAMPLES_MAX:
-            told.append(example)
+        reported = self.examples.setdefault(anomaly, [])
+        if len(reported) < EXAMPLES_MAX:
+            reported.append(example)
 
 
 class _Producer:
@@ -123,7 +123,7 @@ class _Partition:
         """Set once it was read to the end."""
         self.expires = False
         self.bounds: list[tuple[int, int, int, int]] = []
-        """When told, start, end, when asked for."""
+        """When returned, start, end, when asked for."""
         self.polls: list[tuple[int, int]] = []
         """When, and the highest offset."""
         self.compacts = False
@@ -316,7 +316,7 @@ class Checker:
         return number in producer.removals or offset < partition.last.get(key, -1)
 
     def _check_keys(self) -> None:
-        """Whoever read a compacted partition to its end has the last of each key, or a later one.
+        """A reader of a compacted partition to its end has the last of each key, or a later one.
 
         One that was removed is not there at all: no earlier value of it came back.
         """
@@ -425,7 +425,7 @@ class Checker:
         self._check_ends(name, partition)
 
     def _check_ends(self, name: str, partition: _Partition) -> None:
-        """What was read stays: an end that is told later is never below it."""
+        """What was read stays: an end that is returned later is never below it."""
         polls = sorted(partition.polls)
         highest, seen = -1, 0
         for asked, end in sorted((bounds[3], bounds[2]) for bounds in partition.bounds):

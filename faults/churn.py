@@ -1,4 +1,4 @@
-"""Owns a client that changes what is no record: topics come and go, a group commits its position.
+"""A client that changes no records: topics come and go, a group commits its position.
 
     python -m faults.churn --bootstrap A --topic T --name n1 --history F
 

@@ -1,4 +1,4 @@
-"""Owns the clients under test: unmodified librdkafka, with everything it did and saw on record.
+"""The clients under test: unmodified librdkafka, with everything it did and saw on record.
 
 Each runs as a process of its own, so that it can live in another network namespace than the
 harness, and writes the JSON lines that faults/checker.py reads:
@@ -81,7 +81,7 @@ class Stop:
 
 
 def payload(value: str, size: int) -> bytes:
-    """A record that can be told from a damaged one: its name, repeated."""
+    """A record that can be distinguished from a corrupt one: its name, repeated."""
     unit = value.encode() + b"|"
     return unit * max(1, size // len(unit))
 
@@ -136,7 +136,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
     outstanding: set[int] = set()
     name, period = options.name, 1 / options.rate
 
-    def told(number: int, error: KafkaError | None, message: Message) -> None:
+    def reported(number: int, error: KafkaError | None, message: Message) -> None:
         outstanding.discard(number)
         if error is None:
             key = f"{options.topic}/{number % options.partitions}"
@@ -170,7 +170,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
                 fields["z"] = True
         history.add("send", p=name, n=number, tp=f"{options.topic}/{partition}", **fields)
         producer.produce(
-            options.topic, partition=partition, on_delivery=partial(told, number), **more
+            options.topic, partition=partition, on_delivery=partial(reported, number), **more
         )
         number += 1
     producer.flush(FLUSH_SECONDS_MAX)
@@ -199,7 +199,7 @@ def _consumer(options: argparse.Namespace, **more: Any) -> Consumer:
 
 
 def debug_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What a client did, for whoever looks for the cause of an anomaly."""
+    """What a client did, to find the cause of an anomaly."""
     if _DEBUG_VARIABLE not in os.environ:
         return {}
     logger = logging.getLogger(options.name)
@@ -240,7 +240,7 @@ def consume(options: argparse.Namespace, history: History, stop: Stop) -> int:
 
 
 def _close(consumer: Consumer, history: History) -> None:
-    """Close it, but not for ever: what it saw is on record, and that it hung is, too."""
+    """Close it, with a deadline: what it saw is on record, and that it hung is, too."""
     closing = threading.Thread(target=consumer.close, daemon=True)
     closing.start()
     closing.join(CLOSE_SECONDS_MAX)
@@ -274,7 +274,7 @@ def _commit(consumer: Consumer, history: History, positions: dict[str, int]) -> 
     try:
         done = consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException as error:
-        # A rebalance or a fail-over came first: whoever has the partition now reads it again.
+        # A rebalance or a fail-over came first: the next owner reads the partition again.
         history.add("x-commit-failed", error=str(error))
         return
     for each in done or []:

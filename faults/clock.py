@@ -1,4 +1,4 @@
-"""Owns an entry point for brokers whose wall clock can be made to jump; never in the product.
+"""An entry point for brokers whose wall clock can be made to jump; never in the product.
 
     FAULTS_CLOCK=F python -m faults.clock broker start …
 

@@ -1,4 +1,4 @@
-"""Owns what the harness knows of a cluster: who leads, who is in sync, by asking the brokers.
+"""What the harness knows of a cluster: who leads, who is in sync, by asking the brokers.
 
 Answers come over HTTP from each broker that runs, past every cut. Brokers may contradict each other
 for a while; of what they say about a leader, the latest epoch counts.
@@ -60,10 +60,10 @@ class Cluster:
         return [node for node in self._nodes if node.alive() and node.state() != "T"]
 
     def topology(self, node: Node) -> dict[str, Any]:
-        status, told = self.ask(node, "/api/v1/topology")
+        status, reported = self.ask(node, "/api/v1/topology")
         if status != http.client.OK:
-            raise OSError(f"broker {node.number} told no topology: {status} {told}")
-        found: dict[str, Any] = told
+            raise OSError(f"broker {node.number} returned no topology: {status} {reported}")
+        found: dict[str, Any] = reported
         return found
 
     def topologies(self) -> dict[int, dict[str, Any]]:
@@ -135,16 +135,16 @@ class Cluster:
 
     def controller(self) -> int:
         """The leader of the metadata, as most brokers say; -1 if there is none."""
-        told = [int(topology["controller"]) for topology in self.topologies().values()]
-        return max(told, key=told.count, default=NO_LEADER)
+        reported = [int(topology["controller"]) for topology in self.topologies().values()]
+        return max(reported, key=reported.count, default=NO_LEADER)
 
     def is_whole(self) -> bool:
         """Whether all that run see each other, and their replicas of the topic are in sync."""
         running = {node.number for node in self._awake()}
-        told = self.topologies()
-        if set(told) != running or not running:
+        reported = self.topologies()
+        if set(reported) != running or not running:
             return False
-        for topology in told.values():
+        for topology in reported.values():
             alive = {entry["id"] for entry in topology["brokers"] if entry["alive"]}
             if topology["controller"] == NO_LEADER or not running <= alive:
                 return False
@@ -161,10 +161,10 @@ class Cluster:
 
     def is_settled(self) -> bool:
         """Whether nobody says that a partition of the topic is to get or lose a replica."""
-        told = self.topologies()
-        return bool(told) and not any(
+        reported = self.topologies()
+        return bool(reported) and not any(
             partition["adding"] or partition["removing"]
-            for topology in told.values()
+            for topology in reported.values()
             for topic in topology["topics"]
             if topic["name"] == self._topic
             for partition in topic["partitions"]

@@ -1,4 +1,4 @@
-"""Owns the clients of a run: starts and stops them, and waits for what they get."""
+"""The clients of a run: starts and stops them, and waits for what they get."""
 
 import json
 import subprocess
@@ -293,7 +293,7 @@ class Drive(World):
         return time.monotonic() - started
 
     def _keep_topologies(self) -> None:
-        """What each broker says now, for whoever looks for the cause."""
+        """What each broker says now, to find the cause."""
         with (self.home / "stuck.jsonl").open("a") as file:
             for number, topology in self.cluster.topologies().items():
                 file.write(json.dumps({"asked": number, **topology}) + "\n")

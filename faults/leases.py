@@ -1,4 +1,4 @@
-"""Owns the verdict on a queue group: what its workers got and settled, and what it must never do.
+"""The verdict on a queue group: what its workers got and settled, and what it must never do.
 
 A history is that of the workers, one line an event:
 
@@ -12,7 +12,7 @@ A history is that of the workers, one line an event:
 `r` is "done", "unknown" if no answer came, or the name of a refusal. A worker that is killed while
 it acks leaves only the intention: then nobody knows. Attempts are counted by the
 queue and none comes twice, so no clocks are compared: after an ack of attempt n that was answered
-with "done", whoever ever gets attempt n + 1 got an acknowledged message again.
+with "done", a worker that gets attempt n + 1 got an acknowledged message again.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ class Breach(StrEnum):
     LOST = "neither acknowledged nor a dead letter"
     BOTH = "acknowledged, and a dead letter"
     NO_CAUSE = "a dead letter that is none"
-    NOT_DEAD = "poison that is no dead letter"
+    NOT_DEAD = "poison that is not a dead letter"
     TOO_OFTEN = "more attempts than there are"
     DENIED = "called settled, but nobody settled it"
 

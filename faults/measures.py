@@ -1,4 +1,4 @@
-"""Owns the figures of a run: how long nobody could write, and percentiles."""
+"""The figures of a run: how long nobody could write, and percentiles."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Owns network namespaces: one per broker, one for the clients, and a hub that forwards.
+"""Network namespaces: one per broker, one for the clients, and a hub that forwards.
 
 A cut is a routing rule of the hub, so it can be one-way, and packets vanish without an answer, as
 behind a broken switch. Needs root; faults/proxy.py does without. Nothing of the machine's own
@@ -97,7 +97,7 @@ class Namespaces:
         return f"/var/run/netns/{self._space(name)}"
 
     def cut(self, source: str, target: str, *, both: bool = True) -> None:
-        """No packet from `source` reaches `target`; nor the other way, unless told otherwise."""
+        """No packet from `source` reaches `target`; nor the other way, by default."""
         for pair in [(source, target), (target, source)][: 2 if both else 1]:
             if pair not in self._rules:
                 self._rule("add", pair)

@@ -1,4 +1,4 @@
-"""Owns the networks that brokers and clients of a run live in, behind one set of words.
+"""The networks that brokers and clients of a run live in, behind one set of words.
 
 Who takes part has a name: b1, b2, … and clients. `cut` and `heal` mean the same in each; the
 difference is how a cut feels. In namespaces packets vanish, so a stream whose acknowledgements
@@ -63,7 +63,7 @@ class Network:
         return socket.create_connection((host, int(port)), _CONNECT_SECONDS_MAX)
 
     def cut(self, source: str, target: str, *, both: bool = True) -> None:
-        """Nothing that `source` says reaches `target`; nor the other way, unless told otherwise."""
+        """Nothing that `source` says reaches `target`; nor the other way, by default."""
         raise ValueError("this network cannot be cut")
 
     def heal(self) -> None:

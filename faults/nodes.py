@@ -1,4 +1,4 @@
-"""Owns broker processes under test: started as an operator does, ended and paused by pid."""
+"""Broker processes under test: started as an operator does, ended and paused by pid."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from moldau.testing.ports import free_ports
 _READY: Final = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
 START_SECONDS_MAX: Final = 120.0
 _STOP_SECONDS_MAX: Final = 30.0
-_TOLD_MAX: Final = 3000
-"""Characters of what a broker wrote that are told of a failure."""
+_REPORTED_MAX: Final = 3000
+"""Characters of a broker's output that are reported with a failure."""
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -31,9 +31,9 @@ def free_port() -> int:
 
 class Node:
     """One broker. `listen` is its address for clients, `join` the HTTP address of a member; one
-    without it founds a cluster, unless `founds` is taken from it.
+    without it bootstraps a cluster, unless `bootstraps` is False.
 
-    `prefix` is what runs it elsewhere, as `ip netns exec` does; `module` an entry point that
+    `prefix` runs it in another place, as `ip netns exec` does; `module` an entry point that
     stands in for `moldau`, with `environment` for it.
     """
 
@@ -64,7 +64,7 @@ class Node:
         self.http = http or f"{host}:{free_port()}"
         self.grpc = grpc or f"{host}:{free_port()}"
         self.join = join
-        self.founds = not join
+        self.bootstraps = not join
         self._raft_advertised = raft_advertised
         self._output = output
         self._settings = dict(settings or {})
@@ -128,7 +128,7 @@ class Node:
         command += ["--data-dir", str(self.data_dir)]
         if self.join:
             command += ["--join-addr", self.join]
-        elif self.founds:
+        elif self.bootstraps:
             command.append("--bootstrap")
         self._started = time.monotonic()
         self._output_before = len(self.output)

@@ -1,4 +1,4 @@
-"""Owns the verdict on an application that transforms each input once, whatever happens to it.
+"""The verdict on an application that transforms each input once, whatever happens to it.
 
 Of each record that is in the input for good, the output holds one, in the order of the input. Said
 as a history of its own: every input is a send of which all is known, the output is what was polled;

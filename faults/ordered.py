@@ -1,11 +1,11 @@
-"""Owns the verdict on an ordered group: what its workers got and acked, and what it must never do.
+"""The verdict on an ordered group: what its workers got and acked, and what it must never do.
 
 A history is that of the workers, one line an event, with times of the clock that they share:
 
     {"op": "x-ordered-got", "at": 7, "w": "o1", "tp": "faults/2", "o": 17, "since": 3}
     {"op": "x-ordered-acked", "at": 9, "w": "o1", "tp": "faults/2", "o": 17, "r": "done"}
 
-`since` is when the poll was sent. An ack is about everything before it in its partition: whoever
+`since` is when the poll was sent. An ack is about everything before it in its partition: one that
 polls after it was answered gets none of that again, from whichever leader.
 """
 

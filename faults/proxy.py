@@ -1,9 +1,9 @@
-"""Owns links between processes: a TCP proxy each, which delays, stalls, cuts and resets.
+"""Links between processes: a TCP proxy each, which delays, stalls, cuts and resets.
 
 A Gate is one address with a link for each process that dials it: who dialled is found by the owner
 of the socket, so that brokers which tell each other one address can be cut pair by pair.
 
-Loopback only. A cut drops nothing of what a sender was told is sent: as on a real network, bytes
+Loopback only. A cut drops nothing of what a sender takes for sent: as on a real network, bytes
 stay unacknowledged in buffers and connections do not end, until they heal or somebody gives up.
 """
 
@@ -162,7 +162,7 @@ class Link:
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: str
     ) -> None:
-        """Chunks come out in order, each when it is due: a delay is no limit on the rate."""
+        """Chunks come out in order, each when it is due: a delay does not limit the rate."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUE_CHUNKS_MAX)
         sender = asyncio.ensure_future(self._send(queue, writer, cut))
         try:
@@ -211,7 +211,7 @@ class Gate:
         self._proxies = proxies
         self._pids = pids
         self.links = links
-        self.strangers = 0
+        self.unknown_peers = 0
         """Connections of nobody who has a link; they are closed."""
         self.host, self.port = "127.0.0.1", 0
         self._server: asyncio.Server | None = None
@@ -231,7 +231,7 @@ class Gate:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = self.links.get(socket_owner(writer.get_extra_info("peername")[1], self._pids()))
         if link is None:
-            self.strangers += 1
+            self.unknown_peers += 1
             writer.transport.abort()
         else:
             await link.serve(reader, writer)

@@ -1,4 +1,4 @@
-"""Owns a worker of a queue group, on the bare gRPC stubs, and the ends of such a run.
+"""A worker of a queue group, on the bare gRPC stubs, and the ends of such a run.
 
     python -m faults.queue_worker work  --brokers A,B --topic T --group G --name q1 --history F
     python -m faults.queue_worker order --brokers A,B --topic T --group H --name o1 --history F
@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 from confluent_kafka import Consumer, TopicPartition
@@ -54,7 +54,7 @@ def poison(place: str, offset: int) -> str:
 
 
 class Brokers:
-    """A channel to each, and who leads what as far as it was told."""
+    """A channel to each, and the leaders as far as known."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._known = list(addresses)
@@ -75,7 +75,7 @@ class Brokers:
 
 
 class Worker:
-    """One consumer; connects again whenever it is told that it is none."""
+    """One consumer; connects again whenever it is not a member."""
 
     def __init__(self, options: argparse.Namespace, history: History) -> None:
         self._options = options
@@ -96,13 +96,13 @@ class Worker:
         while not self.stop.is_set():
             try:
                 await self._connect()
-                beats = asyncio.create_task(self._keep_beating())
+                heartbeats = asyncio.create_task(self._keep_beating())
                 try:
                     await self._work()
                 finally:
-                    beats.cancel()
+                    heartbeats.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
-                        await beats
+                        await heartbeats
             except grpc.aio.AioRpcError as error:
                 self._history.add("x-error", w=self._options.name, code=str(error.code()))
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -142,22 +142,22 @@ class Worker:
     async def _keep_beating(self) -> None:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                async for reply in self._brokers.any().Heartbeat(self._beats()):
+                async for reply in self._brokers.any().Heartbeat(self._heartbeats()):
                     if reply.HasField("assignment"):
                         self._take(reply.assignment)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _beats(self) -> AsyncIterator[pb.HeartbeatRequest]:
+    async def _heartbeats(self) -> AsyncIterator[pb.HeartbeatRequest]:
         while True:
             yield pb.HeartbeatRequest(
                 group=self._options.group,
                 consumer_id=self._consumer,
                 epoch=self._epoch,
-                owned=self._told_owned(),
+                owned=self._owned_partitions(),
             )
             await asyncio.sleep(min(self._interval_seconds, 0.5))
 
-    def _told_owned(self) -> list[pb.TopicPartitions]:
+    def _owned_partitions(self) -> list[pb.TopicPartitions]:
         """Members of a queue own nothing."""
         return []
 
@@ -229,7 +229,7 @@ class Worker:
             raise
         refused = {each.index: pb.Reason.Name(each.reason) for each in reply.refused}
         for index, message in enumerate(messages):
-            self._add(operation, message, r=_told(refused.get(index, "done")))
+            self._add(operation, message, r=_reported(refused.get(index, "done")))
         self._history.flush()
 
     def _add(self, operation: str, message: pb.Message, **fields: Any) -> None:
@@ -251,7 +251,7 @@ class OrderedWorker(Worker):
             session_timeout_ms=_SESSION_MS,
         )
 
-    def _told_owned(self) -> list[pb.TopicPartitions]:
+    def _owned_partitions(self) -> list[pb.TopicPartitions]:
         return [pb.TopicPartitions(topic=self._options.topic, partitions=self._owned)]
 
     async def _take_some(self, address: str) -> None:
@@ -286,7 +286,7 @@ class OrderedWorker(Worker):
 _NOTHING_DONE: Final = frozenset({"UNKNOWN_CONSUMER", "NOT_LEADER", "UNKNOWN_GROUP"})
 
 
-def _told(reason: str) -> str:
+def _reported(reason: str) -> str:
     """Whether it was carried out is not known after some of the refusals."""
     return "unknown" if reason in ("UNAVAILABLE", "TIMED_OUT", "INTERNAL", "BUSY") else reason
 
@@ -360,7 +360,11 @@ def dead(options: argparse.Namespace, history: History) -> int:
         message = consumer.poll(0.5)
         if message is None or message.error():
             continue
-        headers = {key: (value or b"").decode() for key, value in message.headers() or ()}
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        given = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        headers = {key: (value or b"").decode() for key, value in given}
         history.add(
             "x-dead",
             tp=f"{headers['moldau-dead-topic']}/{headers['moldau-dead-partition']}",
@@ -368,8 +372,8 @@ def dead(options: argparse.Namespace, history: History) -> int:
             a=int(headers["moldau-dead-attempts"]),
             why=headers["moldau-dead-reason"],
         )
-        if message.offset() + 1 >= ends[message.partition()]:
-            left.discard(message.partition())
+        if offset + 1 >= ends[partition]:
+            left.discard(partition)
     consumer.close()
     history.flush()
     return EXIT_UNREAD if left else 0

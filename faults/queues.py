@@ -1,4 +1,4 @@
-"""Owns the workers of a queue group in a run, and the verdict on what they saw."""
+"""The workers of a queue group in a run, and the verdict on what they saw."""
 
 import contextlib
 import os

@@ -1,11 +1,11 @@
-"""Owns a reader that speaks the protocol itself, and looks at every reply of every broker.
+"""A reader that speaks the protocol itself, and looks at every reply of every broker.
 
     python -m faults.raw --bootstrap A,B,C --topic T --partitions 4 --name w1 --history F
 
 A client library hides what it gets: it skips, drops and asks again. This one asks brokers in no
 order for each partition, from its start on, and holds each reply against what it knows: batches
-follow each other without a gap, none reaches over the high watermark of its reply, and whoever is
-asked, the same bytes are at an offset. It imports nothing of the broker. Runs until SIGTERM, then
+follow each other without a gap, none reaches over the high watermark of its reply, and all
+brokers have the same bytes at an offset. It imports nothing of the broker. Runs until SIGTERM, then
 puts on record ("x-raw") what it did and what was wrong.
 """
 

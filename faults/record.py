@@ -1,4 +1,4 @@
-"""Owns the record of one run: what was done, what clients saw, what came of it."""
+"""The record of one run: what was done, what clients saw, what came of it."""
 
 import json
 import time
@@ -97,7 +97,7 @@ class Record:
         return self._note_event("x-fault", fields)
 
     def healed(self) -> int:
-        """Put on record that what follows is no more part of the last fault."""
+        """Put on record that what follows is not part of the last fault any more."""
         return self._note_event("x-healed", {})
 
     def _note_event(self, operation: str, fields: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Owns the comparison of replicas on disk: the same batches, byte by byte, at the same offsets.
+"""The comparison of replicas on disk: the same batches, byte by byte, at the same offsets.
 
 It reads the files itself and imports nothing of the broker: a segment is a page, then batches of
 Kafka's format without gaps, then perhaps zeros.
@@ -29,7 +29,7 @@ class Comparison:
     partitions: int = 0
     replicas: int = 0
     bumps: int = 0
-    """Producers that began a new epoch: they were told that a sequence is missing, and what was
+    """Producers that began a new epoch: they got the error that a sequence is missing, and what was
     stored without an answer may be stored twice."""
     differences: list[str] = field(default_factory=list)
 

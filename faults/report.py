@@ -1,4 +1,4 @@
-"""Owns what is published of the runs: a line each, and the measured part of docs/reliability.md.
+"""What is published of the runs: a line each, and the measured part of docs/reliability.md.
 
 Results are kept in .faults/ beside the code, one file per size of the cluster, so that scenarios
 can be played a few at a time; the page is written from all that is kept.
@@ -67,7 +67,7 @@ class Row:
     disorder: int = 0
     unavailable: list[float] = field(default_factory=list)
     recoveries: list[list[float]] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
 
 def row_of(played: Played) -> Row:
@@ -86,7 +86,7 @@ def row_of(played: Played) -> Row:
         row.disorder = _count(result, _ORDER)
         row.unavailable = [round(seconds, 3) for seconds in result.unavailable_seconds]
         row.recoveries = [[size, round(seconds, 3)] for size, seconds in result.recoveries]
-        row.told = _short(result.proofs) + _short(result.notes)
+        row.reported = _short(result.proofs) + _short(result.notes)
     return row
 
 
@@ -181,7 +181,7 @@ def _recoveries(rows: Sequence[Row]) -> list[str]:
 
 
 def _proofs(rows: Sequence[Row]) -> list[str]:
-    lines = [f"- {row.name}: {'; '.join(row.told)}" for row in rows if row.told]
+    lines = [f"- {row.name}: {'; '.join(row.reported)}" for row in rows if row.reported]
     return ["That the faults fired:", "", *lines] if lines else []
 
 

@@ -1,4 +1,4 @@
-"""Owns one run of a scenario, from the first broker to the verdict.
+"""One run of a scenario, from the first broker to the verdict.
 
 What it is made of, one class on another: the record (record.py), the brokers and their network
 (world.py), the clients (drive.py), an application (application.py), workers of a queue (queues.py),
@@ -57,7 +57,7 @@ class Run(Queues):
         return result
 
     def _keep_replicas(self) -> None:
-        """Volumes go with the run; what brokers held of the topic stays for whoever looks."""
+        """Volumes go with the run; what brokers held of the topic stays for inspection."""
         for node in self.nodes:
             source = node.data_dir / "topics" / TOPIC
             if source.is_dir():
@@ -117,7 +117,7 @@ class Run(Queues):
     def _judge_raw(self) -> None:
         for event in self.events():
             if event["op"] == "x-raw":
-                # What was lost is written anew, with other content: that is the loss, seen again.
+                # What was lost is written again, with other content: that is the loss, seen again.
                 if Anomaly.INCONSISTENT not in self._expected:
                     for text in event["problems"]:
                         self.problem(text)

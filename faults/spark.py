@@ -50,14 +50,14 @@ STEPS: Final = (
     "driver:spark:before",
     "task:append Claim:after",
     "task:begin:after",
-    "task:enter:after",
-    "task:go_on:after",
+    "task:add_partition:after",
+    "task:next_transaction:after",
 )
 TABLE_STEPS: Final = tuple(
-    step for step in STEPS if not step.startswith(("task:enter", "task:go_on"))
+    step for step in STEPS if not step.startswith(("task:add_partition", "task:next_transaction"))
 )
 """Each table is a run of its own: no transaction goes on with the name of another."""
-ANY_BATCH: Final = ("task:append", "task:begin", "task:enter", "task:go_on")
+ANY_BATCH: Final = ("task:append", "task:begin", "task:add_partition", "task:next_transaction")
 """A run claims its query, and begins with new names, in whichever batch is first; it goes on with
 them in the next that it writes."""
 STEPS_PER_ROUND: Final = 2
@@ -118,7 +118,9 @@ class Round:
             code = self._die_at(steps, reached)
             if code == 0:
                 # To the end, with a task that dies once and is tried again.
-                last = "task:begin:before:*" if self._is_of_tables else "task:enter:before:*"
+                last = (
+                    "task:begin:before:*" if self._is_of_tables else "task:add_partition:before:*"
+                )
                 code = self._persist(last, "retry")
                 is_retried = self._mark(last).exists()
         wrong = f"the query ended with {code}" if code else self._judge()
@@ -299,10 +301,10 @@ def audited(cluster: Cluster, rounds: Sequence[str], log: Path) -> dict[str, str
         )
     said = dict.fromkeys(rounds, "nothing was said")
     for line in done.stdout.decode().splitlines():
-        told = json.loads(line)
-        name = str(told["pair"]).partition(":")[0].removeprefix("spark-in-")
-        said[name] = "" if told["ok"] else str(told["summary"])
-        print(f"  audit of {name}: {told['summary']}", flush=True)
+        reported = json.loads(line)
+        name = str(reported["pair"]).partition(":")[0].removeprefix("spark-in-")
+        said[name] = "" if reported["ok"] else str(reported["summary"])
+        print(f"  audit of {name}: {reported['summary']}", flush=True)
     return said
 
 

@@ -1,4 +1,4 @@
-"""Owns the second verdict about the rounds of `faults.spark`: Moldau's own audit, topic by topic.
+"""The second verdict about the rounds of `faults.spark`: Moldau's own audit, topic by topic.
 
     python -m faults.spark_audit --bootstrap A --pair IN:OUT --pair IN:OUT
 
@@ -29,7 +29,7 @@ class Alone:
         self.spark = spark
 
     def report(self, progress: Progress) -> None:
-        """Nobody is told."""
+        """Reports nothing."""
 
     def dead_letters(self, count: int) -> None:
         """Nobody counts."""
@@ -59,8 +59,8 @@ def main() -> int:
             )
             outcome = audit.run(settings, Alone(spark))
             is_well = is_well and outcome.ok
-            told = {"pair": pair, "ok": outcome.ok, "summary": outcome.summary}
-            print(json.dumps(told | {"rows": outcome.rows}), flush=True)
+            reported = {"pair": pair, "ok": outcome.ok, "summary": outcome.summary}
+            print(json.dumps(reported | {"rows": outcome.rows}), flush=True)
     spark.stop()
     return 0 if is_well else 1
 

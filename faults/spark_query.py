@@ -1,4 +1,4 @@
-"""Owns a streaming query topic to topic that is killed, or fails, at a chosen step of its sink.
+"""A streaming query topic to topic that is killed, or fails, at a chosen step of its sink.
 
     python -m faults.spark_query --bootstrap A --source T --target U --checkpoint DIR \
         --crash "driver:append Decision:after:1" --master "local[2,4]"
@@ -19,6 +19,7 @@ import random
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -26,10 +27,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
 import moldau.spark
+from moldau.client.wire.transactions import TransactionalProducer as Transaction
 from moldau.spark.datasource import MoldauDataSource
-from moldau.spark.sink.decisions import Entry, Ledger
-from moldau.spark.sink.protocol import TaskAttempt, Transaction
-from moldau.spark.sink.sink_client import Place, SinkClient
+from moldau.spark.sink.decisions import Ledger, LedgerEntry
+from moldau.spark.sink.protocol import TaskAttempt
+from moldau.spark.sink.sink_client import PartitionKey, SinkClient
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.sink.writers import BatchWriter, StreamWriter
 
@@ -90,18 +92,22 @@ class CrashingPort(SinkClient):
     def read(self, query: str) -> Ledger:
         return self._around("read", lambda: SinkClient.read(self, query))
 
-    def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
+    def append(
+        self, ledger: Ledger, entries: Sequence[LedgerEntry], deleted: Sequence[str] = ()
+    ) -> None:
         kind = type(entries[0]).__name__ if entries else "deletions"
         self._around(f"append {kind}", lambda: SinkClient.append(self, ledger, entries, deleted))
 
     def begin(self, name: str) -> Transaction:
         return self._around("begin", lambda: SinkClient.begin(self, name))
 
-    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
-        return self._around("go_on", lambda: SinkClient.go_on(self, before, nonce))
+    def next_transaction(self, before: Transaction, nonce: int) -> Transaction | None:
+        return self._around(
+            "next_transaction", lambda: SinkClient.next_transaction(self, before, nonce)
+        )
 
-    def enter(self, transaction: Transaction, place: Place) -> None:
-        self._around("enter", lambda: SinkClient.enter(self, transaction, place))
+    def add_partition(self, transaction: Transaction, place: PartitionKey) -> None:
+        self._around("add_partition", lambda: SinkClient.add_partition(self, transaction, place))
 
     def expiring(self, transactions: Iterable[Transaction]) -> dict[str, bool]:
         return self._around("expiring", lambda: SinkClient.expiring(self, transactions))
@@ -111,7 +117,7 @@ class CrashingPort(SinkClient):
         lost: list[Transaction] = []
         for number, each in enumerate(transactions):
             what = f"commit {number}"
-            lost += self._around(what, lambda each=each: SinkClient.commit(self, [each]))
+            lost += self._around(what, partial(SinkClient.commit, self, [each]))
         return lost
 
     def open_ids(self, prefix: str) -> list[str]:
@@ -128,12 +134,12 @@ class CrashingWriter(StreamWriter):
         self._batch = -1
         self._added = 0
 
-    def port(self) -> SinkClient:
+    def client(self) -> SinkClient:
         batch = self._batch
         context = TaskContext.get()
         if context is not None and self._who == "task":
             batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
-        return CrashingPort(super().port(), self._crash, self._who, batch)
+        return CrashingPort(super().client(), self._crash, self._who, batch)
 
     def task(self, context: Any) -> TaskAttempt:
         task = super().task(context)
@@ -144,11 +150,11 @@ class CrashingWriter(StreamWriter):
             return super().write(iterator)
         rows = list(iterator)
         is_late = random.random() < 0.5
-        told = super().write(iter(rows)) if is_late else None
+        reported = super().write(iter(rows)) if is_late else None
         self._added = _TWIN
         super().write(iter(rows))
         self._added = 0
-        return told or super().write(iter(rows))
+        return reported or super().write(iter(rows))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._who, self._batch = "driver", batchId
@@ -170,8 +176,8 @@ class CrashingTableWriter(BatchWriter):
         self._crash = crash
         self._who = "task"
 
-    def port(self) -> SinkClient:
-        return CrashingPort(super().port(), self._crash, self._who, self._batch)
+    def client(self) -> SinkClient:
+        return CrashingPort(super().client(), self._crash, self._who, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._who = "driver"

@@ -1,8 +1,8 @@
-"""Owns a look into compacted replicas on disk, each of which keeps what it likes of what may go.
+"""A look into compacted replicas on disk, each of which keeps what it likes of what may go.
 
-Bytes cannot be compared there (faults/replicas.py does that elsewhere), so the records of each are
+Bytes cannot be compared there (faults/replicas.py does that for others), so the records of each are
 put on record as if somebody had read them, and the checker judges every replica by itself. Which
-files count is told by the broker's own code; a broker must not run on them.
+files count is decided by the broker's own code; a broker must not run on them.
 """
 
 from pathlib import Path
@@ -21,7 +21,9 @@ def cleaned_files(data_dir: Path, topic: str) -> int:
     return sum(path.name.count(".") == 2 for path in found)
 
 
-def record_replica(data_dir: Path, topic: str, partition: int, reader: str, told: History) -> bool:
+def record_replica(
+    data_dir: Path, topic: str, partition: int, reader: str, reported: History
+) -> bool:
     """Put one replica on record as read by `reader`; False if offsets of it are missing."""
     (path,) = (data_dir / "topics" / topic).glob(f"*/{partition}")
     log = open_disk_log(OsFiles(path.parent), path.name, LogConfig())
@@ -35,9 +37,9 @@ def record_replica(data_dir: Path, topic: str, partition: int, reader: str, told
         if not header.is_control:
             records += [(record.offset, _name_of(record)) for record in read_records(batch)]
     key = f"{topic}/{partition}"
-    told.add("poll", c=reader, tp=key, r=records)
-    told.add("end", c=reader, tp=key, start=log.start_offset, end=log.end_offset)
-    told.flush()
+    reported.add("poll", c=reader, tp=key, r=records)
+    reported.add("end", c=reader, tp=key, start=log.start_offset, end=log.end_offset)
+    reported.flush()
     return is_dense and offset == log.end_offset
 
 

@@ -1,4 +1,4 @@
-"""Owns a producer of transactions that also sends what is late, with all of it on record.
+"""A producer of transactions that also sends what is late, with all of it on record.
 
     python -m faults.transactor write  --bootstrap A --topic T --partitions 6 --name p1 --history F
     python -m faults.transactor stable --bootstrap A --topic T --partitions 6 --name s1 --history F
@@ -76,7 +76,7 @@ class Transactor:
                 last, self._last = self._last, None
                 self._send_late(last)
         if not is_open:
-            self._begin_anew(transaction, "abort")
+            self._restart(transaction, "abort")
             return
         self._hold()
         ended = Ended(
@@ -95,7 +95,7 @@ class Transactor:
         self._history.add("send", p=name, n=number, tp=place, t=transaction)
         return f"{name}:{number}"
 
-    def _told(self, outcome: str, record: str, **fields: object) -> None:
+    def _reported(self, outcome: str, record: str, **fields: object) -> None:
         name, _, number = record.rpartition(":")
         self._history.add(outcome, p=name, n=int(number), **fields)
 
@@ -123,7 +123,7 @@ class Transactor:
         place = f"{self._options.topic}/{partition}"
         for index, record in enumerate(names):
             offset = answer.number + index if answer.number >= 0 else -1
-            self._told("ack", record, o=offset, tp=place)
+            self._reported("ack", record, o=offset, tp=place)
         self._history.flush()
         return True
 
@@ -151,11 +151,11 @@ class Transactor:
                 self._producer, is_commit=is_commit, version=version, seconds_max=_TRY_SECONDS_MAX
             )
         except GaveUpError:
-            self._begin_anew(transaction, "unknown" if is_commit else "abort")
+            self._restart(transaction, "unknown" if is_commit else "abort")
             return
         if answer.code:
             self._history.add("x-refused", code=answer.code, what="end")
-            self._begin_anew(transaction, "unknown" if is_commit else "abort")
+            self._restart(transaction, "unknown" if is_commit else "abort")
             return
         self._history.add("txn", t=transaction, outcome="commit" if is_commit else "abort")
         self._history.flush()
@@ -164,7 +164,7 @@ class Transactor:
             self._sequences.clear()
             self._last = ended
 
-    def _begin_anew(self, transaction: str, outcome: str) -> None:
+    def _restart(self, transaction: str, outcome: str) -> None:
         """As a producer that failed: whatever is open is aborted."""
         self._history.add("txn", t=transaction, outcome=outcome)
         self._producer = self._wire.init(_TRY_SECONDS_MAX)
@@ -199,7 +199,7 @@ class Transactor:
                 )
                 self._history.add("x-late", what="produce", code=answer.code)
             if answer.code:
-                self._told("fail", new)
+                self._reported("fail", new)
         except GaveUpError:
             return
 

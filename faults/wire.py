@@ -1,4 +1,4 @@
-"""Owns requests of transactions, said by our own connections at any version, to whoever is right.
+"""Requests of transactions, sent by our own connections at any version, to the right broker.
 
 Client libraries send what is proper at that moment; faults of transactions need what is late, too.
 The bytes are those of the package's own client; what came of it is judged by others.
@@ -81,7 +81,7 @@ class Producer(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An error code, and what else was told."""
+    """An error code, and what else was returned."""
 
     code: int
     number: int = -1
@@ -124,7 +124,7 @@ class Wire:
             time.sleep(_PAUSE_SECONDS)
 
     def _forget(self) -> None:
-        """Who leads and who coordinates is asked anew, of another broker."""
+        """Leaders and coordinators are looked up again, at another broker."""
         self.close()
         self._leaders.clear()
         self._coordinates = None
@@ -147,9 +147,9 @@ class Wire:
             request = MetadataRequest(
                 topics=[MetadataRequestTopic(name=self._topic)], allow_auto_topic_creation=False
             )
-            told = self._any().ask(request, MetadataResponse, 9)
-            brokers = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
-            for entry in told.topics[0].partitions:
+            reported = self._any().ask(request, MetadataResponse, 9)
+            brokers = {broker.node_id: (broker.host, broker.port) for broker in reported.brokers}
+            for entry in reported.topics[0].partitions:
                 if entry.leader_id in brokers:
                     self._leaders[entry.partition_index] = brokers[entry.leader_id]
         if partition not in self._leaders:
@@ -228,8 +228,8 @@ class Wire:
 
         def attempt() -> Answer:
             answer = self._leader(partition).ask(request, ProduceResponse, version)
-            told = answer.topics[0].partitions[0]
-            return Answer(told.error_code, told.base_offset)
+            reported = answer.topics[0].partitions[0]
+            return Answer(reported.error_code, reported.base_offset)
 
         return self.persist(attempt, seconds_max)
 
@@ -260,8 +260,8 @@ class Wire:
 
         def attempt() -> Answer:
             answer = self._leader(partition).ask(request, ListOffsetsResponse, 7)
-            told = answer.topics[0].partitions[0]
-            return Answer(told.error_code, told.offset)
+            reported = answer.topics[0].partitions[0]
+            return Answer(reported.error_code, reported.offset)
 
         answer = self.persist(attempt, seconds_max)
         if answer.code:

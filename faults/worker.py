@@ -1,11 +1,11 @@
-"""Owns an application that consumes, transforms and produces in transactions, and a crew of them.
+"""An application that consumes, transforms and produces in transactions, and a crew of them.
 
     python -m faults.worker crew --bootstrap A --topic IN --output OUT --partitions 6 --history F
     python -m faults.worker work --bootstrap A --topic IN --output OUT --partitions 6 --history F
     python -m faults.worker wait --bootstrap A --topic IN --output OUT --partitions 6 --history F
 
 `work` is one member of a group, unmodified librdkafka. It ends itself when nothing moves for long:
-the library is known to hang in a transaction when brokers die, and whoever runs such applications
+the library is known to hang in a transaction when brokers die, and operators of such applications
 restarts them. `crew` does that, and until the file --calm is there it also lets members join, leave
 and die all the time. Both run until SIGTERM; `wait` until the group has committed all of the input.
 """
@@ -107,7 +107,7 @@ class Worker:
         )
 
     def _assigned(self, consumer: Consumer, _: list[TopicPartition]) -> None:
-        # Of this generation and no later one: whoever is late with it is refused.
+        # Of this generation and no later one: a late one is rejected.
         self._group = consumer.consumer_group_metadata()
         self._batch.clear()
 
@@ -208,7 +208,7 @@ def work(options: argparse.Namespace, history: History, stop: Stop) -> int:
 
 
 class Crew:
-    """Workers by their names; whoever is missing is replaced, under the same name."""
+    """Workers by their names; a missing one is replaced, under the same name."""
 
     def __init__(self, options: argparse.Namespace, history: History) -> None:
         self._options = options

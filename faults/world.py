@@ -1,4 +1,4 @@
-"""Owns the brokers of a run, and the network that they and their clients live in."""
+"""The brokers of a run, and the network that they and their clients live in."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,7 +44,7 @@ class World(Record):
     ) -> None:
         """Start brokers, or only set them up, behind a network: direct, proxies, or namespaces.
 
-        The first founds a cluster, the others join it. `environments` are those of `module`, by
+        The first bootstraps a cluster, the others join it. `environments` are those of `module`, by
         the number of the broker; without one a broker is a plain one.
         """
         self.network = make_network(network, count, others)
@@ -70,7 +70,7 @@ class World(Record):
         module: str = "moldau",
         environment: dict[str, str] | None = None,
     ) -> Node:
-        """Set a further broker up, which joins through the first one unless it is told another."""
+        """Set a further broker up, which joins through the first one unless it gets another."""
         number = len(self.nodes) + 1
         place = self.network.place(number)
         node = Node(

@@ -1,4 +1,4 @@
-"""Owns how the committed stubs in src/moldau/proto are made from the .proto files.
+"""Generates the stubs in src/moldau/proto from the .proto files.
 
     python -m venv build/stubs
     build/stubs/bin/pip install grpcio-tools==1.74.0 mypy-protobuf==3.6.0

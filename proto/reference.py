@@ -1,8 +1,8 @@
-"""Owns docs/reference/grpc.md: the API as its .proto file tells it, with its own comments.
+"""Generates docs/reference/grpc.md from the .proto file and its comments.
 
-    python proto/reference.py            writes the page, or the file that is named
+    python proto/reference.py [FILE]     writes the page, or FILE
 
-tests/proto/test_reference.py compares what is committed with it.
+tests/proto/test_reference.py compares the committed page.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from moldau.edge.grpc.errors import ErrorStatus
-from moldau.edge.grpc.listener import DEFAULT_LIMITS, MIB
+from moldau.edge.grpc.listener import DEFAULT_LIMITS
 from moldau.proto.v1 import queue_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ DOCUMENT = ROOT / "docs" / "reference" / "grpc.md"
 
 _MESSAGES, _ENUMS, _SERVICES, _SYNTAX = 4, 5, 6, 12
 _FIELDS, _NESTED, _NESTED_ENUMS, _VALUES, _METHODS = 2, 3, 4, 2, 2
-"""Numbers of the fields of descriptors, of which the places of comments are made."""
+"""Field numbers of descriptors; paths of comments consist of them."""
 
 Places = dict[tuple[int, ...], str]
 
@@ -52,28 +52,28 @@ $ grpcurl -plaintext -d '{"topic": "jobs", "message": {"value": "aGVsbG8="}}' \\
       localhost:8000 moldau.v1.Queue/Send
 ```
 
-`grpc.health.v1.Health` says SERVING for `moldau.v1.Queue`, and NOT_SERVING from the moment the
-broker stops. Calls that wait are refused then, with UNAVAILABLE.
+`grpc.health.v1.Health` reports SERVING for `moldau.v1.Queue`, and NOT_SERVING once the broker
+stops; waiting calls then fail with UNAVAILABLE.
 
 There is no TLS and no authentication yet: keep the address on loopback or in a network that you
 trust.
 
-A request has at most %(request)d MiB. An answer of Poll or ReadFrom stays below the 4 MiB that
-clients take unless told otherwise; a single message may exceed it. Each broker takes
-%(connections)s connections, and %(calls)s calls at once. Clients may ping every %(ping)d seconds.
-An idle connection is closed after %(idle)d minutes; clients open it again by themselves.
+A request has at most %(request)d MiB. A response of Poll or ReadFrom stays below 4 MiB, the
+default limit of clients; a single message may exceed it. Each broker accepts %(connections)s
+connections and %(calls)s concurrent calls. Clients may send keepalive pings every %(ping)d seconds.
+A connection without calls is closed after %(idle)d minutes; clients reconnect by themselves.
 
 """
 _REFUSED = """\
 
-## What a refused call says
+## Errors
 
-The status is for everybody, `moldau-reason` in the trailers for programs that know this API, the
-message and `moldau-hint` for people. A hint is percent-encoded UTF-8, since trailers are ASCII.
-Where a send was refused and may be stored all the same, `moldau-uncertain` is `true`.
+A failed call has a gRPC status and a message. Its trailers have `moldau-reason` for programs, and
+optionally `moldau-hint`, what to do next, percent-encoded, since trailers are ASCII.
+`moldau-uncertain` is `true` if a send failed but may have been stored.
 
 """
-_REASONS_PLACE = "what-a-refused-call-says"
+_REASONS_ANCHOR = "errors"
 
 
 def main(arguments: list[str]) -> None:
@@ -94,14 +94,14 @@ def render() -> str:
         "\n",
         _USE
         % {
-            "request": limits.request_bytes_max // MIB,
+            "request": limits.request_bytes_max // 2**20,
             "connections": f"{limits.connections_max:,}",
             "calls": f"{limits.calls_max:,}",
             "ping": limits.ping_ms_min // 1000,
             "idle": limits.idle_ms_max // 60_000,
         },
         f"## Calls of `{file.package}.{service.name}`\n\n",
-        "| call | takes | answers |\n|---|---|---|\n",
+        "| call | request | response |\n|---|---|---|\n",
     ]
     parts += [_call_row(method) for method in service.method]
     for number, method in enumerate(service.method):
@@ -148,14 +148,14 @@ def _sentence(comment: str) -> str:
 
 
 def _call_row(method: MethodDescriptorProto) -> str:
-    asks = _link(method.input_type, many=method.client_streaming)
-    tells = _link(method.output_type, many=method.server_streaming)
-    return f"| [{method.name}](#{method.name.lower()}) | {asks} | {tells} |\n"
+    request = _link(method.input_type, many=method.client_streaming)
+    response = _link(method.output_type, many=method.server_streaming)
+    return f"| [{method.name}](#{method.name.lower()}) | {request} | {response} |\n"
 
 
 def _link(full_name: str, *, many: bool = False) -> str:
     name = full_name.removeprefix(".moldau.v1.")
-    place = _REASONS_PLACE if name == "Reason" else name.lower().replace(".", "")
+    place = _REASONS_ANCHOR if name == "Reason" else name.lower().replace(".", "")
     return f"{'stream of ' if many else ''}[{name}](#{place})"
 
 
@@ -164,7 +164,7 @@ def _reasons(file: FileDescriptorProto, places: Places) -> Iterator[str]:
     yield "| reason | status | meaning |\n|---|---|---|\n"
     for at, value in enumerate(enum.value):
         if value.number:
-            status = ErrorStatus(queue_pb2.Reason.Value(value.name), "").status.name
+            status = ErrorStatus(queue_pb2.Reason.Value(value.name), "").code.name
             meaning = _sentence(places.get((_ENUMS, number, _VALUES, at), ""))
             yield f"| `{value.name}` | {status} | {meaning} |\n"
 

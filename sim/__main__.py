@@ -6,7 +6,7 @@ python -m sim --plan FILE --trace       play a world again that was made smaller
 python -m sim --mutant NAME --seed 7    a world with a mistake planted in the product
 python -m sim --minutes 30 --jobs 2     world after world, for so long, on two cores
 python -m sim --healthy-hours 168       a week without faults, with rolling restarts
-python -m sim --mutants --jobs 2        find all planted mistakes
+python -m sim --mutants --jobs 2        find all planted bugs
 python -m sim --statements 48 --jobs 2  count what so many worlds execute
 python -m sim --write-docs              docs/reliability.md from the results that are kept
 """
@@ -98,8 +98,8 @@ def _hunt(names: list[str], jobs: int) -> int:
                 by="" if found is None else found.by,
             )
         )
-        told = "LIVES" if found is None else f"{found.by}, {found.events} events: {found.what}"
-        print(f"{mutant.layer}: {mutant.name}: {told[:200]}", flush=True)
+        reported = "LIVES" if found is None else f"{found.by}, {found.events} events: {found.what}"
+        print(f"{mutant.layer}: {mutant.name}: {reported[:200]}", flush=True)
     keep_mutants(hunted)
     return 1 if any(one.events is None for one in hunted) else 0
 

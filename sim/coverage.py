@@ -1,4 +1,4 @@
-"""Owns the count of statements that simulated worlds execute, package by package."""
+"""The count of statements that simulated worlds execute, package by package."""
 
 import ast
 from collections.abc import Iterator
@@ -27,19 +27,19 @@ PACKAGES: Final = (
 )
 """What a world is there to run; the rest of the product it only meets."""
 _UNREACHED: Final = frozenset(
-    # What nobody calls in a broker: checks for tests, a log in memory, a process of its own.
+    # Not called in a simulated broker: checks for tests, and processes or threads of their own.
     {
         "groups/queue/invariants.py",
-        "log/memory.py",
-        "log/memory_clean.py",
         "log/os_filesystem.py",
         "log/clean_worker.py",
         "data/cleaner_process.py",
         "replica/flush_threads.py",
     }
 )
-_DEFECTS: Final = frozenset({"assert_never", "AssertionError", "RaftError", "NotImplementedError"})
-"""Whoever calls or raises these says that it never comes to this; a world where it does fails."""
+_NEVER_REACHED: Final = frozenset(
+    {"assert_never", "AssertionError", "RaftError", "NotImplementedError"}
+)
+"""Code that calls or raises these is never reached; a world where it is fails."""
 
 
 class Statements:
@@ -99,8 +99,8 @@ def _files(package: str) -> Iterator[Path]:
 def statements_of(source: str) -> dict[int, range]:
     """Those inside of functions, by their first line, with the lines that show that they ran.
 
-    What a module does when it is imported says nothing. What no right product ever executes is no
-    part of the count: what shows a defect, and bodies of protocols.
+    What a module does when it is imported says nothing. What a right product never executes is not
+    part of the count: what shows a bug, and bodies of protocols.
     """
     found: dict[int, range] = {}
     for node in ast.walk(ast.parse(source)):
@@ -140,4 +140,4 @@ def _is_never_run(statement: ast.stmt) -> bool:
         return isinstance(statement, (ast.Global, ast.Nonlocal))
     if isinstance(called, ast.Call):
         called = called.func
-    return isinstance(called, ast.Name) and called.id in _DEFECTS
+    return isinstance(called, ast.Name) and called.id in _NEVER_REACHED

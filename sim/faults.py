@@ -1,4 +1,4 @@
-"""Owns the actor that breaks things, at times and places drawn by the seed."""
+"""The actor that breaks things, at times and places drawn by the seed."""
 
 import random
 from collections.abc import Callable
@@ -95,19 +95,19 @@ class Faults:
 
     def _kill(self) -> None:
         if (node := self._running()) is not None:
-            self._world.told("kill", node)
+            self._world.reported("kill", node)
             node.kill()
             self._down(node)
 
     def _power(self) -> None:
         if (node := self._running()) is not None:
-            self._world.told("power cut", node)
+            self._world.reported("power cut", node)
             node.power_off()
             self._down(node)
 
     def _blackout(self) -> None:
         """Of the whole cluster."""
-        self._world.told("blackout", None)
+        self._world.reported("blackout", None)
         for node in self._world.nodes:
             node.power_off()
             self._down(node)
@@ -124,7 +124,7 @@ class Faults:
             left -= 1
             if left > 0:
                 return
-            self._world.told("power cut in a write", node)
+            self._world.reported("power cut in a write", node)
             node.power_off()
             self._down(node)
             raise SimCrash("the power is cut")
@@ -133,18 +133,18 @@ class Faults:
 
     def _stop(self) -> None:
         if (node := self._running()) is not None:
-            self._world.told("stop", node)
+            self._world.reported("stop", node)
             node.stop()
 
     def _pause(self) -> None:
         if (node := self._running()) is not None:
-            self._world.told("pause", node)
+            self._world.reported("pause", node)
             node.pause(self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random())
 
     def _skew(self) -> None:
         """Its wall clock jumps."""
         if (node := self._running()) is not None:
-            self._world.told("clock jump", node)
+            self._world.reported("clock jump", node)
             node.set_skew(self._rng.choice((-1, 1)) * self._rng.choice((50, 3000, 3_600_000)))
 
     # ---- the network
@@ -153,7 +153,7 @@ class Faults:
         """From the other brokers; clients may still reach it."""
         nodes = self._world.nodes
         node = self._rng.choice(nodes)
-        self._world.told("isolate", node)
+        self._world.reported("isolate", node)
         cut = self._ways(node)
         if self._rng.random() < 0.3:
             for process in self._world.scene.processes:
@@ -165,7 +165,7 @@ class Faults:
         without having heard of that."""
         if (node := self._running()) is None:
             return
-        self._world.told("forsake", node)
+        self._world.reported("forsake", node)
         seconds = 1.0 + self._rng.random() * 4
         node.pause(seconds)
         join = self._part(self._ways(node))
@@ -195,7 +195,7 @@ class Faults:
         if len(nodes) < 2:
             return
         source, target = self._rng.sample(nodes, 2)
-        self._world.told(f"cut to {target.name}", source)
+        self._world.reported(f"cut to {target.name}", source)
         network = self._world.network
         network.cut(source.address, target.address)
         self._later(
@@ -207,13 +207,13 @@ class Faults:
         network = self._world.network
         connections = network.connections()
         if connections:
-            self._world.told("break connections", None)
+            self._world.reported("break connections", None)
             chosen = self._rng.sample(connections, min(len(connections), self._rng.randint(1, 3)))
             network.break_some(chosen, self._rng)
 
     def _slow(self) -> None:
         network = self._world.network
-        self._world.told("slow network", None)
+        self._world.reported("slow network", None)
         network.rates = replace(
             self._calm,
             slow_share=self._rng.choice((0.01, 0.2)),
@@ -230,7 +230,7 @@ class Faults:
 
     def _stall(self) -> None:
         node = self._rng.choice(self._world.nodes)
-        self._world.told("slow disk", node)
+        self._world.reported("slow disk", node)
         node.disk_rates.stall_share = self._rng.choice((0.02, 0.3))
 
         def calm() -> None:
@@ -240,12 +240,12 @@ class Faults:
 
     def _flush_error(self) -> None:
         if (node := self._running()) is not None:
-            self._world.told("flush error", node)
+            self._world.reported("flush error", node)
             node.disk.fail_next_flush()
 
     def _full_disk(self) -> None:
         node = self._rng.choice(self._world.nodes)
-        self._world.told("full disk", node)
+        self._world.reported("full disk", node)
         node.disk.capacity_bytes = node.disk.used_bytes + self._rng.choice((0, 100, 5000))
 
         def room() -> None:

@@ -1,7 +1,7 @@
-"""Owns one Raft group on several simulated brokers, without the rest of a broker.
+"""One Raft group on several simulated brokers, without the rest of a broker.
 
 The driver, transport, flusher, votes and log are the product's, over the simulated network and
-disk; the group's owner only notes what it is told. For scripts that follow the group step by step.
+disk; the group's owner only records its callbacks. For scripts that follow the group step by step.
 """
 
 import random
@@ -162,7 +162,7 @@ class GroupBroker:
                 self.driver.add_peer(other.id, (other.address, _PORT))
 
     def _listen_in(self) -> None:
-        """Note what no owner is told of, and keep frames with entries."""
+        """Note what no owner gets, and keep frames with entries."""
         effects = self.driver._effects
         execute, on_raft = effects.execute, self.driver.on_raft
 

@@ -1,4 +1,4 @@
-"""Owns a stand-in for gRPC's transport: calls as frames over a simulated connection.
+"""A stand-in for gRPC's transport: calls as frames over a simulated connection.
 
 gRPC's core has threads and sockets of its own, so it cannot be simulated. Everything above it can:
 the broker's own handlers answer, with a context that does what they use of grpc.aio's.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LENGTH: Final = struct.Struct(">I")
 _SILENCE_SECONDS: Final = 30.0
 _PONG_SECONDS: Final = 20.0
-"""As the real door does: who is silent is asked whether it is there, and cut off if not."""
+"""As the real server does: an idle client is probed, and disconnected if it does not respond."""
 
 
 class Kind(IntEnum):
@@ -99,7 +99,7 @@ class Frames(asyncio.Protocol):
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The connection is no more."""
+        """The connection is closed."""
         raise NotImplementedError
 
     def send(self, frame: Frame) -> None:
@@ -285,7 +285,7 @@ class _ServerEnd(Frames):
 
 
 class SimGrpcServer:
-    """The gRPC door of a simulated broker; see GrpcServer in moldau.server.machine."""
+    """The gRPC server of a simulated broker; see GrpcServer in moldau.server.machine."""
 
     def __init__(self, loop: AbstractEventLoop, broker: Broker, sockets: Sockets) -> None:
         self._loop = loop

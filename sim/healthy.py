@@ -1,4 +1,4 @@
-"""Owns long runs without a fault: an hour of work, a rolling restart, and so on, under the checker.
+"""Long runs without a fault: an hour of work, a rolling restart, and so on, under the checker.
 
 Systems have lost acked records without any fault, and filled memory or disks over days. Nothing of
 this shows in a world of a minute.

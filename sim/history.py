@@ -1,4 +1,4 @@
-"""Owns what clients did and saw, in the words of faults/checker.py."""
+"""What clients did and saw, in the words of faults/checker.py."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Owns what must hold at any time inside the brokers, looked at after each turn of one of them.
+"""What must hold at any time inside the brokers, looked at after each turn of one of them.
 
 Clients see what was lost when it is too late to say why. These rules are broken much earlier:
 
 - of one group and epoch, one broker leads, and it has everything that is committed;
-- what a broker flushed and told is there after its next start, as long as its log may vote;
+- what a broker flushed and acknowledged is there after its next start, as long as its log may vote;
 - what a log calls flushed is on the disk;
 - compaction goes no further than what is committed, and no batch lies over a control entry;
 - a leader counts on nothing that is not on a disk, and commits what a majority has there;
@@ -20,9 +20,9 @@ from bisect import bisect_right
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from moldau.log.disk_state import DiskLogState
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import FlushPolicy
-from moldau.log.writing import WritingLog
 from moldau.metadata.image import Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
@@ -88,7 +88,7 @@ class Invariants:
         """That any broker had, ever: after a start they know less for a while."""
 
     def watch(self, node: "Node", server: BrokerServer) -> None:
-        """A new process: what is in memory begins anew."""
+        """A new process: its memory is empty."""
         for (name, _), seen in self._seen.items():
             if name == node.name:
                 seen.is_new, seen.facts, seen.watermark = True, (), 0
@@ -129,7 +129,7 @@ class Invariants:
             seen.flushed = min(core.flushed, group.log.flushed_index)
         watermark = getattr(group.owner, "high_watermark", 0)
         if seen.group is not group:
-            # Opened anew: a replica that was damaged, or has moved away and back.
+            # Opened again: a replica that was corrupt, or has moved away and back.
             seen.group, seen.watermark = group, 0
         if watermark < seen.watermark:
             self._broken(
@@ -159,7 +159,7 @@ class Invariants:
         core = group.core
         if not core.members.is_voter(core.me, core.log_id) and not (
             core.members_index >= core.commit
-            and core._previous_members.is_voter(core.me, core.log_id)
+            and core.previous_members.is_voter(core.me, core.log_id)
         ):
             self._broken(f"{node.name} stands for {name} without the log that may vote")
 
@@ -189,14 +189,14 @@ class Invariants:
             and self._is_known(group)
         ):
             self._broken(
-                f"{node.name} told that it has {name} up to {seen.flushed}, and came back with "
+                f"{node.name} acknowledged {name} up to {seen.flushed}, and came back with "
                 f"{core.end}"
             )
 
     def _look_at_disk(self, node: "Node", name: str, group: RaftGroup) -> None:
         log = group.log
-        assert isinstance(log, WritingLog)
-        segment, offset = log._active, log.flushed_offset
+        assert isinstance(log, DiskLogState)
+        segment, offset = log.active, log.flushed_offset
         if log.config.flush is not FlushPolicy.ALWAYS or offset <= segment.base_offset:
             return
         position = segment.position
@@ -208,14 +208,14 @@ class Invariants:
 
     def _look_at_cleaned(self, node: "Node", name: str, group: RaftGroup, seen: _Seen) -> None:
         log = group.log
-        assert isinstance(log, WritingLog)
-        cleaned = log._cleaned.state
+        assert isinstance(log, DiskLogState)
+        cleaned = log.cleaned.state
         if seen.round == cleaned.round or not isinstance(group.owner, Replica):
             return
         seen.round = cleaned.round
         if cleaned.end > self._watermarks.get(name, 0):
             self._broken(f"{node.name} compacted {name} up to {cleaned.end}, which may yet be cut")
-        begins = [entry.offset for entry in log._controls.entries]
+        begins = [entry.offset for entry in log.control_entries.entries]
         for header in group.log.headers(log.start_offset):
             place = bisect_right(begins, header.base_offset)
             if place < len(begins) and begins[place] < header.next_offset:
@@ -292,7 +292,7 @@ class Invariants:
                 )
 
     def _look_at_majority(self, node: "Node", name: str, group: RaftGroup) -> None:
-        """Not while the members change: who is to have it is another question then."""
+        """Not while the members change: the set of holders changes then."""
         core = group.core
         if core.members_index >= core.commit or group.log.config.flush is not FlushPolicy.ALWAYS:
             return

@@ -1,4 +1,4 @@
-"""Owns bounds of the product that a world makes small: what only happens beyond them happens often.
+"""Bounds of the product that a world makes small: what only happens beyond them happens often.
 
 A broker keeps ten thousand of this and sends megabytes of that before something else is done; no
 world is as large. Each knob is a theme: constants of the product that have other values as long as
@@ -47,7 +47,7 @@ KNOBS: Final[Mapping[str, Values]] = {
         "moldau.replica.turn_batcher:_BULK_BYTES_PER_TURN_MAX": 3_000,
         "moldau.replica.turn_batcher:_COLD_BYTES": 1_000,
         "moldau.replica.cold_sends:_READS_MAX": 1,
-        "moldau.replica.raft_receiver:_HELD_BYTES_MAX": 4_000,
+        "moldau.replica.raft_receiver:_DEFERRED_BYTES_MAX": 4_000,
         "moldau.net.peers.frames:PIECE_BYTES_MAX": 700,
         "moldau.net.socket_writer:SENDFILE_BYTES_MIN": 256,
         "moldau.net.socket_writer:_IOV_MAX": 4,
@@ -58,11 +58,11 @@ KNOBS: Final[Mapping[str, Values]] = {
     "keeps": {
         "moldau.groups.consumer.patterns:_SETS_KEPT_MAX": 2,
         "moldau.groups.consumer.subscriptions:_PATTERNS_KEPT_MAX": 1,
-        "moldau.groups.offsets:_LOOKED_AT_MAX": 1,
+        "moldau.groups.offsets:_EXPIRY_SLICE_MAX": 1,
         "moldau.groups.deletion:_REMOVED_MAX": 1,
-        "moldau.groups.queue.state:_BURIED_MAX": 3,
-        "moldau.transactions.records:_REMEMBERED_PARTITIONS_MAX": 1,
-        "moldau.coordination.markers:_QUESTIONS_PER_CALL_MAX": 1,
+        "moldau.groups.queue.state:_DEAD_LETTERED_MAX": 3,
+        "moldau.transactions.records:_CACHED_PARTITIONS_MAX": 1,
+        "moldau.coordination.markers:_REQUESTS_PER_CALL_MAX": 1,
         "moldau.coordination.markers:_CALLS_PER_BROKER_MAX": 1,
         "moldau.coordination.coordinator_host:_LOAD_BYTES_PER_READ": 512,
         "moldau.coordination.coordinator_service:_NAMES_REMEMBERED_MAX": 2,
@@ -82,24 +82,24 @@ KNOBS: Final[Mapping[str, Values]] = {
         "moldau.control.metadata_store:_SNAPSHOT_RECORDS": 12,
         "moldau.data.maintenance:_SNAPSHOT_CHECK_SECONDS": 0.7,
         "moldau.replica.replica:_SNAPSHOT_BYTES": 4_000,
-        "moldau.log.writing:FILL_FIRST_BYTES": 8_192,
-        "moldau.log.writing:FILL_BYTES_MAX": 16_384,
-        "moldau.log.writing:FILL_ROOM_MIN": 4_096,
+        "moldau.log.writer:FILL_FIRST_BYTES": 8_192,
+        "moldau.log.writer:FILL_BYTES_MAX": 16_384,
+        "moldau.log.writer:FILL_ROOM_MIN": 4_096,
         "moldau.log.clean_write:WRITE_BYTES": 1_000,
         "moldau.log.clean_write:FLUSH_BYTES": 3_000,
         "moldau.log.clean:HORIZONS_MAX": 3,
         "moldau.log.control_journal:REWRITE_DEAD_MIN": 2,
         "moldau.log.vote_journal:_REWRITE_BYTES_MIN": 600,
         "moldau.log.recovery:CHECK_BYTES": 4_096,
-        "moldau.log.disk:PLACES_MAX": 2,
-        "moldau.log.disk:CLOSED_LOADED_MAX": 1,
+        "moldau.log.reader:POSITIONS_MAX": 2,
+        "moldau.log.reader:CLOSED_LOADED_MAX": 1,
         "moldau.log.index:INDEX_SAVE_BYTES": 4_000,
         "moldau.log.scan:CHUNK_BYTES": 4_096,
         "moldau.log.flush:CHUNK_BYTES": 8_192,
         "moldau.data.scrub:_STEP_BYTES": 2_000,
     },
-    # Delayed messages lie on shelves of days, hours and minutes: days of seconds.
-    "shelves": {
+    # Delayed messages are in buckets of days, hours and minutes: days of seconds.
+    "buckets": {
         "moldau.groups.queue.delay_buckets:MINUTE_MS": _MINUTE_MS,
         "moldau.groups.queue.delay_buckets:HOUR_MS": _HOUR_MS,
         "moldau.groups.queue.delay_buckets:DAY_MS": _DAY_MS,

@@ -1,4 +1,4 @@
-"""Owns long runs: world after world, on several cores, and what came of them."""
+"""Long runs: world after world, on several cores, and what came of them."""
 
 import time
 from collections import Counter

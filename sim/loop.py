@@ -1,4 +1,4 @@
-"""Owns the event loop of one simulated process: asyncio's own, in virtual time.
+"""The event loop of one simulated process: asyncio's own, in virtual time.
 
 Callbacks, timers, tasks, transports and streams are those of the standard library. What differs:
 time is the scheduler's, sockets are simulated ones, what goes to an executor runs at a later time
@@ -329,7 +329,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         running = events._get_running_loop()
         # What its coroutines do when they are closed happens now, and to nobody: later it would
         # happen whenever memory is collected.
-        told, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        reported, sys.unraisablehook = sys.unraisablehook, lambda _: None
         for task in list(self._tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
@@ -344,7 +344,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
                     pass
                 finally:
                     events._set_running_loop(running)
-        sys.unraisablehook = told
+        sys.unraisablehook = reported
         for transport in list(self._transports.values()):  # type: ignore[attr-defined]
             transport._sock = None
         self._tasks.clear()

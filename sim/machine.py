@@ -1,4 +1,4 @@
-"""Owns a simulated machine, as a broker sees it: its clock, disk, sockets, threads and chance."""
+"""A simulated machine, as a broker sees it: its clock, disk, sockets, threads and chance."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client import http
 from moldau.client.cluster_client import JOIN_PATH, TOPOLOGY_PATH, decode_response
 from moldau.client.errors import TimedOutError, UnreachableError
-from moldau.log.clean_worker import Asked, WorkerReply, run_command
+from moldau.log.clean_worker import WorkerCommand, WorkerReply, run_command
 from moldau.log.filesystem import Files
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import JoinReply, JoinRequest, Topology
@@ -91,10 +91,10 @@ class SimCleaner:
         self._files = files
         self._turn = asyncio.Lock()
 
-    async def ask(self, message: Asked) -> WorkerReply:
+    async def run(self, command: WorkerCommand) -> WorkerReply:
         async with self._turn:
             answer: WorkerReply = await self._loop.run_in_executor(
-                None, run_command, self._files, message
+                None, run_command, self._files, command
             )
             return answer
 

@@ -1,4 +1,4 @@
-"""Owns the simulated network: streams of bytes between hosts, with everything that happens to them.
+"""The simulated network: streams of bytes between hosts, with everything that happens to them.
 
 A connection keeps the order of its bytes, as TCP does; connections do not wait for each other. What
 is on its way when a path is cut is kept and sent again when it heals, until the sender gives up. A
@@ -428,7 +428,7 @@ class Network:
             self.send(sock, None, is_reset=bool(sock._received))
 
     def refuse(self, sock: SimSocket, other: SimSocket) -> None:
-        """A piece came for a connection that is no more."""
+        """A piece came for a closed connection."""
         if self._is_open(sock, other):
             self._scheduler.after(self._delay(), lambda: other.broke(errno.ECONNRESET))
 
@@ -464,7 +464,7 @@ class Network:
             self._hold(sock, piece)
             return
         if not other._host.is_on or (other._is_closed and not self._is_open(other, sock)):
-            # Nobody answers, or nobody hears that the connection is no more: it is sent again.
+            # No response, or no notice that the connection is closed: it is sent again.
             self._hold(sock, piece)
             return
         other.arrived(*piece)
@@ -531,7 +531,7 @@ class Network:
             self._send_held()
 
     def break_some(self, sockets: Sequence[SimSocket], rng: random.Random) -> None:
-        """Break connections in the middle of whatever they carry; one side may hear of it later, or
+        """Break connections in the middle of whatever they carry; one side may learn it later, or
         only when it sends the next time."""
         for sock in sockets:
             sock.broke(errno.ECONNRESET)

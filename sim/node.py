@@ -1,4 +1,4 @@
-"""Owns one simulated broker: its host and disk, which last, and its process, which does not."""
+"""One simulated broker: its host and disk, which last, and its process, which does not."""
 
 import random
 import signal
@@ -39,8 +39,8 @@ class Process:
     failure: BaseException | None = None
     has_disk_failed: bool = False
     """So it may end with what tells of that."""
-    defects: list[BaseException] = field(default_factory=list)
-    """What it gave up because of, and told its operator as its own mistake."""
+    internal_errors: list[BaseException] = field(default_factory=list)
+    """Why it gave up: what it reported as a bug of its own."""
     exceptions: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -103,7 +103,7 @@ class Node:
         return self.process is not None and self.process.info is not None
 
     def metadata_voters(self) -> tuple[int, ...]:
-        """As this broker knows them; no door tells it."""
+        """As this broker knows them; no API returns it."""
         if not self.is_ready or self.server is None:
             return ()
         return tuple(self.server._metadata_replica.members.voters)
@@ -141,13 +141,13 @@ class Node:
 
         def on_made(server: BrokerServer) -> None:
             process.server = server
-            give_up = server._tell_defect
+            give_up = server._report_internal_error
 
             def note(error: BaseException) -> None:
-                process.defects.append(error)
+                process.internal_errors.append(error)
                 give_up(error)
 
-            server._tell_defect = note
+            server._report_internal_error = note
             self._on_made(self, server)
 
         try:
@@ -192,7 +192,7 @@ class Node:
         """With the machine: what was not flushed is lost, or torn."""
         process = self.process
         if process is not None and process.loop.after_turn is not None:
-            # Inside a turn, it may have told others what is new in it.
+            # Inside a turn, it may have sent others what is new in it.
             process.loop.after_turn()
         self.process = None
         self.disk = self.disk.crash(self.rng)

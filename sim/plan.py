@@ -1,4 +1,4 @@
-"""Owns what a simulated world is like: how many of what, and which faults how often, by the seed.
+"""What a simulated world is like: how many of what, and which faults how often, by the seed.
 
 Each seed draws which kinds of faults and of clients there are at all: a world with all of them at
 once hides what two of them alone bring about.
@@ -28,7 +28,7 @@ KINDS: Final = (
     "forsake",
 )
 _DARK: Final = frozenset({"power", "power-in-write", "blackout", "flush-error"})
-KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few", "tight")
+KNOBS: Final = ("epochs", "sends", "keeps", "files", "buckets", "forgets", "few", "tight")
 
 
 class GroupPlan(Struct, frozen=True):
@@ -94,9 +94,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     knobs: frozenset[str] = frozenset()
     """Bounds of the product that are small in this world, by theme (knobs.py)."""
 
-    stranger: bool = False
+    rogue_peer: bool = False
     """Somebody calls brokers as if it were one of them."""
-    founders: int = 0
+    bootstrap_brokers: int = 0
     """Brokers that are there before anybody uses groups and transactions, whose topics spread when
     the others join; 0: all."""
     flush: str = "always"
@@ -117,8 +117,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         "savers": 0,
         "partitions": 1,
         "knobs": frozenset(),
-        "stranger": False,
-        "founders": 0,
+        "rogue_peer": False,
+        "bootstrap_brokers": 0,
         "flush": "always",
     }
     """What there may be less of, and the least of it."""
@@ -181,8 +181,8 @@ class Plan(Struct, frozen=True, kw_only=True):
             admin=plan.admin or rng.random() < 0.25,
             savers=savers,
             knobs=frozenset(knobs),
-            stranger=rng.random() < 0.25,
-            founders=1 if rng.random() < 0.25 and brokers >= 3 else 0,
+            rogue_peer=rng.random() < 0.25,
+            bootstrap_brokers=1 if rng.random() < 0.25 and brokers >= 3 else 0,
             flush=rng.choice(("always", "always", "interval", "never")) if is_lit else "always",
         )
         return replace(plan, knobs=plan.knobs | {"far"}) if rng.random() < 0.2 else plan

@@ -1,4 +1,4 @@
-"""Owns a simulated process that is no broker: a client on a host of its own."""
+"""A simulated process that is not a broker: a client on a host of its own."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Owns what is published of the simulation: results in .faults, and their part of the page."""
+"""What is published of the simulation: results in .faults, and their part of the page."""
 
 import subprocess
 from collections.abc import Callable
@@ -142,7 +142,7 @@ def _render_mutants(hunted: list[Hunted]) -> str:
         for one in hunted
     ]
     header = ["| layer | planted mistake | found by | events |", "|---|---|---|---|"]
-    return f"{len(hunted)} planted mistakes:\n\n" + "\n".join([*header, *rows]) + "\n"
+    return f"{len(hunted)} planted bugs:\n\n" + "\n".join([*header, *rows]) + "\n"
 
 
 _PARTS: Final[tuple[tuple[str, Any, Callable[[Any], str]], ...]] = (

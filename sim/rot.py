@@ -1,4 +1,4 @@
-"""Owns bit rot: one bit of a stored record is another one when its broker starts again.
+"""Bit rot: one bit of a stored record is another one when its broker starts again.
 
 Only below what the file says was flushed: there the product promises to notice, and to repair a
 replica from the others where there are three. While a broker runs, rot is found by its scrub alone.

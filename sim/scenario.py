@@ -1,4 +1,4 @@
-"""Owns scripted runs: a text of commands, and after `----` what is seen to happen.
+"""Scripted runs: a text of commands, and after `----` what is seen to happen.
 
 Blocks are separated by empty lines; a line that begins with # is a comment. Nothing is random but
 the election times, which a fixed seed decides; messages, flushes and votes take 1 ms each.
@@ -58,7 +58,7 @@ _LINK_SECONDS: Final = 0.020
 
 
 class ScenarioError(ValueError):
-    """A line that is no command."""
+    """A line that is not a command."""
 
 
 class Played(NamedTuple):
@@ -263,13 +263,13 @@ class Scenario:
         def read() -> None:
             future = broker.driver.read_index(broker.group)
 
-            def told(_: object) -> None:
+            def reported(_: object) -> None:
                 failed = future.cancelled() or future.exception() is not None
                 broker.note(
                     f"read {number} failed" if failed else f"read {number} at {future.result()}"
                 )
 
-            future.add_done_callback(told)
+            future.add_done_callback(reported)
 
         self._ask(broker, read)
 
@@ -316,7 +316,7 @@ class Scenario:
 
     def _stall(self, words: list[str], named: dict[str, str]) -> None:
         self._broker(words[1]).stall(words[0] == "stall")
-        # What ended is told, and what it leads to has not begun to end.
+        # What ended is reported, and what it leads to has not begun to end.
         self.world.run(STEP_SECONDS / 2)
 
     def _fill_link(self, words: list[str], named: dict[str, str]) -> None:
@@ -330,7 +330,7 @@ class Scenario:
         broker.deliver(BrokerId(int(source)), kept[int(named["nth"])])
 
     def _ask_vote(self, words: list[str], named: dict[str, str]) -> None:
-        question = VoteRequest(
+        request = VoteRequest(
             Epoch(int(named["epoch"])),
             RaftIndex(int(named["end"])),
             Epoch(int(named["last"])),
@@ -338,7 +338,7 @@ class Scenario:
             False,
             LogId(int(named.get("log", FIRST_LOG))),
         )
-        self._deliver(words[1], question)
+        self._deliver(words[1], request)
 
     def _answer(self, words: list[str], named: dict[str, str]) -> None:
         epoch = Epoch(int(named["epoch"]))

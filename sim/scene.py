@@ -1,4 +1,4 @@
-"""Owns what all clients of a simulated world share: its history, its end, and what went wrong."""
+"""What all clients of a simulated world share: its history, its end, and what went wrong."""
 
 import asyncio
 import random

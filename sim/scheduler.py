@@ -1,4 +1,4 @@
-"""Owns virtual time: what happens next, in all processes of a simulated world.
+"""Virtual time: what happens next, in all processes of a simulated world.
 
 Time jumps from one event to the next. Two kinds of events: a turn of a process's event loop, and
 anything else that was asked for at a time (a byte arrives, a flush ends, a fault begins). What is

@@ -1,4 +1,4 @@
-"""Owns how a failing world is made smaller: less time, fewer kinds of faults, fewer faults.
+"""How a failing world is made smaller: less time, fewer kinds of faults, fewer faults.
 
 Each attempt is a run of its own. What still fails, in whatever way, is kept: a smaller world that
 breaks another rule is as good a beginning.

@@ -1,4 +1,4 @@
-"""Owns looks inside of brokers: whether the parts of one of them contradict themselves.
+"""Looks inside of brokers: whether the parts of one of them contradict themselves.
 
 The product says what must hold of each between two steps, for its own tests. Here it has to hold in
 whole brokers, under faults.
@@ -6,10 +6,9 @@ whole brokers, under faults.
 
 from typing import TYPE_CHECKING
 
-from moldau.groups.invariants import InvariantError as GroupsError
+from moldau.model.invariants import InvariantError
 from moldau.raft.errors import RaftError
 from moldau.server.broker import BrokerServer
-from moldau.transactions.invariants import InvariantError as TransactionsError
 
 if TYPE_CHECKING:
     from sim.node import Node
@@ -33,13 +32,13 @@ class Soundness:
             return
         try:
             self._look_at(server)
-        except (RaftError, GroupsError, TransactionsError) as error:
+        except (RaftError, InvariantError) as error:
             self._broken(node, error)
 
     def _look_at(self, server: BrokerServer) -> None:
         assert server._driver is not None
         for group in server._driver.groups.values():
-            # What was appended in this turn the core hears of at its end.
+            # The core receives what was appended in this turn at its end.
             if group.failure is None and not group.is_removed and not group.proposed:
                 group.core.check_invariants()
         coordinators = server._coordinators

@@ -1,4 +1,4 @@
-"""Owns what a kind of clients is to a world: the topics it needs, its beginning, its end, its
+"""What a kind of clients is to a world: the topics it needs, its beginning, its end, its
 verdict."""
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Owns a simulated world: brokers, clients and faults under one seed, and the verdict on them.
+"""A simulated world: brokers, clients and faults under one seed, and the verdict on them.
 
     world = World(Plan.draw(seed=7))
     world.run()      # raises Violation
@@ -87,7 +87,7 @@ class World:
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
         self._retired: list[Node] = []
         self._numbers = plan.brokers
-        self._is_founded = False
+        self._is_bootstrapped = False
         self.rotten: set[Node] = set()
         """Whose metadata are damaged: they may refuse to start."""
         self._bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
@@ -118,8 +118,8 @@ class World:
         address = f"10.0.0.{number}"
         member = next((node for node in self.nodes if node.address != address), self.nodes[0])
         is_first = number == 1
-        # Who keeps the order to found in a broker's settings founds again when its disk is lost.
-        is_bootstrap_broker = is_first and not self._is_founded
+        # With the flag left in its settings a broker would bootstrap again when its disk is lost.
+        is_bootstrap_broker = is_first and not self._is_bootstrapped
         config = ServerConfig(
             data_dir="/sim",
             broker_id=number if is_named else None,
@@ -152,7 +152,7 @@ class World:
 
     # ---- what happens
 
-    def told(self, what: str, node: Node | None) -> None:
+    def reported(self, what: str, node: Node | None) -> None:
         self.counts[what.split(" to ")[0]] += 1
         self.note(node.name if node is not None else "world", what)
 
@@ -195,22 +195,22 @@ class World:
         self.nodes.append(node)
         # Those of the beginning may all leave.
         self._bootstrap.append((node.address, KAFKA_PORT))
-        self.told("join", node)
+        self.reported("join", node)
         self.scheduler.after(0.0, lambda: self.start(node))
         return node
 
     def retire(self, node: Node) -> None:
-        """It is no broker any more, and does not start again."""
+        """It is removed, and does not start again."""
         self.nodes.remove(node)
         self._retired.append(node)
-        self.told("retire", node)
+        self.reported("retire", node)
         self.scheduler.after(0.0, node.kill)
 
     def wipe(self, node: Node) -> None:
         """Its disk is lost: nobody will be this broker again."""
         self.nodes.remove(node)
         self._retired.append(node)
-        self.told("wipe", node)
+        self.reported("wipe", node)
 
         def lose() -> None:
             node.wipe()
@@ -220,19 +220,19 @@ class World:
 
     def start_without_disk(self, node: Node) -> None:
         """Somebody starts a broker that was wiped as always: it must refuse."""
-        self.told("start without its disk", node)
+        self.reported("start without its disk", node)
         node.start()
 
     def restart(self, node: Node, seconds: float) -> None:
         """Killed, and away for so long."""
-        self.told("kill", node)
+        self.reported("kill", node)
         node.kill()
         self.scheduler.after(seconds, lambda: self.start(node))
 
     def lose_log(self, node: Node, folder: str) -> None:
         """Somebody deletes one log while its broker is down, for good: half of it would come back
         with a power cut, and nobody could tell that from the whole."""
-        self.told("lost log", node)
+        self.reported("lost log", node)
         node.kill()
         if node.disk.exists(folder):
             node.disk.remove_tree(folder)
@@ -241,7 +241,7 @@ class World:
 
     def rot(self, node: Node, flip: Callable[[], Rot | None]) -> Rot | None:
         """Its files change while it is down."""
-        self.told("rot", node)
+        self.reported("rot", node)
         node.kill()
         rot = flip()
         self.note(node.name, f"rotten: {rot and rot.path} {rot and rot.byte}")
@@ -249,7 +249,7 @@ class World:
         return rot
 
     def _ended(self, node: Node, process: Process) -> None:
-        """A process ended by itself, which is right only if its disk failed or it was told to."""
+        """A process ended by itself, which is right only if its disk failed or it had to."""
         code, failure = process.exit_code, process.failure
         self.note(node.name, f"ended with {code}{f': {failure!r}' if failure else ''}")
         may_fail = isinstance(failure, (StorageError, ConfigError)) or (
@@ -259,8 +259,10 @@ class World:
             self.scene.violation(f"{node.name} ended with {code}: {failure!r}")
         if code == EXIT_STORAGE and not process.has_disk_failed:
             self.scene.violation(f"{node.name} blames a disk that is sound")
-        if code in (0, EXIT_STORAGE) and process.defects:
-            self.scene.violation(f"{node.name} ended with {code} and {process.defects[0]!r}")
+        if code in (0, EXIT_STORAGE) and process.internal_errors:
+            self.scene.violation(
+                f"{node.name} ended with {code} and {process.internal_errors[0]!r}"
+            )
         seconds = _RESTART_SECONDS * (0.5 + node.rng.random())
         self.scheduler.after(seconds, lambda: self.start(node))
 
@@ -296,12 +298,14 @@ class World:
 
     def begin(self) -> None:
         """Start everybody, and wait until the cluster serves."""
-        founders = self.nodes[: self.plan.founders or None]
-        for node in founders:
+        bootstrap_brokers = self.nodes[: self.plan.bootstrap_brokers or None]
+        for node in bootstrap_brokers:
             self.start(node)
-        self.wait(lambda: all(node.is_ready for node in founders), "the cluster did not start")
-        self._is_founded = True
-        if self.plan.founders:
+        self.wait(
+            lambda: all(node.is_ready for node in bootstrap_brokers), "the cluster did not start"
+        )
+        self._is_bootstrapped = True
+        if self.plan.bootstrap_brokers:
             self._grow()
         process = self.scene.process("topics")
         wanted = [topic for workload in self.workloads for topic in workload.topics()]
@@ -369,7 +373,7 @@ class World:
             await self.scene.pause(process.rng, 0.3)
 
     def settle(self) -> None:
-        """Heal everything; whoever has something to finish does so."""
+        """Heal everything; clients finish what they have begun."""
         self.note("world", "heal")
         self.faults.heal()
         self.healed_at = self.scheduler.now

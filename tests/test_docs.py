@@ -144,7 +144,7 @@ def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
     said = output.read_text()
     assert done.returncode == 0, said
     assert "killed broker" in said
-    assert "is back and in sync" in said
+    assert "is running and in sync" in said
     assert "every message once, in order\n" in said
     # The supervisor has let go of the cluster, and ends.
     wait_until(

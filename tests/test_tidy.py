@@ -1,5 +1,6 @@
-"""The house is kept: small modules that say what they own, and a map that tells the truth."""
+"""The code base stays tidy: small modules and classes with docstrings, and a correct file map."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -30,7 +31,36 @@ def test_no_module_grows_past_the_point_where_it_should_be_split() -> None:
     assert long == {}
 
 
-def test_every_module_says_what_it_owns() -> None:
+def test_no_class_is_spread_over_modules_to_stay_below_that() -> None:
+    """A class counts with its bases of the same package."""
+    classes: dict[tuple[str, str], tuple[int, list[tuple[str, str]]]] = {}
+    for path in source_files():
+        module = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+        tree = ast.parse(path.read_text())
+        known = {
+            alias.asname or alias.name: (node.module, alias.name)
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                names = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                bases = [known.get(name, (module, name)) for name in names]
+                classes[module, node.name] = size, bases
+
+    def family(name: tuple[str, str]) -> set[tuple[str, str]]:
+        package = name[0].rpartition(".")[0]
+        bases = [base for base in classes[name][1] if base in classes]
+        same = [base for base in bases if base[0].rpartition(".")[0] == package]
+        return {name}.union(*map(family, same))
+
+    sizes = {name: sum(classes[each][0] for each in family(name)) for name in classes}
+    assert {".".join(name): size for name, size in sizes.items() if size > LINES_MAX} == {}
+
+
+def test_every_module_has_a_docstring() -> None:
     silent = [
         str(path.relative_to(ROOT))
         for path in source_files()

@@ -194,7 +194,7 @@ def poll(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
                 while found < count:
                     for message in consumer.poll(1.0):
                         found += 1
-                        size += len(message.value)
+                        size += len(message.value or b"")
                 return watch.took(count / found)
 
             base = _base_poll(consumer._client, count)
@@ -225,7 +225,7 @@ def async_poll(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
                 while found < count:
                     for message in await consumer.poll(1.0):
                         found += 1
-                        size += len(message.value)
+                        size += len(message.value or b"")
                 return watch.took(count / found)
 
             reader = consumer._reader

@@ -76,7 +76,7 @@ def produce(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
             thread.join()
         if failures:
             raise LoadError(str(failures[0]))
-        return bodies * connections * per_body
+        return int(bodies * connections * per_body)
 
     return lambda: timed(bodies * connections * per_body, size, work)
 

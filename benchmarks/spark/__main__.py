@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from benchmarks.harness import ROOT, process_tree
 from benchmarks.spark import archiving, connector, decode, streams
 from moldau.client.wire.client import KafkaClient
-from moldau.spark.source import decoding
+from moldau.spark.source import record_decoder
+from moldau.spark.source.fetched_batches import whole_batches
 from moldau.testing.broker import Broker
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -108,7 +109,7 @@ def fill(bootstrap: str, topic: str, *, size: int, rows: int) -> None:
         client.create_topic(topic, partitions=TASKS, configs={"retention.ms": "-1"})
         for partition in range(TASKS):
             for _ in range(rows // TASKS // FILL_RECORDS):
-                for placed in decode.whole_batches(memoryview(data)):
+                for placed in whole_batches(memoryview(data)):
                     end = placed.position + placed.header.size
                     client.produce(topic, partition, data[placed.position : end])
 
@@ -181,7 +182,7 @@ def tell(load: str, rows: int, took: Rounds, targets: dict[str, float]) -> None:
 
 def tell_decoding() -> dict[str, Any]:
     results: dict[str, Any] = {}
-    print(f"record batches to Arrow columns, records/s of one core; ours: {decoding.KIND}")
+    print(f"record batches to Arrow columns, records/s of one core; ours: {record_decoder.KIND}")
     for size, count, varied in ((100, 30_000, False), (100, 30_000, True), (1024, 6_000, False)):
         data = decode.made(size, count, varied=varied)
         found = {

@@ -64,7 +64,7 @@ class Alone:
         self.spark = spark
 
     def report(self, progress: Progress) -> None:
-        """Nobody is told."""
+        """Reports nothing."""
 
     def dead_letters(self, count: int) -> None:
         """Nobody counts."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch, read_records
 from moldau.spark.schema import arrow_schema
-from moldau.spark.source import decoding, numpy_decoder
-from moldau.spark.source.decoding import record_batch
+from moldau.spark.source import numpy_decoder, record_decoder
 from moldau.spark.source.fetched_batches import BatchBodies, readable_bodies, whole_batches
-from moldau.spark.source.fetcher import settle_once
+from moldau.spark.source.fetcher import tune_worker_once
 from moldau.spark.source.planning import OffsetRange
+from moldau.spark.source.record_decoder import record_batch
 
 NOW = 1_700_000_000_000
 END = 1 << 62
@@ -42,7 +42,7 @@ def made(size: int, count: int, *, varied: bool) -> memoryview:
 
 
 def ours(data: memoryview) -> int:
-    scanned = decoding.scan(data, 0, END)
+    scanned = record_decoder.scan(data, 0, END)
     if scanned is not None:
         found = BatchBodies(data, [], 0, scanned[1])
     else:
@@ -73,7 +73,7 @@ def by_aiokafka(data: memoryview) -> int:
     """The decoder that aiokafka compiles with Cython."""
     from aiokafka.record.default_records import DefaultRecordBatch
 
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for placed in whole_batches(data):
         batch = DefaultRecordBatch(bytes(data[placed.position :][: placed.header.size]))
         batch.validate_crc()
@@ -94,7 +94,7 @@ def _into_columns(rows: list[tuple[object, ...]]) -> int:
 
 def rate(decode: Callable[[memoryview], int], data: memoryview) -> float:
     """The best of several rounds: others on the machine only ever make one slower."""
-    settle_once()
+    tune_worker_once()
     best = 0.0
     decode(data)  # Imports, and first uses of compiled code.
     until = time.monotonic() + SECONDS_MIN

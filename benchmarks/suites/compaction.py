@@ -96,7 +96,7 @@ def _filled(root: Path, codec: Codec, megabytes: int) -> tuple[DiskLog, int]:
         if start % (RECORDS_PER_BATCH * 256) == 0:
             flush(log)
     flush(log)
-    closed = log._segments[-1].base_offset
+    closed = log.segments[-1].base_offset
     return log, closed * VALUE_BYTES
 
 

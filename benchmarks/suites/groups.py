@@ -207,7 +207,7 @@ async def _commit_once(
 
 
 async def _find(wire: Wire, group: str) -> None:
-    """The first question makes the topic of offsets."""
+    """The first request makes the topic of offsets."""
     asked = FindCoordinatorRequest(key=group)
     answer = await wire.ask(asked, FIND_VERSION, FindCoordinatorResponse)
     if answer.error_code:

@@ -1,4 +1,4 @@
-"""The HTTP door: records as JSON, many in a body and one by one."""
+"""The HTTP server: records as JSON, many in a body and one by one."""
 
 from __future__ import annotations
 

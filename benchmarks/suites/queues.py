@@ -41,7 +41,7 @@ def run(bench: Bench) -> None:
                 _crowd(bench, moldau, spec)
                 _redeliver(bench, moldau, spec)
             else:
-                _doors(bench, moldau, spec)
+                _protocols(bench, moldau, spec)
 
 
 def _crowd(bench: Bench, moldau: servers.Running, spec: dict[str, object]) -> None:
@@ -66,8 +66,8 @@ def _redeliver(bench: Bench, moldau: servers.Running, spec: dict[str, object]) -
     bench.done()
 
 
-def _doors(bench: Bench, moldau: servers.Running, spec: dict[str, object]) -> None:
-    """The same bodies through either door, in turns."""
+def _protocols(bench: Bench, moldau: servers.Running, spec: dict[str, object]) -> None:
+    """The same bodies through either protocol, in turns."""
     bench.step(f"bodies of {HTTP_MESSAGES:,} messages: HTTP against gRPC")
     count = bench.scale(400_000, 100_000)
     for _ in range(bench.repetitions):

@@ -1,4 +1,4 @@
-"""Owns scenarios of files that changed behind the broker's back."""
+"""Scenarios of files that changed behind the broker's back."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +51,7 @@ def bit_flip(run: Run) -> None:
 
 
 def metadata_damage(run: Run) -> None:
-    """Flip and shorten the small files: the broker refuses to start or makes them anew."""
+    """Flip and shorten the small files: the broker refuses to start or makes them again."""
     run.start_brokers()
     run.start_load()
     run.await_acks(3 * _ACKS_BETWEEN)

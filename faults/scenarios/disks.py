@@ -1,4 +1,4 @@
-"""Owns scenarios of disks that lose power, fail, or fill up."""
+"""Scenarios of disks that lose power, fail, or fill up."""
 
 from collections import Counter
 
@@ -246,15 +246,15 @@ def disk_fails(run: Run) -> None:
 
 
 def await_fence(run: Run, node: Node) -> None:
-    """Until a broker whose disk failed has ended itself, and told why once."""
+    """Until a broker whose disk failed has ended itself, and logged why once."""
     code = node.exit_code(seconds_max=60.0)
     if code is None:
         raise ScenarioError("the broker went on although its disk failed")
     run.expect(code == _EXIT_STORAGE, f"exit code {code} instead of {_EXIT_STORAGE}")
-    told = [line for line in node.last_output.splitlines() if "CRITICAL" in line]
-    run.expect(len(told) == 1, f"the broker told {len(told)} times what ended it")
+    reported = [line for line in node.last_output.splitlines() if "CRITICAL" in line]
+    run.expect(len(reported) == 1, f"the broker logged {len(reported)} times what ended it")
     run.expect("Traceback" not in node.output, "the broker ended with a traceback")
-    run.proof(f"exit code {code}: {''.join(told).partition(': ')[2][:120]}")
+    run.proof(f"exit code {code}: {''.join(reported).partition(': ')[2][:120]}")
 
 
 def disk_full(run: Run) -> None:

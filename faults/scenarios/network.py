@@ -1,4 +1,4 @@
-"""Owns scenarios of the network between clients and brokers."""
+"""Scenarios of the network between clients and brokers."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Owns scenarios of processes that die or stand still."""
+"""Scenarios of processes that die or stand still."""
 
 import time
 

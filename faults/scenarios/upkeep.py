@@ -1,4 +1,4 @@
-"""Owns scenarios of faults while the broker tidies up."""
+"""Scenarios of faults while the broker tidies up."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Owns an entry point for brokers whose fsync can be made to fail or crawl; never in the product.
+"""An entry point for brokers whose fsync can be made to fail or crawl; never in the product.
 
     FAULTS_FSYNC_FLAG=F FAULTS_FSYNC_TRACE=T python -m faults.storage.injected broker start …
 

@@ -1,4 +1,4 @@
-"""Owns an entry point for brokers on a disk with a volatile cache; never part of the product.
+"""An entry point for brokers on a disk with a volatile cache; never part of the product.
 
     FAULTS_CUT_FLAG=F FAULTS_CUT_PROOF=P python -m faults.storage.volatile broker start …
 
@@ -163,7 +163,7 @@ class Cache:
             made = list(self._made.get(key, ()))
             removed = list(self._removed.get(key, ()))
         flush(descriptor)
-        # Waits forever once the power is cut: nobody hears of a flush that came too late.
+        # Waits forever once the power is cut: no one sees a flush that came too late.
         with self._lock:
             if file is not None:
                 file.forget(covered)
@@ -186,33 +186,39 @@ class Cache:
         """Undo a random part of what is not durable. Nothing goes on after it."""
         self._lock.acquire()
         keep = rng.choice([0.0, 0.1, 0.5, 0.9])
-        told = {"writes": 0, "sectors": 0, "sectors_kept": 0, "names_undone": 0, "names_back": 0}
+        reported = {
+            "writes": 0,
+            "sectors": 0,
+            "sectors_kept": 0,
+            "names_undone": 0,
+            "names_back": 0,
+        }
         for file in self._files.values():
             for change in reversed(file.changes):
                 _pwrite(file.descriptor, change.old, change.position)
                 _ftruncate(file.descriptor, change.old_size)
             for change in file.changes:
-                told["writes"] += 1
+                reported["writes"] += 1
                 if change.new is None:
                     if rng.random() < keep:
                         _ftruncate(file.descriptor, change.position)
                     continue
                 for at in range(0, len(change.new), SECTOR_BYTES):
-                    told["sectors"] += 1
+                    reported["sectors"] += 1
                     if rng.random() < keep:
-                        told["sectors_kept"] += 1
+                        reported["sectors_kept"] += 1
                         sector = change.new[at : at + SECTOR_BYTES]
                         _pwrite(file.descriptor, sector, change.position + at)
         for name in [name for names in self._made.values() for name in names]:
             if os.path.exists(name) and rng.random() >= keep:
-                told["names_undone"] += 1
+                reported["names_undone"] += 1
                 _unlink(name)
         for name, grave in [entry for entries in self._removed.values() for entry in entries]:
             is_gone = os.path.isdir(os.path.dirname(name)) and not os.path.exists(name)
             if is_gone and rng.random() >= keep:
-                told["names_back"] += 1
+                reported["names_back"] += 1
                 _link(grave, name)
-        return told
+        return reported
 
 
 def _key(where: int | str) -> _Key:
@@ -233,9 +239,9 @@ def _cut(cache: Cache, proof: Path, seed: str) -> None:
                 os.kill(victim, signal.SIGKILL)
                 while _runs(victim):
                     time.sleep(0.001)
-                told = cache.cut(random.Random(seed))
+                reported = cache.cut(random.Random(seed))
                 unfinished = proof.with_suffix(".new")
-                unfinished.write_text(json.dumps(told))
+                unfinished.write_text(json.dumps(reported))
                 unfinished.rename(proof)
             finally:
                 os._exit(0)
@@ -267,9 +273,9 @@ def undone(proof: Path, seconds_max: float = 30.0) -> dict[str, int]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no {proof} of a power cut")
         time.sleep(0.01)
-    told: dict[str, int] = json.loads(proof.read_text())
+    reported: dict[str, int] = json.loads(proof.read_text())
     proof.unlink()
-    return told
+    return reported
 
 
 def _watch(cache: Cache, flag: Path, proof: Path) -> None:

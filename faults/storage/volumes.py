@@ -1,6 +1,6 @@
-"""Owns the file systems that brokers under test write to, and the faults of each.
+"""The file systems that brokers under test write to, and the faults of each.
 
-All of it is the kernel's own behaviour; no broker is told anything. Needs root:
+All of it is the kernel's own behaviour; no broker knows of it. Needs root:
 
 - CutVolume: ext4 in an image. A power cut is the file system's shutdown request, which drops
   everything that was not flushed at that moment; mounting it again replays its journal.

@@ -1,4 +1,4 @@
-"""Owns an admin: topics of its own that come, grow, change and go, and what has to hold of them."""
+"""An admin: topics of its own that come, grow, change and go, and what has to hold of them."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -109,14 +109,14 @@ class Admin:
                 validate_only=False,
             )
         )
-        told = answer.topics[0]
-        code = ErrorCode(told.error_code)
+        reported = answer.topics[0]
+        code = ErrorCode(reported.error_code)
         if code is not ErrorCode.NONE:
             may_be_refused = {ErrorCode.INVALID_REPLICA_ASSIGNMENT} if not self._is_alone else set()
             self._expect(code, f"create {topic.name}", may_be_refused)
             return
         self._scene.count("topics created")
-        topic.topic_id = told.topic_id
+        topic.topic_id = reported.topic_id
         self._topics.append(topic)
         await self._check(session, topic)
 

@@ -1,4 +1,4 @@
-"""Owns members of the classic protocol, of which one assigns for all."""
+"""Members of the classic protocol, of which one assigns for all."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from sim.clients.group_member import GroupMember, at_least
 from sim.clients.wire import COORDINATOR_GONE, Lost, Place
 
 COOPERATIVE: Final = "cooperative-sticky"
-_STRANGER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+_NOT_A_MEMBER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 _AGAIN: Final = COORDINATOR_GONE | {
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -23,7 +23,7 @@ _AGAIN: Final = COORDINATOR_GONE | {
 
 class ClassicMember(GroupMember):
     """Eager: lets go of everything before it joins. Cooperative: keeps it, and joins once more
-    when it was told to let go of something."""
+    when it had to revoke something."""
 
     is_cooperative = False
 
@@ -32,7 +32,7 @@ class ClassicMember(GroupMember):
         rng = self._rng
         self._session_ms = rng.choice((2_000, 4_000, 8_000))
         self._rebalance_ms = rng.choice((2_000, 6_000))
-        self._beat_seconds = rng.choice((0.2, 0.6))
+        self._heartbeat_seconds = rng.choice((0.2, 0.6))
         self._bytes_version = rng.randint(0, 3)
         # All know both: who loads a group knows of its members' protocols the chosen one only.
         self._protocols = rng.sample(["range", "roundrobin"], 2)
@@ -42,7 +42,7 @@ class ClassicMember(GroupMember):
             at_least(self._kafka, HeartbeatRequest, 3)
             at_least(self._kafka, LeaveGroupRequest, 3)
         self._must_join = True
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
 
     def be_cooperative(self) -> None:
         self.is_cooperative = True
@@ -53,15 +53,15 @@ class ClassicMember(GroupMember):
         now = self._scene.scheduler.now
         if self._must_join:
             await self._join()
-        elif now >= self._beat_at:
-            self._beat_at = now + self._beat_seconds
-            await self._beat()
+        elif now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._heartbeat_seconds
+            await self._heartbeat()
 
     def _heard(self, what: str, code: ErrorCode) -> None:
         """An error: whatever it is, it joins again."""
         self._look_again(code)
         self._must_join = True
-        if code in _STRANGER:
+        if code in _NOT_A_MEMBER:
             self._let_go(list(self.owned))
             self.member_id, self.epoch = "", -1
         elif code is ErrorCode.ILLEGAL_GENERATION:
@@ -133,9 +133,9 @@ class ClassicMember(GroupMember):
         self._take(given, sent_at)
         self._scene.count("syncs")
         self._must_join = bool(gone)
-        self._beat_at = self._scene.scheduler.now + self._beat_seconds
+        self._heartbeat_at = self._scene.scheduler.now + self._heartbeat_seconds
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         request = HeartbeatRequest(
             group_id=self._group,
             generation_id=self.epoch,
@@ -166,7 +166,7 @@ class ClassicMember(GroupMember):
         self._look_again(code)
         if code in _AGAIN:
             raise Lost(code.name)
-        if code and code not in _STRANGER:
+        if code and code not in _NOT_A_MEMBER:
             self._unexpected("LeaveGroup", code)
 
 

@@ -1,4 +1,4 @@
-"""Owns members of the newer protocol (group.protocol=consumer), for which the broker assigns."""
+"""Members of the newer protocol (group.protocol=consumer), for which the broker assigns."""
 
 import base64
 from typing import Final
@@ -36,7 +36,7 @@ _PATTERNS: Final = (
 
 
 class ConsumerMember(GroupMember):
-    """Keeps what it has until it is told to let go of it, and says when it has."""
+    """Keeps its partitions until it has to revoke them, and confirms that it has."""
 
     def _pin(self) -> None:
         super()._pin()
@@ -57,7 +57,7 @@ class ConsumerMember(GroupMember):
         self.epoch = _JOIN
         self._tells_all = True
         self._tells_owned = True
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
 
     def _new_id(self) -> str:
         return base64.urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=")
@@ -66,10 +66,10 @@ class ConsumerMember(GroupMember):
         return self.member_id, self.epoch
 
     async def _keep_up(self) -> None:
-        if self._scene.scheduler.now >= self._beat_at:
-            await self._beat()
+        if self._scene.scheduler.now >= self._heartbeat_at:
+            await self._heartbeat()
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         request = self._request()
         self._tells_all = self._tells_owned = False
         sent_at = self._book.now()
@@ -85,7 +85,7 @@ class ConsumerMember(GroupMember):
         is_news = answer.member_epoch != self.epoch
         self.member_id, self.epoch = answer.member_id or self.member_id, answer.member_epoch
         interval = answer.heartbeat_interval_ms / 1000
-        self._beat_at = self._scene.scheduler.now + interval * self._rng.random()
+        self._heartbeat_at = self._scene.scheduler.now + interval * self._rng.random()
         if answer.assignment is None:
             return
         names = {topic_id: name for name, topic_id in self._kafka.topic_ids.items()}
@@ -94,9 +94,9 @@ class ConsumerMember(GroupMember):
             for topic in answer.assignment.topic_partitions
             for index in topic.partitions
         }
-        await self._told(given, sent_at, is_news=is_news)
+        await self._reported(given, sent_at, is_news=is_news)
 
-    async def _told(self, given: set[Place], sent_at: int, *, is_news: bool) -> None:
+    async def _reported(self, given: set[Place], sent_at: int, *, is_news: bool) -> None:
         strange = {topic for topic, _ in given}.difference(self._topics)
         if strange:
             self._scene.violation(f"{self.name} wants {self._topics}, and got {strange}")
@@ -107,7 +107,7 @@ class ConsumerMember(GroupMember):
         if gone and self._rng.random() < 0.5:
             await self.commit()
         if gone or given - self.owned.keys():
-            self._beat_at = 0.0
+            self._heartbeat_at = 0.0
             self._tells_owned = True
         self._let_go(gone)
         self._take(given, sent_at)
@@ -147,7 +147,7 @@ class ConsumerMember(GroupMember):
             topic_partitions=owned if is_all or self._tells_owned else None,
         )
 
-    async def _ask_beat(self, epoch: int) -> ErrorCode:
+    async def _send_heartbeat(self, epoch: int) -> ErrorCode:
         request = ConsumerGroupHeartbeatRequest(
             group_id=self._group,
             member_id=self.member_id,
@@ -167,7 +167,7 @@ class ConsumerMember(GroupMember):
         self._let_go(list(self.owned))
         if not self.member_id:
             return
-        code = await self._ask_beat(epoch)
+        code = await self._send_heartbeat(epoch)
         self._look_again(code)
         if code in _AGAIN:
             raise Lost(code.name)

@@ -1,7 +1,7 @@
-"""Owns a verdict on the ends of partitions that clients are told: all before them is committed.
+"""Checks the ends of partitions that clients get: all before them is committed.
 
-So whatever is sent after an end was told goes behind it. All clients have one clock, so that can be
-said. The other way round it cannot: a leader that was deposed may tell an end that is too low.
+So what is sent after an end was returned goes behind it. All clients have one clock, so that can be
+said. The other way round it cannot: a deposed leader may return an end that is too low.
 """
 
 from bisect import bisect_left
@@ -26,10 +26,10 @@ def find_wrong_ends(events: Iterable[Event]) -> Iterator[str]:
             writes[place].append((sent, event["o"]))
         elif event["op"] in ("bounds", "end"):
             bounds[event["tp"]].append((event["at"], event["end"]))
-    for place, told in bounds.items():
-        told.sort()
-        times = [at for at, _ in told]
-        highest = list(accumulate((end for _, end in told), max))
+    for place, reported in bounds.items():
+        reported.sort()
+        times = [at for at, _ in reported]
+        highest = list(accumulate((end for _, end in reported), max))
         for sent, offset in writes[place]:
             before = bisect_left(times, sent)
             if before and offset < highest[before - 1]:

@@ -1,4 +1,4 @@
-"""Owns what nobody comes back for: offsets and transactional ids, kept for their time.
+"""What nobody comes back for: offsets and transactional ids, kept for their time.
 
 After that they are gone: nobody would ever ask for their removal.
 
@@ -128,12 +128,12 @@ class Owner:
 
     async def _has_offset(self, thing: _Thing) -> bool:
         """Raises Lost if nobody could say."""
-        code, told = await committed_offsets(self._kafka, thing.name, [(TOPIC, 0)])
+        code, reported = await committed_offsets(self._kafka, thing.name, [(TOPIC, 0)])
         if code is not ErrorCode.NONE:
             raise Lost(code.name)
-        if told[TOPIC, 0] not in (-1, _OFFSET):
-            self._scene.violation(f"{thing.name} has {told[TOPIC, 0]}")
-        return told[TOPIC, 0] == _OFFSET
+        if reported[TOPIC, 0] not in (-1, _OFFSET):
+            self._scene.violation(f"{thing.name} has {reported[TOPIC, 0]}")
+        return reported[TOPIC, 0] == _OFFSET
 
     async def _has_id(self, thing: _Thing) -> bool:
         request = DescribeTransactionsRequest(transactional_ids=[thing.name])
@@ -145,7 +145,7 @@ class Owner:
 
 
 class Forgotten(Workload):
-    """Time is told by wall clocks: they have to be right."""
+    """Times come from wall clocks: they have to be right."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)

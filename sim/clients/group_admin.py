@@ -1,4 +1,4 @@
-"""Owns who looks at groups: now and then while all goes on, and at the end until all is done."""
+"""Who looks at groups: now and then while all goes on, and at the end until all is done."""
 
 import asyncio
 import random
@@ -58,7 +58,7 @@ class GroupAdmin:
         self._scene = scene
         self._book = book
         self._group = book.group
-        self._owns = 1
+        self._own_count = 1
         self._own = f"{book.group}-own1"
         self._own_offset: int | None = None
         """What is committed there; None: nobody knows."""
@@ -89,8 +89,8 @@ class GroupAdmin:
                 await self._rng.choice(looks)()
             except Lost:
                 # What was asked for may be done later: nothing is known of that group any more.
-                self._owns += 1
-                self._own, self._own_offset = f"{self._group}-own{self._owns}", None
+                self._own_count += 1
+                self._own, self._own_offset = f"{self._group}-own{self._own_count}", None
         await self._close()
 
     async def _close(self) -> None:
@@ -109,20 +109,20 @@ class GroupAdmin:
     async def _left(self) -> list[Place]:
         places = self._book.places
         floors = {place: self._book.floor(place) for place in places}
-        code, told = await committed_offsets(self._kafka, self._group, places)
+        code, reported = await committed_offsets(self._kafka, self._group, places)
         if not self._is_fine("OffsetFetch", code):
             return places
         left: list[Place] = []
         for place in places:
-            self._book.judge(self._name, place, told[place], floors[place])
+            self._book.judge(self._name, place, reported[place], floors[place])
             end = await list_offset(self._kafka, place, LATEST)
-            if end is None or max(told[place], 0) < end:
+            if end is None or max(reported[place], 0) < end:
                 left.append(place)
-            elif told[place] > end:
-                self._scene.violation(f"{self._group}: {told[place]} of {place} ends at {end}")
+            elif reported[place] > end:
+                self._scene.violation(f"{self._group}: {reported[place]} of {place} ends at {end}")
         if not left:
             for place in places:
-                self._book.last(place, max(told[place], 0))
+                self._book.last(place, max(reported[place], 0))
         return left
 
     def _is_fine(self, what: str, code: int, *others: ErrorCode) -> bool:
@@ -153,16 +153,16 @@ class GroupAdmin:
 
     async def _describe(self) -> None:
         request = DescribeGroupsRequest(groups=[self._group])
-        told = (await self._ask(self._group, request)).groups[0]
-        fine = self._is_fine("DescribeGroups", told.error_code, ErrorCode.GROUP_ID_NOT_FOUND)
-        if fine and told.group_state not in _STATES:
-            self._scene.violation(f"{self._group} is described as {told.group_state}")
+        reported = (await self._ask(self._group, request)).groups[0]
+        fine = self._is_fine("DescribeGroups", reported.error_code, ErrorCode.GROUP_ID_NOT_FOUND)
+        if fine and reported.group_state not in _STATES:
+            self._scene.violation(f"{self._group} is described as {reported.group_state}")
         newer = ConsumerGroupDescribeRequest(group_ids=[self._group])
-        told = (await self._ask(self._group, newer)).groups[0]
+        reported = (await self._ask(self._group, newer)).groups[0]
         what = "ConsumerGroupDescribe"
-        if self._is_fine(what, told.error_code, ErrorCode.GROUP_ID_NOT_FOUND):
+        if self._is_fine(what, reported.error_code, ErrorCode.GROUP_ID_NOT_FOUND):
             taken: dict[tuple[bytes, int], str] = {}
-            for member in told.members:
+            for member in reported.members:
                 for topic in member.assignment.topic_partitions:
                     for index in topic.partitions:
                         other = taken.setdefault((topic.topic_id, index), member.member_id)
@@ -176,10 +176,10 @@ class GroupAdmin:
         book = self._book
         floors = {place: book.floor(place) for place in book.places}
         version = max(2, self._kafka.version_of(OffsetFetchRequest()))
-        code, told = await committed_offsets(self._kafka, self._group, None, version=version)
+        code, reported = await committed_offsets(self._kafka, self._group, None, version=version)
         if self._is_fine("OffsetFetch", code):
             for place in book.places:
-                book.judge(self._name, place, told.get(place, -1), floors[place])
+                book.judge(self._name, place, reported.get(place, -1), floors[place])
 
     async def ask_all(self) -> None:
         """Each broker what is committed: one that does not coordinate the group, or no more, says
@@ -197,14 +197,16 @@ class GroupAdmin:
         book = self._book
         floors = {place: book.floor(place) for place in book.places}
         try:
-            code, told = await committed_offsets(
+            code, reported = await committed_offsets(
                 self._kafka, self._group, book.places, broker=broker
             )
         except Lost:
             return
         if not code:
             for place in book.places:
-                book.judge(f"{self._name} by broker {broker}", place, told[place], floors[place])
+                book.judge(
+                    f"{self._name} by broker {broker}", place, reported[place], floors[place]
+                )
 
     # ---- its own group
 
@@ -212,13 +214,15 @@ class GroupAdmin:
         """Commit without being a member, and read that."""
         place = self._book.places[0]
         before, self._own_offset = self._own_offset, None
-        code, told = await committed_offsets(self._kafka, self._own, [place])
+        code, reported = await committed_offsets(self._kafka, self._own, [place])
         if not self._is_fine("OffsetFetch", code):
             self._own_offset = before
             return
         is_young = self._scene.scheduler.now - self._own_at < _YOUNG_SECONDS
-        if before is not None and is_young and told[place] != before:
-            self._scene.violation(f"{self._own}: {told[place]} is committed, {before} was acked")
+        if before is not None and is_young and reported[place] != before:
+            self._scene.violation(
+                f"{self._own}: {reported[place]} is committed, {before} was acked"
+            )
         offset = self._rng.randrange(1000)
         partition = OffsetCommitRequestPartition(
             partition_index=place[1], committed_offset=offset, committed_metadata=""
@@ -265,5 +269,5 @@ class GroupAdmin:
         answer = await self._ask(group, OffsetDeleteRequest(group_id=group, topics=[topic]))
         if answer.error_code:
             return int(answer.error_code)
-        told = [one.error_code for topic in answer.topics for one in topic.partitions]
-        return int(max(told, default=0))
+        reported = [one.error_code for topic in answer.topics for one in topic.partitions]
+        return int(max(reported, default=0))

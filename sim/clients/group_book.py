@@ -1,4 +1,4 @@
-"""Owns what is known of one group from outside: who was given what, and what was committed.
+"""What is known of one group from outside: who was given what, and what was committed.
 
 It judges only what is certain. An answer that was lost leaves a ghost: a commit that may be stored
 at any later time, as long as its sender's generation stands. A claim of a partition by one member
@@ -21,8 +21,8 @@ class Claim:
     member_id: str
     epoch: int
     sent_at: int
-    """When it asked, and when it was told."""
-    told_at: int
+    """When it asked, and when it got the response."""
+    received_at: int
     number: int
     position: int | None = None
     committed: int = 0
@@ -64,7 +64,7 @@ class GroupBook:
         claims = self._claims[place]
         claim = Claim(place, owner, member_id, epoch, sent_at, self.now(), len(claims))
         claims.append(claim)
-        # Whoever had it when the ghost was sent has it no longer, or in another epoch.
+        # The one that had it when the ghost was sent has it no longer, or in another epoch.
         self._ghosts[place] = [
             ghost
             for ghost in self._ghosts[place]
@@ -83,12 +83,12 @@ class GroupBook:
         )
 
     def successor(self, claim: Claim, before: int) -> Claim | None:
-        """Who was given the partition after this claim, and was told so before."""
+        """The member that got the partition after this claim, and learned it before."""
         for later in self._claims[claim.place]:
             if (
                 later.member_id != claim.member_id
-                and later.sent_at > claim.told_at
-                and later.told_at < before
+                and later.sent_at > claim.received_at
+                and later.received_at < before
             ):
                 return later
         return None
@@ -100,7 +100,7 @@ class GroupBook:
             self.scene.violation(
                 f"{self.group}: {how} of {claim.owner} ({claim.member_id}, {claim.epoch}) for "
                 f"{claim.place} at {sent_at}, which {later.owner} ({later.member_id}, "
-                f"{later.epoch}) has since {later.told_at}"
+                f"{later.epoch}) has since {later.received_at}"
             )
 
     # ---- what is committed
@@ -135,19 +135,19 @@ class GroupBook:
         """What is committed is never less, from now on."""
         return self._floors[place]
 
-    def judge(self, who: str, place: Place, told: int, floor: int) -> None:
+    def judge(self, who: str, place: Place, reported: int, floor: int) -> None:
         """An answer to OffsetFetch; `floor` was asked for when the request was sent."""
         low, high = min(floor, self._floors[place]), self._attempted[place]
-        if max(told, 0) < low or told < -1 or told > high:
+        if max(reported, 0) < low or reported < -1 or reported > high:
             self.scene.violation(
-                f"{self.group}: {who} was told that {told} is committed of {place}, "
+                f"{self.group}: {who} got {reported} as committed of {place},  "
                 f"at least {low} was acked, at most {high} was asked for"
             )
 
-    def last(self, place: Place, told: int) -> None:
+    def last(self, place: Place, reported: int) -> None:
         """What is committed in the end."""
-        if told >= self._acked[place] or not self._ghosts[place]:
-            self.scene.add("group", g=self.group, tp=f"{place[0]}/{place[1]}", o=told)
+        if reported >= self._acked[place] or not self._ghosts[place]:
+            self.scene.add("group", g=self.group, tp=f"{place[0]}/{place[1]}", o=reported)
 
     # ---- what is deleted
 

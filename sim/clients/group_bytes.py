@@ -1,10 +1,10 @@
-"""Owns what classic consumers say to each other: subscriptions, and how their leader assigns."""
+"""What classic consumers say to each other: subscriptions, and how their leader assigns."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
 from moldau.groups.consumer_protocol import assignment_bytes, read_subscription
-from moldau.groups.format import Reader, string_bytes
+from moldau.records.kafka_types import Reader, string_bytes
 from sim.clients.wire import Place
 
 
@@ -71,9 +71,9 @@ def _cooperatively(
     """What another still has is given on in the next generation."""
     owners: dict[Place, tuple[int, str]] = {}
     for name in names:
-        wish, generation = read_subscription(members[name]), generation_of(members[name])
-        assert wish is not None
-        for topic, indexes in wish.owned.items():
+        subscribed, generation = read_subscription(members[name]), generation_of(members[name])
+        assert subscribed is not None
+        for topic, indexes in subscribed.owned.items():
             for index in indexes:
                 found = owners.get((topic, index))
                 owners[topic, index] = max((generation, name), found or (generation, name))

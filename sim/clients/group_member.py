@@ -1,4 +1,4 @@
-"""Owns what members of a group do by either protocol: read what they are given, and commit."""
+"""What members of a group do by either protocol: read what they are given, and commit."""
 
 import asyncio
 import random
@@ -109,11 +109,11 @@ async def committed_offsets(
 
 
 def _read_offsets(kafka: Kafka, answer: Any, version: int) -> tuple[ErrorCode, dict[Place, int]]:
-    told = answer.groups[0] if version >= 8 else answer
+    reported = answer.groups[0] if version >= 8 else answer
     names = {topic_id: name for name, topic_id in kafka.topic_ids.items()}
     found: dict[Place, int] = {}
-    code = ErrorCode(told.error_code)
-    for topic in told.topics:
+    code = ErrorCode(reported.error_code)
+    for topic in reported.topics:
         name = names.get(topic.topic_id) if version >= 10 else topic.name
         if name is None:
             # The broker does not know the topic yet, or any more.
@@ -126,7 +126,7 @@ def _read_offsets(kafka: Kafka, answer: Any, version: int) -> tuple[ErrorCode, d
 
 
 class GroupMember:
-    """One incarnation: whoever is back after a crash is another one."""
+    """One incarnation: after a crash it is another one."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class GroupMember:
         raise NotImplementedError
 
     def die(self) -> None:
-        """Nobody hears of it."""
+        """The broker does not learn of it."""
         self._let_go(list(self.owned))
         self._kafka.close()
 
@@ -306,15 +306,15 @@ class GroupMember:
             kafka.forget_leader(claim.place)
             await self._scene.pause(self._rng, 0.1)
             return
-        told = answer.topics[0].partitions[0]
-        code = ErrorCode(told.error_code)
+        reported = answer.topics[0].partitions[0]
+        code = ErrorCode(reported.error_code)
         if code is not ErrorCode.NONE:
             kafka.forget_leader(claim.place)
             if code not in _PASSING:
                 self._unexpected(f"a fetch of {claim.place} at {position}", code)
             await self._scene.pause(self._rng, 0.1)
             return
-        found, claim.position = values_of(told, position, isolation=0)
+        found, claim.position = values_of(reported, position, isolation=0)
         if found:
             self._scene.count("group polls")
             who = f"{claim.owner}#{claim.number}"
@@ -344,21 +344,21 @@ class GroupMember:
         sent_at = self._book.now()
         for claim, offset in offsets:
             self._book.attempt(claim, offset)
-        told: dict[int, ErrorCode] = {}
+        reported: dict[int, ErrorCode] = {}
         try:
             answer = await self._ask(self._commit_request(member_id, epoch, offsets))
             for partition in answer.topics[0].partitions:
-                told[partition.partition_index] = ErrorCode(partition.error_code)
+                reported[partition.partition_index] = ErrorCode(partition.error_code)
         except Lost:
             pass
         finally:
             for claim, offset in offsets:
-                code = told.get(claim.place[1])
+                code = reported.get(claim.place[1])
                 if code is ErrorCode.NONE:
                     self._book.acked(claim, offset, sent_at)
                 elif code is None or code not in REFUSED:
                     self._book.lost(claim, offset, sent_at, (member_id, epoch))
-        for code in told.values():
+        for code in reported.values():
             self._look_again(code)
             if code and code not in REFUSED and code not in UNSURE:
                 self._unexpected("OffsetCommit", code)

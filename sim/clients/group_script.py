@@ -1,8 +1,8 @@
-"""Owns a group of workers whose life is written down step by step, with the answer to each step.
+"""A group of workers whose life is written down step by step, with the answer to each step.
 
 Members of the other groups do what consumers do. These do what is rarely done: they come back under
 their old name while all is stable, ask twice, stay silent in the middle of a rebalance, take an id
-and never join, and are of another kind than whoever else comes.
+and never join, and are of another kind than other members.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _OFFSETS: Final = "__consumer_offsets"
 _NEWS_SECONDS: Final = 4.0
 """So long it takes at most until all know who leads."""
 _STEP_SECONDS_MAX: Final = _REBALANCE_MS / 1000 / 2.2
-"""Whoever waits longer for an answer may have been taken for gone: two steps in a row take less
+"""A member that waits longer for a response may have expired: two steps in a row take less
 than a rebalance may."""
 
 
@@ -117,7 +117,7 @@ class GroupScript:
     async def _coordinators(self) -> dict[Place, tuple[int, int]]:
         await self._kafka.refresh([_OFFSETS])
         leaders = self._kafka.leaders
-        return {place: told for place, told in leaders.items() if place[0] == _OFFSETS}
+        return {place: reported for place, reported in leaders.items() if place[0] == _OFFSETS}
 
     async def _join(
         self,
@@ -169,7 +169,7 @@ class GroupScript:
         await self._expect(f"sync of {joined.member_id}", answer.error_code, expected)
         return answer
 
-    async def _beat(
+    async def _heartbeat(
         self, member: str, generation: int, *expected: ErrorCode, instance: str | None = None
     ) -> None:
         request = HeartbeatRequest(
@@ -192,10 +192,10 @@ class GroupScript:
         await self._expect("deletion", answer.results[0].error_code, *expected)
 
     async def _check_state(self, *states: str) -> None:
-        told = (await self._ask(DescribeGroupsRequest(groups=[self._group]), 5)).groups[0]
-        await self._expect("describe", told.error_code, E.NONE)
-        if told.group_state not in states:
-            self._scene.violation(f"{self._group} is {told.group_state}, not {states[0]}")
+        reported = (await self._ask(DescribeGroupsRequest(groups=[self._group]), 5)).groups[0]
+        await self._expect("describe", reported.error_code, E.NONE)
+        if reported.group_state not in states:
+            self._scene.violation(f"{self._group} is {reported.group_state}, not {states[0]}")
 
     def _check(self, what: str, found: object, wanted: object) -> None:
         if found != wanted:
@@ -215,9 +215,9 @@ class GroupScript:
         await self._sync(first, protocol_type="other", expected=wrong)
         synced = await self._sync(first, {me: b"work"})
         self._check("the assignment", bytes(synced.assignment), b"work")
-        await self._beat(me, generation)
-        await self._beat(me, generation + 1, E.ILLEGAL_GENERATION)
-        await self._beat("nobody", generation, E.UNKNOWN_MEMBER_ID)
+        await self._heartbeat(me, generation)
+        await self._heartbeat(me, generation + 1, E.ILLEGAL_GENERATION)
+        await self._heartbeat("nobody", generation, E.UNKNOWN_MEMBER_ID)
         await self._check_state("Stable")
         await self._join(kind="consumer", expected=(wrong,))
         await self._join(protocols=("r",), expected=(wrong,))
@@ -237,7 +237,7 @@ class GroupScript:
         await self._leave("nobody", None, E.UNKNOWN_MEMBER_ID)
         await self._leave(me, None, E.NONE)
         await self._check_state("Empty", "Dead")
-        await self._beat(me, generation, E.UNKNOWN_MEMBER_ID)
+        await self._heartbeat(me, generation, E.UNKNOWN_MEMBER_ID)
         await self._delete(*self._deleted)
         await self._check_state("Dead")
 
@@ -278,16 +278,16 @@ class GroupScript:
             self._check("the generation of one that is back", back.generation_id, generation)
             if back.member_id == old:
                 self._scene.violation(f"{self._group}: {which} is back as {old}")
-            await self._beat(old, generation, E.FENCED_INSTANCE_ID, instance=which)
+            await self._heartbeat(old, generation, E.FENCED_INSTANCE_ID, instance=which)
             got = await self._sync(back, instance=which)
             self._check(f"what {which} has", bytes(got.assignment), given[old])
-            await self._beat(back.member_id, generation, instance=which)
+            await self._heartbeat(back.member_id, generation, instance=which)
             if which == "one":
-                # As a follower that missed an answer, or a leader that wants to begin anew.
+                # As a follower that missed an answer, or a leader that wants to restart.
                 one = back
         await self._leave("", "one", E.NONE)
         await self._leave("", "one", E.UNKNOWN_MEMBER_ID)
-        await self._beat(
+        await self._heartbeat(
             one.member_id, generation, E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID, instance="one"
         )
 
@@ -314,7 +314,9 @@ class GroupScript:
         await self._expect("a sync", answer.error_code, E.NONE, E.REBALANCE_IN_PROGRESS)
         if not answer.error_code:
             await asyncio.sleep(_REBALANCE_MS / 1000 + 0.7)
-        await self._beat(other.member_id, generation, E.UNKNOWN_MEMBER_ID, E.REBALANCE_IN_PROGRESS)
+        await self._heartbeat(
+            other.member_id, generation, E.UNKNOWN_MEMBER_ID, E.REBALANCE_IN_PROGRESS
+        )
         # Who comes back too late for the rebalance has been removed, too.
         expected = (E.NONE, E.UNKNOWN_MEMBER_ID)
         again = await self._join(leader.member_id, expected=expected)
@@ -328,5 +330,5 @@ class GroupScript:
         await self._join(answer.member_id, expected=(E.UNKNOWN_MEMBER_ID,))
         answer = await self._join(session_ms=1_000, expected=(E.MEMBER_ID_REQUIRED,))
         await asyncio.sleep(1.3)
-        # A coordinator that was stopped meanwhile may hear of it before it looks at the time.
+        # A coordinator that was stopped meanwhile may get it before it checks the time.
         await self._join(answer.member_id, expected=(E.UNKNOWN_MEMBER_ID, E.NONE))

@@ -1,4 +1,4 @@
-"""Owns a process that is a member of a group again and again: it comes, goes and crashes."""
+"""A process that is a member of a group again and again: it comes, goes and crashes."""
 
 import asyncio
 import random

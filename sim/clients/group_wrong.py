@@ -1,4 +1,4 @@
-"""Owns mistakes of those who speak the protocols of groups: each is refused with its code."""
+"""Mistakes of those who speak the protocols of groups: each is refused with its code."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -46,7 +46,7 @@ _BAD_PATTERNS: Final = (
 Case = tuple[Request, int, Callable[[Any], int], E]
 
 
-def _beat(group: str, **named: Any) -> ConsumerGroupHeartbeatRequest:
+def _heartbeat(group: str, **named: Any) -> ConsumerGroupHeartbeatRequest:
     """As if it joined."""
     fields: dict[str, Any] = {
         "member_id": "m",
@@ -98,30 +98,35 @@ def _cases(group: str) -> list[Case]:
     """Of a group that there is not."""
     owned = [HeartbeatOwnedTopic(topic_id=b"7" * 16, partitions=[0])]
     long = "x" * 32_700
-    beats = (
-        _beat(group, member_epoch=-5),
-        _beat(group, member_epoch=-2),
-        _beat(group, member_id="", member_epoch=3),
-        _beat(group, instance_id=""),
-        _beat(group, rack_id=""),
-        _beat(group, rebalance_timeout_ms=-1),
-        _beat(group, topic_partitions=None),
-        _beat(group, topic_partitions=owned),
-        _beat(group, subscribed_topic_names=None),
-        _beat(group, instance_id=long),
-        _beat(group, subscribed_topic_names=["log"] * 10_001),
+    heartbeats = (
+        _heartbeat(group, member_epoch=-5),
+        _heartbeat(group, member_epoch=-2),
+        _heartbeat(group, member_id="", member_epoch=3),
+        _heartbeat(group, instance_id=""),
+        _heartbeat(group, rack_id=""),
+        _heartbeat(group, rebalance_timeout_ms=-1),
+        _heartbeat(group, topic_partitions=None),
+        _heartbeat(group, topic_partitions=owned),
+        _heartbeat(group, subscribed_topic_names=None),
+        _heartbeat(group, instance_id=long),
+        _heartbeat(group, subscribed_topic_names=["log"] * 10_001),
     )
     leaving = [LeaveGroupMember(member_id="nobody", group_instance_id=None)]
     sync = SyncGroupRequest(group_id=group, generation_id=1, member_id="nobody", assignments=[])
     return [
-        *((beat, 1, _whole, E.INVALID_REQUEST) for beat in beats),
+        *((request, 1, _whole, E.INVALID_REQUEST) for request in heartbeats),
         *(
-            (_beat(group, subscribed_topic_regex=text), 1, _whole, E.INVALID_REGULAR_EXPRESSION)
+            (
+                _heartbeat(group, subscribed_topic_regex=text),
+                1,
+                _whole,
+                E.INVALID_REGULAR_EXPRESSION,
+            )
             for text in _BAD_PATTERNS
         ),
-        (_beat(group, server_assignor="nobody"), 0, _whole, E.UNSUPPORTED_ASSIGNOR),
-        (_beat(group, member_epoch=5, topic_partitions=None), 0, _whole, E.UNKNOWN_MEMBER_ID),
-        (_beat(""), 0, _whole, E.INVALID_GROUP_ID),
+        (_heartbeat(group, server_assignor="nobody"), 0, _whole, E.UNSUPPORTED_ASSIGNOR),
+        (_heartbeat(group, member_epoch=5, topic_partitions=None), 0, _whole, E.UNKNOWN_MEMBER_ID),
+        (_heartbeat(""), 0, _whole, E.INVALID_GROUP_ID),
         (_join(""), 5, _whole, E.INVALID_GROUP_ID),
         (_join(group), 5, _whole, E.UNKNOWN_MEMBER_ID),
         (_join(group, session_timeout_ms=1), 5, _whole, E.INVALID_SESSION_TIMEOUT),

@@ -1,4 +1,4 @@
-"""Owns the groups of consumers in one world: their members, and who looks at them."""
+"""The groups of consumers in one world: their members, and who looks at them."""
 
 import random
 from typing import Final

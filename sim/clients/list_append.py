@@ -1,4 +1,4 @@
-"""Owns Jepsen's list-append over transactions, and the verdict on it.
+"""Jepsen's list-append over transactions, and the verdict on it.
 
 A transaction appends elements of its own to some lists and reads some. A list is what one who reads
 what is committed finds of its key in a partition, in the order of offsets. Whatever was read, up to
@@ -19,7 +19,7 @@ from sim.process import ClientProcess
 from sim.scene import Scene
 
 KEYS: Final = 5
-_ANEW_CHANCE: Final = 0.2
+_RESTART_CHANCE: Final = 0.2
 
 
 class Lists:
@@ -158,7 +158,7 @@ class _Appends(Instance):
         while (stable := await list_offset(self.kafka, place, LATEST, COMMITTED)) is None:
             await self.scene.pause(self.rng, 0.2)
         position, values = self._known.get(place, (0, []))
-        if self.rng.random() < _ANEW_CHANCE or who == LAST:
+        if self.rng.random() < _RESTART_CHANCE or who == LAST:
             position, values = 0, []
         while position < stable:
             found = await fetch_committed(self.scene, self.kafka, place, position, self.rng)

@@ -1,4 +1,4 @@
-"""Owns producers of plain and compacted topics, those who follow them, and the verdict on both."""
+"""Producers of plain and compacted topics, those who follow them, and the verdict on both."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -108,9 +108,9 @@ class Compacted(Workload):
 
     def stages(self) -> Iterator[Callable[[], None]]:
         if self.plan.keyed:
-            yield self._read_anew
+            yield self._read_again
 
-    def _read_anew(self) -> None:
+    def _read_again(self) -> None:
         """By somebody who sees only what compaction has left: who follows a topic may miss that a
         key was removed, if it is late."""
         process = self.scene.process("kf")

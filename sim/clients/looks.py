@@ -1,4 +1,4 @@
-"""Owns an admin's looks: everything that can be asked without changing anything."""
+"""An admin's looks: everything that can be asked without changing anything."""
 
 import asyncio
 from collections.abc import Sequence
@@ -91,8 +91,8 @@ class Looks:
                 include_synonyms=self._rng.random() < 0.5,
             )
         )
-        told = answer.results[0]
-        return told.configs[0].value if not told.error_code and told.configs else None
+        reported = answer.results[0]
+        return reported.configs[0].value if not reported.error_code and reported.configs else None
 
     async def _cluster(self, session: Session, names: Sequence[str]) -> None:
         answer = await session.ask(
@@ -130,11 +130,11 @@ class Looks:
                     if place in seen:
                         self._scene.violation(f"{place} comes twice with a cursor")
                     seen.add(place)
-            told = answer.next_cursor
-            if told is None:
+            reported = answer.next_cursor
+            if reported is None:
                 return
             cursor = DescribeTopicPartitionsCursor(
-                topic_name=told.topic_name, partition_index=told.partition_index
+                topic_name=reported.topic_name, partition_index=reported.partition_index
             )
 
     async def _producers(self, session: Session, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Owns an admin's moves: replicas to other brokers, and leaderships to those who shall lead."""
+"""An admin's moves: replicas to other brokers, and leaderships to those who shall lead."""
 
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.alter_partition_reassignments import (
@@ -31,8 +31,8 @@ class Moves:
         self._rng = kafka.rng
         self._load = load
         self._is_alone = is_alone
-        self._wishes: dict[Place, list[int] | None] = {}
-        """The last wish that was acknowledged; None: nobody knows."""
+        self._desired: dict[Place, list[int] | None] = {}
+        """The last change that was acknowledged; None: unknown."""
 
     async def do(self, own: OwnTopic | None) -> None:
         """Raises Lost."""
@@ -46,7 +46,7 @@ class Moves:
 
     async def _reassign(self, place: Place, replicas: list[int] | None) -> bool:
         session = await Session.begin(self._kafka)
-        self._wishes[place] = None
+        self._desired[place] = None
         asked = ReassignablePartition(partition_index=place[1], replicas=replicas)
         answer = await session.ask(
             AlterPartitionReassignmentsRequest(
@@ -64,7 +64,7 @@ class Moves:
         if code is not ErrorCode.NONE or replicas is None:
             return False
         self._scene.count("moves")
-        self._wishes[place] = replicas
+        self._desired[place] = replicas
         await self._look(session, place, replicas)
         return True
 
@@ -79,8 +79,8 @@ class Moves:
             await self._scene.pause(self._rng, 0.1)
         await self._reassign(place, None)
 
-    async def _look(self, session: Session, place: Place, wish: list[int]) -> None:
-        """A move that is over has brought the replicas where they were wished."""
+    async def _look(self, session: Session, place: Place, desired: list[int]) -> None:
+        """A move that is over has reached the desired replicas."""
         for _ in range(self._rng.randint(1, 6)):
             listed = ListPartitionReassignmentsTopic(name=place[0], partition_indexes=[place[1]])
             under_way = await session.ask(
@@ -94,8 +94,8 @@ class Moves:
             partitions = {each.partition_index: each for each in answer.topics[0].partitions}
             if not found and self._is_alone and place[1] in partitions:
                 replicas = list(partitions[place[1]].replica_nodes)
-                if replicas != wish:
-                    self._scene.violation(f"{place} was moved to {wish}, and is on {replicas}")
+                if replicas != desired:
+                    self._scene.violation(f"{place} was moved to {desired}, and is on {replicas}")
                 self._scene.count("moves done")
                 return
             await self._scene.pause(self._rng, 1.0)

@@ -1,9 +1,9 @@
-"""Owns those who run the cluster in one world, a user of HTTP, and a stranger."""
+"""Those who run the cluster in one world, a user of HTTP, and a rogue peer."""
 
 from sim.clients.admin import Admin
 from sim.clients.logs import TOPIC
 from sim.clients.operator import Operator
-from sim.clients.stranger import Stranger
+from sim.clients.rogue_peer import RoguePeer
 from sim.clients.web import Web
 from sim.workload import Workload
 
@@ -20,9 +20,9 @@ class Operations(Workload):
         if plan.web:
             process = scene.process("web")
             process.run(Web(world, scene, process).run())
-        if plan.stranger:
-            process = scene.process("stranger")
-            process.run(Stranger(world, scene, process).run())
+        if plan.rogue_peer:
+            process = scene.process("rogue-peer")
+            process.run(RoguePeer(world, scene, process).run())
         if plan.operator:
             process = scene.process("operator")
             process.run(Operator(world, scene, process).run())

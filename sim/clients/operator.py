@@ -1,4 +1,4 @@
-"""Owns an operator: brokers that join, leave, stay after all, and lose their disks.
+"""An operator: brokers that join, leave, stay after all, and lose their disks.
 
 One thing at a time: of three copies one at most is ever missing. A disk is lost only when every
 partition has all its replicas in sync and the metadata has three voters.
@@ -93,7 +93,7 @@ class Operator:
             self._scene.count("brokers kept")
             return
         process = node.process
-        # Whoever is paused or cut off hears of it later.
+        # A paused or partitioned broker learns of it later.
         await self._until(
             lambda: node.process is None or node.process is not process,
             lambda: f"{node.name} was removed, and goes on",
@@ -113,7 +113,7 @@ class Operator:
         self._world.wipe(node)
         await self._scene.pause(self._rng, self._rng.choice((0.1, 3.0)))
         if node.number == 1:
-            # Others were told whom to join, and would; this one has nobody to ask.
+            # Others have an address to join, and would; this one has none.
             self._world.start_without_disk(node)
             await self._scene.pause(self._rng, 1.0)
             node.kill()
@@ -209,13 +209,13 @@ class Operator:
         except (OSError, EOFError, TimeoutError):
             return None
         if answer.status >= 300:
-            self._scene.count(f"operator told {answer.status}")
+            self._scene.count(f"operator got {answer.status}")
             if answer.status == 500 and node.process is process:
                 self._scene.violation(f"{node.name}: {method} {path}: {answer.body.decode()}")
         return answer
 
     async def _order(self, what: str, node: Node) -> bool | None:
-        """Told to any broker; False: it was refused. None: nobody knows, it may be done yet."""
+        """Sent to any broker; False: it was rejected. None: unknown, it may still be done."""
         asked = self._rng.choice(self._world.nodes)
         body = msgspec.json.encode({"broker": self._numbers[node]})
         answer = await self._ask(asked, "POST", f"/api/v1/cluster/{what}", body)
@@ -275,7 +275,7 @@ class Operator:
             await self._scene.pause(self._rng, _LOOK_SECONDS)
         return False
 
-    # ---- patience
+    # ---- waiting
 
     def _has_waited(self) -> bool:
         return self._scene.scheduler.now > self._world.healed_at + FINISH_SECONDS

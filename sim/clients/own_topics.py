@@ -1,4 +1,4 @@
-"""Owns what an admin knows of its topics: what was acknowledged, and what nobody knows."""
+"""What an admin knows of its topics: what was acknowledged, and what nobody knows."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -56,8 +56,8 @@ async def find_wrong(session: Session, topic: OwnTopic, *, by_id: bool) -> str |
         MetadataRequest(topics=[asked], allow_auto_topic_creation=False),
         first=_NULL_NAMES_FROM if by_id else 4,
     )
-    told = answer.topics[0]
-    code = ErrorCode(told.error_code)
+    reported = answer.topics[0]
+    code = ErrorCode(reported.error_code)
     is_missing = code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
     if topic.state is State.GONE:
         return None if is_missing else f"topic {topic.name} is deleted, and back: {code.name}"
@@ -67,9 +67,9 @@ async def find_wrong(session: Session, topic: OwnTopic, *, by_id: bool) -> str |
         return f"topic {topic.name} is not there: {code.name}"
     if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
         return f"topic {topic.name}: {code.name}"
-    if topic.has_id and any(told.topic_id) and told.topic_id != topic.topic_id:
+    if topic.has_id and any(reported.topic_id) and reported.topic_id != topic.topic_id:
         return f"topic {topic.name} is another one"
-    count = len(told.partitions)
+    count = len(reported.partitions)
     if count < topic.partitions or (topic.is_count_sure and count != topic.partitions):
         return f"topic {topic.name} has {count} partitions instead of {topic.partitions}"
     return await _find_wrong_config(session, topic)
@@ -79,10 +79,10 @@ async def _find_wrong_config(session: Session, topic: OwnTopic) -> str | None:
     resource = DescribeConfigsResource(
         resource_type=TOPIC_KIND, resource_name=topic.name, configuration_keys=None
     )
-    told = (await session.ask(DescribeConfigsRequest(resources=[resource]))).results[0]
-    if told.error_code:
-        return f"settings of {topic.name}: {ErrorCode(told.error_code).name}"
-    shown = {entry.name: entry for entry in told.configs}
+    reported = (await session.ask(DescribeConfigsRequest(resources=[resource]))).results[0]
+    if reported.error_code:
+        return f"settings of {topic.name}: {ErrorCode(reported.error_code).name}"
+    shown = {entry.name: entry for entry in reported.configs}
     for name, value in topic.configs.items():
         if name not in topic.unsure and shown[name].value != value:
             return f"{name} of {topic.name} is {shown[name].value} instead of {value}"

@@ -1,4 +1,4 @@
-"""Owns producers: idempotent ones, whose every send is acked in the end, once and in order."""
+"""Producers: idempotent ones, whose every send is acked in the end, once and in order."""
 
 import asyncio
 import random

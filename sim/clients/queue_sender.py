@@ -1,4 +1,4 @@
-"""Owns senders over the queue API: one message or many at a time, some of them for later."""
+"""Senders over the queue API: one message or many at a time, some of them for later."""
 
 import random
 from typing import Final

@@ -1,4 +1,4 @@
-"""Owns the verdict on the queues of a simulated world, from what its clients saw.
+"""The verdict on the queues of a simulated world, from what its clients saw.
 
 faults/leases.py and faults/ordered.py say what a group must never do. Here are more, since all
 clients have one clock: what is done is never given to who asks later, what was sent is what is

@@ -1,4 +1,4 @@
-"""Owns a small client of the queue API for the simulated world: connections, calls, and who leads.
+"""A small client of the queue API for the simulated world: connections, calls, and who leads.
 
 The frames are those of sim/grpc.py, in place of gRPC's.
 """
@@ -159,7 +159,7 @@ class QueueWire:
     def _opened(self, address: str, task: "asyncio.Task[_ClientEnd]") -> None:
         self._opening.pop(address, None)
         if not task.cancelled():
-            # Whoever wanted it may be gone: then nobody else asks how it ended.
+            # The caller may have ended: then nothing else checks the outcome.
             task.exception()
 
     async def _open(self, address: str) -> _ClientEnd:
@@ -176,7 +176,7 @@ class QueueWire:
         return connection
 
     async def stream(self, address: str, method: str, seconds: float | None = None) -> Stream:
-        """Begin a call; whoever does closes it. Raises Refused."""
+        """Begin a call; the caller closes it. Raises Refused."""
         return (await self._connection(address)).begin(method, seconds)
 
     async def call(

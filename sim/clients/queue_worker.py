@@ -1,6 +1,6 @@
-"""Owns workers of queue groups and of ordered groups: they come and go, crash, dawdle and fail.
+"""Workers of queue groups and of ordered groups: they come and go, crash, dawdle and fail.
 
-What they record is told in faults/leases.py and faults/ordered.py; `since` is when a poll was sent.
+See what they record in faults/leases.py and faults/ordered.py; `since` is when a poll was sent.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Board:
 
 
 class Evicted(Exception):
-    """This consumer is none any more: it connects anew."""
+    """This consumer is not a member any more: it connects again."""
 
 
 class Worker:
@@ -92,7 +92,7 @@ class Worker:
     async def _session(self) -> None:
         """Raises Refused, Evicted."""
         await self._connect()
-        beats = asyncio.get_running_loop().create_task(self._keep_beating())
+        heartbeats = asyncio.get_running_loop().create_task(self._keep_beating())
         try:
             while not self._board.is_drained:
                 await self._work()
@@ -104,8 +104,8 @@ class Worker:
                 if fate < 0.02:
                     break
         finally:
-            beats.cancel()
-            await asyncio.wait([beats])
+            heartbeats.cancel()
+            await asyncio.wait([heartbeats])
         left = pb.DisconnectRequest(group=self.group, consumer_id=self._consumer)
         await self._wire.call_any("Disconnect", left)
 
@@ -145,7 +145,7 @@ class Worker:
         """Until it is evicted."""
         while True:
             try:
-                await self._beat_at(self._wire.anybody())
+                await self._heartbeat_at(self._wire.anybody())
             except Refused as error:
                 self._check(error)
                 if error.reason == "UNKNOWN_CONSUMER":
@@ -153,7 +153,7 @@ class Worker:
                     return
             await self._scene.pause(self._rng, _PAUSE_SECONDS)
 
-    async def _beat_at(self, address: str) -> None:
+    async def _heartbeat_at(self, address: str) -> None:
         stream = await self._wire.stream(address, "Heartbeat")
         try:
             while True:
@@ -162,7 +162,7 @@ class Worker:
                         group=self.group,
                         consumer_id=self._consumer,
                         epoch=self._epoch,
-                        owned=self._told_owned(),
+                        owned=self._owned_partitions(),
                     )
                 )
                 reply = await stream.read(5.0)
@@ -174,7 +174,7 @@ class Worker:
         finally:
             stream.close()
 
-    def _told_owned(self) -> list[pb.TopicPartitions]:
+    def _owned_partitions(self) -> list[pb.TopicPartitions]:
         """Members of a queue own nothing."""
         return []
 
@@ -349,7 +349,7 @@ class OrderedWorker(Worker):
             session_timeout_ms=6000,
         )
 
-    def _told_owned(self) -> list[pb.TopicPartitions]:
+    def _owned_partitions(self) -> list[pb.TopicPartitions]:
         return [pb.TopicPartitions(topic=TOPIC, partitions=self._owned)]
 
     async def _take_some(self, address: str) -> None:

@@ -1,9 +1,9 @@
-"""Owns all who use work queues in one world, and the verdict on them."""
+"""All who use work queues in one world, and the verdict on them."""
 
 from typing import TYPE_CHECKING, Final
 
 from sim.clients import queue_verdict
-from sim.clients.queue_keeper import Keeper
+from sim.clients.queue_admin import QueueAdmin
 from sim.clients.queue_sender import Sender
 from sim.clients.queue_worker import TOPIC, Board, OrderedWorker, Worker
 from sim.scene import Violation
@@ -41,15 +41,15 @@ class Queues(Workload):
         for number in range(1, plan.ordered_workers + 1):
             process = scene.process(f"o{number}")
             process.run(OrderedWorker(scene, process, board).run())
-        process = scene.process("keeper")
-        keeper = Keeper(
+        process = scene.process("queue-admin")
+        queue_admin = QueueAdmin(
             scene,
             process,
             board,
             has_queue=plan.queue_workers > 0,
             has_ordered=plan.ordered_workers > 0,
         )
-        process.run(keeper.run())
+        process.run(queue_admin.run())
 
     def judge(self) -> None:
         if wrong := queue_verdict.judge(

@@ -1,4 +1,4 @@
-"""Owns readers of whole partitions, which follow their ends all the time, and bounds."""
+"""Readers of whole partitions, which follow their ends all the time, and bounds."""
 
 import asyncio
 import random
@@ -47,11 +47,11 @@ async def list_offset(kafka: Kafka, place: Place, timestamp: int, isolation: int
     except Lost:
         kafka.forget_leader(place)
         return None
-    told = answer.topics[0].partitions[0]
-    if told.error_code:
+    reported = answer.topics[0].partitions[0]
+    if reported.error_code:
         kafka.forget_leader(place)
         return None
-    return int(told.offset)
+    return int(reported.offset)
 
 
 def name_of(record: Record) -> str:
@@ -62,12 +62,12 @@ def name_of(record: Record) -> str:
 
 
 def values_of(
-    told: FetchResponsePartition, position: int, *, isolation: int
+    reported: FetchResponsePartition, position: int, *, isolation: int
 ) -> tuple[list[tuple[int, str]], int]:
     """Offsets and values from `position` on, and where to go on, as a consumer takes them apart."""
-    data = bytes(told.records or b"")  # type: ignore[arg-type]
+    data = bytes(reported.records or b"")  # type: ignore[arg-type]
     aborted = sorted(
-        (entry.first_offset, entry.producer_id) for entry in told.aborted_transactions or ()
+        (entry.first_offset, entry.producer_id) for entry in reported.aborted_transactions or ()
     )
     open_aborted: set[int] = set()
     found: list[tuple[int, str]] = []
@@ -184,8 +184,8 @@ class Reader:
             kafka.forget_leader(self._place)
             await asyncio.sleep(0.2)
             return
-        told = answer.topics[0].partitions[0]
-        code = ErrorCode(told.error_code)
+        reported = answer.topics[0].partitions[0]
+        code = ErrorCode(reported.error_code)
         if code in PASSING:
             kafka.forget_leader(self._place)
             await self._scene.pause(self._rng, 0.2)
@@ -199,8 +199,8 @@ class Reader:
             )
             await asyncio.sleep(1.0)
             return
-        found, self._position = values_of(told, self._position, isolation=self._isolation)
+        found, self._position = values_of(reported, self._position, isolation=self._isolation)
         if found:
             self._history.add("poll", c=self._name, tp=self._tp, r=found)
-        elif told.high_watermark <= self._position:
+        elif reported.high_watermark <= self._position:
             await self._scene.pause(self._rng, 0.05)

@@ -1,4 +1,4 @@
-"""Owns who saves offsets in transactions, slowly, where old offsets are soon removed.
+"""Who saves offsets in transactions, slowly, where old offsets are soon removed.
 
 What a transaction saved lives as long as any other offset: that the one before grew old while the
 transaction was open must not take it along.
@@ -77,10 +77,10 @@ class _Saves(Instance):
             )
         except Lost:
             return None
-        told = answer.topics[0].partitions[0] if answer.topics else None
-        code = answer.error_code or (told.error_code if told is not None else 0)
+        reported = answer.topics[0].partitions[0] if answer.topics else None
+        code = answer.error_code or (reported.error_code if reported is not None else 0)
         if code in COORDINATOR_GONE:
             self.kafka.forget_coordinator(GROUPS, self._group)
         elif code not in (ErrorCode.NONE, ErrorCode.UNSTABLE_OFFSET_COMMIT):
             self.scene.violation(f"{self.name} fetched its offset: {ErrorCode(code).name}")
-        return told.committed_offset if told is not None and not code else None
+        return reported.committed_offset if reported is not None and not code else None

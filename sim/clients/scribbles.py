@@ -1,4 +1,4 @@
-"""Owns an admin's records: written with all kinds of acks, read, and deleted."""
+"""An admin's records: written with all kinds of acks, read, and deleted."""
 
 from typing import Final
 
@@ -110,10 +110,10 @@ class Scribbles:
         if answer.error_code or not answer.topics:
             self._expect(answer.error_code, f"read {topic.name}", _GONE)
             return
-        told = answer.topics[0].partitions[0]
+        reported = answer.topics[0].partitions[0]
         allowed = _GONE | {ErrorCode.OFFSET_OUT_OF_RANGE}
-        if self._expect(told.error_code, f"read {topic.name} at {at}", allowed):
-            values_of(told, at, isolation=0)
+        if self._expect(reported.error_code, f"read {topic.name} at {at}", allowed):
+            values_of(reported, at, isolation=0)
 
     async def _trim(self, session: Session, topic: OwnTopic, index: int) -> None:
         offset = self._rng.choice((-1, self._rng.randint(0, 50)))
@@ -121,13 +121,13 @@ class Scribbles:
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=topic.name, partitions=[asked])], timeout_ms=3000
         )
-        told = (await session.ask(request)).topics[0].partitions[0]
+        reported = (await session.ask(request)).topics[0].partitions[0]
         allowed = _GONE | {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.POLICY_VIOLATION}
-        if not self._expect(told.error_code, f"delete records of {topic.name}", allowed):
+        if not self._expect(reported.error_code, f"delete records of {topic.name}", allowed):
             return
-        if told.low_watermark < offset:
-            self._scene.violation(f"{topic.name}/{index} begins at {told.low_watermark}")
-        topic.starts[index] = max(topic.starts.get(index, 0), told.low_watermark)
+        if reported.low_watermark < offset:
+            self._scene.violation(f"{topic.name}/{index} begins at {reported.low_watermark}")
+        topic.starts[index] = max(topic.starts.get(index, 0), reported.low_watermark)
 
     async def find_wrong(self, topic: OwnTopic) -> str | None:
         """Records that were deleted stay so. Raises Lost."""
@@ -136,11 +136,11 @@ class Scribbles:
             asked = ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST)
             listed = ListOffsetsTopic(name=topic.name, partitions=[asked])
             answer = await session.ask(ListOffsetsRequest(topics=[listed]))
-            told = answer.topics[0].partitions[0]
-            if told.error_code:
-                return f"{topic.name}/{index}: {ErrorCode(told.error_code).name}"
-            if told.offset < start:
-                return f"{topic.name}/{index} begins at {told.offset}, and was cut at {start}"
+            reported = answer.topics[0].partitions[0]
+            if reported.error_code:
+                return f"{topic.name}/{index}: {ErrorCode(reported.error_code).name}"
+            if reported.offset < start:
+                return f"{topic.name}/{index} begins at {reported.offset}, and was cut at {start}"
         return None
 
     def _expect(self, number: int, what: str, also: frozenset[ErrorCode]) -> bool:

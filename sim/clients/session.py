@@ -1,7 +1,7 @@
-"""Owns a conversation with one process of one broker.
+"""A conversation with one process of one broker.
 
-What a broker has acknowledged it also shows, as long as it is the same process: whoever asks on the
-connection on which it was told so may demand it. Any other broker may lag behind.
+What a broker has acknowledged it also shows, as long as it is the same process: a client on the
+connection on which it was acknowledged may demand it. Any other broker may lag behind.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ PASSING: Final = LEADER_GONE - {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.OFFSET_NOT_AVAILABLE,
 }
-"""What any request may be told in bad times."""
+"""What any request may get under faults."""
 
 
 class Session:

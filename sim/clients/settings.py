@@ -1,4 +1,4 @@
-"""Owns an admin's changes of settings: of its topics, and of brokers."""
+"""An admin's changes of settings: of its topics, and of brokers."""
 
 import random
 from typing import Final
@@ -145,9 +145,9 @@ class Settings:
             resource_name=resource_name,
             configuration_keys=[name],
         )
-        told = (await session.ask(DescribeConfigsRequest(resources=[described]))).results[0]
-        shown = [each.value for each in told.configs]
-        if not told.error_code and shown != [value]:
+        reported = (await session.ask(DescribeConfigsRequest(resources=[described]))).results[0]
+        shown = [each.value for each in reported.configs]
+        if not reported.error_code and shown != [value]:
             self._scene.violation(f"{name} of broker {broker} is {shown} instead of {value}")
         return False
 

@@ -1,7 +1,7 @@
-"""Owns a verdict on those who read committed: nothing of a transaction is theirs before its end.
+"""A verdict on those who read committed: nothing of a transaction is theirs before its end.
 
 What is aborted in the end shows by itself. What is committed in the end must not be read, nor lie
-below the end that they are told, before its producer has asked for the commit. All clients have one
+below the end that they get, before its producer has asked for the commit. All clients have one
 clock, so that can be said.
 """
 

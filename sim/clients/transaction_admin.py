@@ -1,4 +1,4 @@
-"""Owns one who looks at transactions, and who asks for what he has no right to."""
+"""One who looks at transactions, and who asks for what he has no right to."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -40,7 +40,7 @@ _NO_PRODUCER: Final = 1 << 60
 
 
 class TransactionAdmin:
-    """Asks one thing after the other, of whoever should know."""
+    """Sends one request after the other, to the right broker."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TransactionAdmin:
         self._places = list(places)
 
     async def run(self) -> None:
-        questions = (
+        requests = (
             self._describe,
             self._list,
             self._describe_producers,
@@ -68,14 +68,14 @@ class TransactionAdmin:
         )
         while not self._scene.is_over:
             try:
-                await self._rng.choice(questions)()
-                self._scene.count("txn questions")
+                await self._rng.choice(requests)()
+                self._scene.count("txn requests")
             except Lost:
                 pass
             await self._scene.pause(self._rng, 0.5)
 
     def _expect(self, what: str, code: int, *expected: ErrorCode) -> None:
-        """Whoever asks for a transactional id in the middle of a change is sent back first."""
+        """A request for a transactional id in the middle of a change is rejected first."""
         if code not in (*expected, ErrorCode.CONCURRENT_TRANSACTIONS):
             self._scene.violation(f"{what}: {ErrorCode(code).name}")
 
@@ -84,14 +84,14 @@ class TransactionAdmin:
         answer = await self._kafka.ask_coordinator(
             TRANSACTIONS, name, DescribeTransactionsRequest(transactional_ids=[name])
         )
-        (told,) = answer.transaction_states
-        if told.error_code in COORDINATOR_GONE:
+        (reported,) = answer.transaction_states
+        if reported.error_code in COORDINATOR_GONE:
             self._kafka.forget_coordinator(TRANSACTIONS, name)
             return
         may_be = (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        self._expect(f"describe {name}", told.error_code, *may_be[name == _NOBODY :])
-        if not told.error_code and told.transaction_state not in _STATES:
-            self._scene.violation(f"{name} is {told.transaction_state}")
+        self._expect(f"describe {name}", reported.error_code, *may_be[name == _NOBODY :])
+        if not reported.error_code and reported.transaction_state not in _STATES:
+            self._scene.violation(f"{name} is {reported.transaction_state}")
 
     async def _list(self) -> None:
         states = self._rng.choice(([], ["Ongoing"], ["Ongoing", "Asleep"], ["Asleep"]))
@@ -108,22 +108,22 @@ class TransactionAdmin:
         wanted = set(states) & _STATES
         found = {each.transaction_state for each in answer.transaction_states}
         if not found <= (_STATES if not states else wanted):
-            self._scene.violation(f"asked for transactions {states}, told of {sorted(found)}")
+            self._scene.violation(f"asked for transactions {states}, got {sorted(found)}")
         if answer.unknown_state_filters != [state for state in states if state not in _STATES]:
             self._scene.violation(f"unknown of {states}: {answer.unknown_state_filters}")
         if request.producer_id_filters and answer.transaction_states:
-            self._scene.violation("told of transactions of a producer that nobody is")
+            self._scene.violation("got transactions of an unknown producer")
 
     async def _describe_producers(self) -> None:
         place = self._rng.choice(self._places)
         topics = [DescribeProducersTopic(name=place[0], partition_indexes=[place[1]])]
         leader = await self._kafka.leader(place)
         answer = await self._kafka.ask(leader, DescribeProducersRequest(topics=topics))
-        (told,) = answer.topics[0].partitions
-        if told.error_code in LEADER_GONE:
+        (reported,) = answer.topics[0].partitions
+        if reported.error_code in LEADER_GONE:
             self._kafka.forget_leader(place)
             return
-        self._expect(f"producers of {place}", told.error_code, ErrorCode.NONE)
+        self._expect(f"producers of {place}", reported.error_code, ErrorCode.NONE)
 
     async def _write_markers(self) -> None:
         """A commit is not for clients; an abort of a producer that nobody is does nothing."""
@@ -138,13 +138,15 @@ class TransactionAdmin:
         )
         leader = await self._kafka.leader(place)
         answer = await self._kafka.ask(leader, WriteTxnMarkersRequest(markers=[marker]))
-        (told,) = answer.markers[0].topics[0].partitions
+        (reported,) = answer.markers[0].topics[0].partitions
         if is_commit:
-            self._expect("a commit marker", told.error_code, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        elif told.error_code in LEADER_GONE:
+            self._expect(
+                "a commit marker", reported.error_code, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            )
+        elif reported.error_code in LEADER_GONE:
             self._kafka.forget_leader(place)
         else:
-            self._expect("a marker of nobody", told.error_code, ErrorCode.NONE)
+            self._expect("a marker of nobody", reported.error_code, ErrorCode.NONE)
 
     async def _commit_offsets(self) -> None:
         name = self._rng.choice([*self._names, _NOBODY])
@@ -160,11 +162,11 @@ class TransactionAdmin:
             topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])],
         )
         answer = await self._kafka.ask_coordinator(GROUPS, GROUP, request)
-        (told,) = answer.topics[0].partitions
-        if told.error_code in COORDINATOR_GONE:
+        (reported,) = answer.topics[0].partitions
+        if reported.error_code in COORDINATOR_GONE:
             self._kafka.forget_coordinator(GROUPS, GROUP)
             return
-        self._refused(f"offsets of {name}", told.error_code)
+        self._refused(f"offsets of {name}", reported.error_code)
 
     async def _end(self) -> None:
         name = self._rng.choice([*self._names, _NOBODY])
@@ -191,13 +193,13 @@ class TransactionAdmin:
         )
         version = self._rng.randint(0, 3)
         answer = await self._kafka.ask_coordinator(TRANSACTIONS, name, request, version=version)
-        (told,) = answer.results_by_topic_v3_and_below[0].results_by_partition
-        if told.partition_error_code in COORDINATOR_GONE:
+        (reported,) = answer.results_by_topic_v3_and_below[0].results_by_partition
+        if reported.partition_error_code in COORDINATOR_GONE:
             self._kafka.forget_coordinator(TRANSACTIONS, name)
             return
         self._expect(
             f"{topic} into {name}",
-            told.partition_error_code,
+            reported.partition_error_code,
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,

@@ -1,4 +1,4 @@
-"""Owns applications that write in transactions: what they do, crash, and come back as."""
+"""Applications that write in transactions: what they do, crash, and come back as."""
 
 import asyncio
 import random
@@ -210,7 +210,7 @@ class _Writes(Instance):
         self._writer.history.add("txn", t=self._transaction, outcome=outcome)
 
     async def leave(self) -> None:
-        """With a transaction that nobody ends: its time does, or readers wait for ever."""
+        """With a transaction that nobody ends: its timeout does, or readers wait without end."""
         if self.application.identity.timeout_ms > _LEFT_MS_MAX:
             return
         self._transactions += 1

@@ -1,4 +1,4 @@
-"""Owns all who use transactions in one world, and the verdict on them."""
+"""All who use transactions in one world, and the verdict on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final

@@ -1,4 +1,4 @@
-"""Owns transactions over the wire: one who has a transactional id, as Kafka's own client does it.
+"""Transactions over the wire: one who has a transactional id, as Kafka's own client does it.
 
 What may pass is asked for again until it is known. An error that ends the transaction is raised as
 `Aborting`, one that ends the producer as `Ended`; both only if they may be: somebody else had the
@@ -44,7 +44,7 @@ _ON_ITS_WAY_SECONDS: Final = 45.0
 """What was not answered may still be carried out for so long."""
 _TRIES_SECONDS: Final = 0.1
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
-_BEGUN_ANEW: Final = _FENCED | {
+_RESTARTED: Final = _FENCED | {
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
@@ -65,11 +65,11 @@ class Aborting(Exception):
 
 
 class Ended(Exception):
-    """The producer can only begin anew."""
+    """The producer must start again."""
 
 
 class _Attempt:
-    """One question for a producer id, of anybody."""
+    """One request for a producer id, to any broker."""
 
     def __init__(self, start: float) -> None:
         self.start = start
@@ -148,7 +148,7 @@ class Transactor:
     # ---- the producer
 
     async def begin(self) -> None:
-        """Lock out whoever had the transactional id."""
+        """Fence the producer that had the transactional id."""
         self.is_ready = False
         while not await self._init(is_fresh=True):
             pass
@@ -204,7 +204,7 @@ class Transactor:
     # ---- writes
 
     async def write(self, values: Mapping[Place, Sequence[str]]) -> dict[Place, int]:
-        """Offsets of the first of each, -1 where they are not told. Raises Aborting and Ended."""
+        """Offsets of the first of each, -1 if not returned. Raises Aborting and Ended."""
         self._begun()
         if not self._rises:
             await self._add([place for place in values if place not in self._entered])
@@ -282,10 +282,10 @@ class Transactor:
             return
         failures: list[Exception] = []
         for topic in answer.topics:
-            for told in topic.partitions:
-                batch = by_id[topic.name or topic.topic_id, told.index]
+            for reported in topic.partitions:
+                batch = by_id[topic.name or topic.topic_id, reported.index]
                 try:
-                    self._written(batch, ErrorCode(told.error_code), told.base_offset)
+                    self._written(batch, ErrorCode(reported.error_code), reported.base_offset)
                 except (Aborting, Ended) as error:
                     failures.append(error)
         for failure in sorted(failures, key=lambda each: isinstance(each, Aborting)):
@@ -396,20 +396,20 @@ class Transactor:
                 self._is_in_doubt = True
                 await self._scene.pause(self._rng, _TRIES_SECONDS)
                 continue
-            told = {ErrorCode(code) for code in codes(answer)} - {ErrorCode.NONE}
-            if not told:
+            reported = {ErrorCode(code) for code in codes(answer)} - {ErrorCode.NONE}
+            if not reported:
                 self._check_holds(what, asked)
                 return
-            for code in sorted(told - later):
+            for code in sorted(reported - later):
                 self._judge(what, code, set())
-            if told != {ErrorCode.CONCURRENT_TRANSACTIONS}:
+            if reported != {ErrorCode.CONCURRENT_TRANSACTIONS}:
                 self._is_in_doubt = True
-            await self._pause(min(told), group=group)
+            await self._pause(min(reported), group=group)
 
     # ---- the end
 
     async def end(self, *, is_commit: bool) -> str:
-        """The outcome. If `is_ready` is not set then, it has to begin anew."""
+        """The outcome. If `is_ready` is not set then, it has to start again."""
         is_open = self._rises or bool(self._entered)
         if not is_open:
             self._open_next()
@@ -444,7 +444,7 @@ class Transactor:
                 await self._pause(code)
                 continue
             what = "commits" if is_commit else "aborts"
-            if code in _BEGUN_ANEW or code is ErrorCode.TRANSACTION_ABORTABLE:
+            if code in _RESTARTED or code is ErrorCode.TRANSACTION_ABORTABLE:
                 self._check_disturbed(what, code)
             else:
                 self._wrong(what, code)
@@ -454,8 +454,7 @@ class Transactor:
         if self._rises:
             if answer.producer_id == self._id and answer.producer_epoch != self._epoch + 1:
                 self._scene.violation(
-                    f"{self._identity.name} was told epoch {answer.producer_epoch} "
-                    f"after {self._epoch}"
+                    f"{self._identity.name} got epoch {answer.producer_epoch} after {self._epoch}"
                 )
             self._went_on(answer.producer_id, answer.producer_epoch)
         elif self._is_in_doubt or self._unacked:
@@ -484,7 +483,7 @@ class Transactor:
         if code is ErrorCode.TRANSACTION_ABORTABLE or code in aborting:
             self._check_disturbed(what, code)
             raise Aborting(f"{what}: {code.name}")
-        if code in _BEGUN_ANEW:
+        if code in _RESTARTED:
             self._check_disturbed(what, code)
         else:
             self._wrong(what, code)

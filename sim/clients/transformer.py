@@ -1,4 +1,4 @@
-"""Owns applications that transform one topic into another, each record once, and the verdict."""
+"""Applications that transform one topic into another, each record once, and the verdict."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,14 +56,14 @@ async def fetch_committed(
     if answer.error_code or not answer.topics:
         kafka.forget_leader(place)
         return None
-    told = answer.topics[0].partitions[0]
-    if told.error_code:
-        if told.error_code not in PASSING:
-            code = ErrorCode(told.error_code).name
+    reported = answer.topics[0].partitions[0]
+    if reported.error_code:
+        if reported.error_code not in PASSING:
+            code = ErrorCode(reported.error_code).name
             scene.violation(f"{kafka.name} fetched {place} at {position}: {code}")
         kafka.forget_leader(place)
         return None
-    return values_of(told, position, isolation=COMMITTED)
+    return values_of(reported, position, isolation=COMMITTED)
 
 
 class Transformer(Application):
@@ -169,9 +169,9 @@ class _Transforms(Instance):
             answer = await kafka.ask_coordinator(GROUPS, GROUP, request, version=version)
         except Lost:
             return False
-        told = answer.groups[0] if version >= _GROUPS_FROM else answer
-        partitions = told.topics[0].partitions if told.topics else []
-        codes = {told.error_code, *(each.error_code for each in partitions)} - {0}
+        reported = answer.groups[0] if version >= _GROUPS_FROM else answer
+        partitions = reported.topics[0].partitions if reported.topics else []
+        codes = {reported.error_code, *(each.error_code for each in partitions)} - {0}
         for code in codes:
             if code in COORDINATOR_GONE:
                 kafka.forget_coordinator(GROUPS, GROUP)

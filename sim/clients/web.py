@@ -1,4 +1,4 @@
-"""Owns somebody who knows the cluster over HTTP alone: what is acknowledged there is read there."""
+"""Somebody who knows the cluster over HTTP alone: what is acknowledged there is read there."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ HTTP_PORT: Final = 8080
 PARTITIONS: Final = 2
 TOPIC: Final = "web"
 _UNAVAILABLE: Final = 503
-_ELSEWHERE: Final = 307
+_REDIRECT: Final = 307
 
 
 class Web:
@@ -79,10 +79,10 @@ class Web:
             records.append(record)
         acks = self._rng.choice(("all", "all", "leader"))
         body = {"records": records, "acks": acks, "timeout_ms": self._rng.choice((200, 5000))}
-        status, told = await self._ask("POST", f"/api/v1/topics/{TOPIC}/records", body)
-        if told is None or acks != "all":
+        status, reported = await self._ask("POST", f"/api/v1/topics/{TOPIC}/records", body)
+        if reported is None or acks != "all":
             return
-        for record, stored in zip(records, told.get("records") or (), strict=False):
+        for record, stored in zip(records, reported.get("records") or (), strict=False):
             if stored["error"] is None and stored["offset"] is not None:
                 self._took((stored["partition"], stored["offset"]), record["value"])
         self._scene.count("web acked", len(records) if status == 200 else 0)
@@ -99,9 +99,9 @@ class Web:
             (f"offset={offset}", "time=1", f"offset={offset}&contains=w1", "key=k1&limit=3")
         )
         path = f"/api/v1/topics/{TOPIC}/records?partition={partition}&{asked}"
-        status, told = await self._ask("GET", path)
+        status, reported = await self._ask("GET", path)
         if status == 200:
-            self._compare(partition, told["records"])
+            self._compare(partition, reported["records"])
 
     def _compare(self, partition: int, records: list[dict[str, Any]]) -> None:
         for record in records:
@@ -112,7 +112,7 @@ class Web:
                 )
 
     async def _tail(self) -> None:
-        """For a moment, until whoever listens goes away."""
+        """For a moment, until the reader disconnects."""
         node = self._rng.choice(self._world.nodes)
         path = f"/api/v1/topics/{TOPIC}/tail?partition={self._rng.randrange(PARTITIONS)}"
         try:
@@ -127,16 +127,16 @@ class Web:
         at = 0
         while left:
             path = f"/api/v1/topics/{TOPIC}/records?partition={partition}&offset={at}&limit=1000"
-            status, told = await self._ask("GET", path)
+            status, reported = await self._ask("GET", path)
             if status != 200:
                 if status == 400:
-                    self._scene.violation(f"web/{partition} at {at}: {told}")
-                await self._scene.pause(self._rng, 0.1 if status == _ELSEWHERE else 1.0)
+                    self._scene.violation(f"web/{partition} at {at}: {reported}")
+                await self._scene.pause(self._rng, 0.1 if status == _REDIRECT else 1.0)
                 continue
-            self._compare(partition, told["records"])
-            left -= {record["offset"] for record in told["records"]}
-            at = told["next_offset"]
-            if left and at >= told["end_offset"]:
+            self._compare(partition, reported["records"])
+            left -= {record["offset"] for record in reported["records"]}
+            at = reported["next_offset"]
+            if left and at >= reported["end_offset"]:
                 lost = sorted(left)[0]
                 value = self._acked[partition, lost]
                 self._scene.violation(f"web/{partition} at {lost}: {value} is lost")

@@ -1,7 +1,7 @@
-"""Owns a small Kafka client for the simulated world: connections, metadata, coordinators.
+"""A small Kafka client for the simulated world: connections, metadata, coordinators.
 
-It does what every client does: learn who leads from any broker, ask that one, and learn anew when
-the answer is that somebody else does.
+It does what every client does: learn the leader from any broker, send to it, and look again if
+the response is that another broker leads.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Lost(Exception):
 
 
 class OutOfOrder(Exception):
-    """An answer came before that to an earlier question: most clients take it for the earlier."""
+    """A response came before that to an earlier request: most clients take it for the earlier."""
 
 
 class _Connection(asyncio.Protocol):
@@ -172,7 +172,7 @@ class Kafka:
     def _opened(self, address: tuple[str, int], task: "asyncio.Task[_Connection]") -> None:
         del self._opening[address]
         if not task.cancelled():
-            # Whoever wanted it may be gone, and nobody would look at what went wrong.
+            # The caller may have ended, and nothing would check what went wrong.
             task.exception()
 
     async def _open(self, address: tuple[str, int]) -> _Connection:
@@ -280,18 +280,18 @@ class Kafka:
             else:
                 request = FindCoordinatorRequest(key=key, key_type=kind)
             answer = await self.ask_any(request, version=version)
-            told = answer.coordinators[0] if answer.coordinators else answer
-            if told.error_code:
-                raise Lost(f"no coordinator of {key}: {ErrorCode(told.error_code).name}")
-            self.brokers[told.node_id] = (told.host, told.port)
-            found = self._coordinators[kind, key] = told.node_id
+            reported = answer.coordinators[0] if answer.coordinators else answer
+            if reported.error_code:
+                raise Lost(f"no coordinator of {key}: {ErrorCode(reported.error_code).name}")
+            self.brokers[reported.node_id] = (reported.host, reported.port)
+            found = self._coordinators[kind, key] = reported.node_id
         return found
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(self, kind: int, key: str, request: Request, **named: Any) -> Any:
-        """Raises Lost; whoever finds in the answer that it is the wrong one forgets it."""
+        """Raises Lost; a caller that finds in the response that it is the wrong one forgets it."""
         broker = await self.coordinator(kind, key)
         try:
             return await self.ask(broker, request, **named)

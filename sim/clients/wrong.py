@@ -1,4 +1,4 @@
-"""Owns an admin's mistakes: requests that a broker has to refuse, with the right code."""
+"""An admin's mistakes: requests that a broker has to refuse, with the right code."""
 
 import asyncio
 import json

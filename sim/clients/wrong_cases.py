@@ -1,4 +1,4 @@
-"""Owns what an admin must not ask for, and how each of it is refused."""
+"""What an admin must not ask for, and how each of it is refused."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -6,16 +6,16 @@ from msgspec.structs import replace
 
 from moldau.log.clean import CleanRequest
 from moldau.log.clean_write import RUN_OFFSETS_MAX, CleanWriter, _Run
-from moldau.log.disk_cleaning import CleaningLog
+from moldau.log.disk_cleaning import LogCleaning
 from moldau.records.batch import BatchHeader
 from sim.mutants import mutant
 
 
-def _clean_to_the_end(self: CleaningLog, request: CleanRequest) -> Any:
-    return _cleanable(self, replace(request, end_offset=self.end_offset))
+def _clean_to_the_end(self: LogCleaning, request: CleanRequest) -> Any:
+    return _cleanable(self, replace(request, end_offset=self._state.end_offset))
 
 
-_cleanable = CleaningLog._cleanable
+_cleanable = LogCleaning._cleanable
 
 
 def _join_all(self: CleanWriter, run: _Run, header: BatchHeader) -> bool:
@@ -29,7 +29,7 @@ MUTANTS = (
         "log",
         "compaction goes beyond what is committed, and drops what a record replaced that is cut",
         {"isolate": 3.0, "forsake": 5.0},
-        (CleaningLog, "_cleanable", _clean_to_the_end),
+        (LogCleaning, "_cleanable", _clean_to_the_end),
         keyed=4,
         flush_seconds=0.2,
     ),

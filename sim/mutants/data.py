@@ -1,4 +1,4 @@
-"""Mistakes of what stands between the doors and the replicas: offsets, fetches, acks."""
+"""Bugs between protocol servers and replicas: offsets, fetches, acks."""
 
 from typing import Any
 
@@ -37,17 +37,17 @@ _read_one = FetchService._read_one
 
 
 def _answer_well(self: Replica, code: ErrorCode) -> None:
-    _answer_all(self, ErrorCode.NONE)
+    _fail_waiters(self, ErrorCode.NONE)
 
 
-_answer_all = Replica._answer_all
+_fail_waiters = Replica._fail_waiters
 
 
 MUTANTS = (
     mutant(
         "ListsTheUncommitted",
         "data",
-        "the end that is told is that of the leader's log",
+        "the end that is returned is that of the leader's log",
         DIVERGENCE,
         (offsets, "_find", _find_end),
         producers=4,
@@ -62,8 +62,8 @@ MUTANTS = (
     mutant(
         "AnswersWhenDeposed",
         "data",
-        "whoever waits for a commit when a leader falls is told that it is done",
+        "a request that waits for a commit when a leader is deposed succeeds",
         ELECTIONS,
-        (Replica, "_answer_all", _answer_well),
+        (Replica, "_fail_waiters", _answer_well),
     ),
 )

@@ -26,7 +26,7 @@ def _any_member(self: Any, now: float, group: Group, event: Any) -> ErrorCode:
 def _answer_early(self: CommitOffsetsWrite, now: float) -> list[Any]:
     records = _decide(self, now)
     if records:
-        self._offsets.answer_commit(self._event, ErrorCode.NONE)
+        self._offsets.reply_to_commit(self._event, ErrorCode.NONE)
     return records
 
 

@@ -1,4 +1,4 @@
-"""Owns how a planted mistake is looked for: world after world, until one breaks a rule, or by the
+"""How a planted mistake is looked for: world after world, until one breaks a rule, or by the
 script that was written for it."""
 
 from collections.abc import Iterator
@@ -112,8 +112,10 @@ def _play_scripts(mutant: Mutant) -> Found | None:
         played = run_scenario(written)
         events += played.events
         if played.text != written:
-            told = zip(played.text.splitlines(), written.splitlines(), strict=False)
-            line = next((told for told, wanted in told if told != wanted), "the end")
+            reported = zip(played.text.splitlines(), written.splitlines(), strict=False)
+            line = next(
+                (reported for reported, wanted in reported if reported != wanted), "the end"
+            )
             return Found(f"{name}.txt", events, line)
     return None
 

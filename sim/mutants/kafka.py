@@ -1,4 +1,4 @@
-"""Mistakes of the door for Kafka's clients: acks, errors, isolation, order."""
+"""Bugs of the Kafka protocol server: acks, errors, isolation, order."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ MUTANTS = (
     mutant(
         "ListsTheUnstable",
         "edge/kafka",
-        "who reads committed is told the end of everything",
+        "a read_committed consumer gets the end of everything",
         LATE,
         (list_offsets, "_READ_COMMITTED", 2),
         transactional=2,

@@ -1,4 +1,4 @@
-"""Mistakes of the metadata: what is decided, what is stored, and what brokers hear of it."""
+"""Mistakes of the metadata: what is decided, what is stored, and what brokers learn of it."""
 
 import asyncio
 from typing import Any
@@ -6,11 +6,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from moldau.control import metadata_store
-from moldau.control.metadata_store import MetadataStore
+from moldau.control.metadata_store import MetadataReplica, MetadataStore
 from moldau.metadata.image import Image
 from moldau.metadata.snapshot import decode_image
 from moldau.model.ids import Offset, ProducerId
-from moldau.replica.replica import Replica
 from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS, LATE
 
@@ -27,7 +26,7 @@ def _decode_without_ids(payload: bytes) -> Image:
     return replace(decode_image(payload), next_producer_id=ProducerId(0))
 
 
-def _apply_appended(self: MetadataStore, replica: Replica) -> None:
+def _apply_appended(self: MetadataStore, replica: MetadataReplica) -> None:
     watermark, replica.high_watermark = replica.high_watermark, replica.log.end_offset
     try:
         _on_progress(self, replica)

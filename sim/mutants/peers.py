@@ -1,4 +1,4 @@
-"""Mistakes between brokers: the questions they ask each other."""
+"""Bugs between brokers: their RPCs."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS
 
 BREAKS = {"break": 0.5, "slow-network": 3.0}
-"""Questions are on their way when a connection ends."""
+"""Requests are on their way when a connection ends."""
 
 
 async def _call_by_free_number(self: PeerRpc, *args: Any) -> bytes:
@@ -42,7 +42,7 @@ MUTANTS = (
     mutant(
         "GivesNumbersAgain",
         "net/peers",
-        "an answer that comes late is taken for that to another question of the same number",
+        "a late response is taken for that to another request of the same number",
         BREAKS,
         (PeerRpc, "call", _call_by_free_number),
         admin=True,
@@ -51,7 +51,7 @@ MUTANTS = (
     mutant(
         "AsksAgain",
         "net/peers",
-        "a question whose answer is lost is asked again, whatever it is about",
+        "a request whose response is lost is repeated, whatever it is about",
         BREAKS | {"pause": 4.0},
         (PeerRpc, "call", _call_again),
         admin=True,

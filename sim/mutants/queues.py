@@ -109,7 +109,7 @@ MUTANTS = (
         "queues",
         "a lease that ended by itself was no attempt",
         ELECTIONS,
-        (decide, "_sent_back", _uncounted),
+        (decide, "_redeliver", _uncounted),
         **QUEUE,
     ),
     mutant(

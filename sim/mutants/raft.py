@@ -1,8 +1,9 @@
-"""Mistakes of the consensus core."""
+"""Mistakes of the Raft core."""
 
 from typing import Any
 
-from moldau.raft.core import RaftCore
+from moldau.raft import core as raft_core
+from moldau.raft import leader as raft_leader
 from moldau.replica import driver
 from sim.mutants import Mutant, Patch, cores
 
@@ -12,11 +13,26 @@ POWER = {"power": 4.0, "power-in-write": 4.0, "stall": 5.0, "blackout": 12.0}
 LATE = {"slow-network": 6.0, "break": 4.0, "isolate": 6.0, "stop": 8.0}
 
 
-def _core(
-    core: type[RaftCore], faults: dict[str, float] | None, *scenarios: str, **plan: Any
-) -> Mutant:
+_USERS = {
+    "RaftCore": driver,
+    "Election": raft_core,
+    "Follower": raft_core,
+    "Leader": raft_core,
+    "LeadershipTransfer": raft_leader,
+    "ReadIndex": raft_leader,
+}
+"""The module that makes the instances of each part of the core."""
+
+
+def part(mutated: type) -> Patch:
+    """Use `mutated` instead of its base class."""
+    name = mutated.__bases__[0].__name__
+    return _USERS[name], name, mutated
+
+
+def _core(core: type, faults: dict[str, float] | None, *scenarios: str, **plan: Any) -> Mutant:
     def patches() -> list[Patch]:
-        return [(driver, "RaftCore", core)]
+        return [part(core)]
 
     return Mutant(
         name=core.__name__,

@@ -16,37 +16,24 @@ from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.core import RaftCore
-from moldau.raft.messages import VoteRequest
+from moldau.raft.leader import Leader
 from moldau.raft.progress import Progress
-from moldau.replica import driver
 from moldau.server import membership
 from moldau.transactions import decide as transaction_decide
 from sim.mutants import mutant
-from sim.mutants.raft import ELECTIONS
-
-
-class VotesWithLostLog(RaftCore):
-    """A broker that lost its log votes again as soon as an old entry names it a voter."""
-
-    def _is_asked(self, message: VoteRequest) -> bool:
-        return True
-
-    @property
-    def is_voter(self) -> bool:
-        return self.me in self.members.voters
+from sim.mutants.cores import StandsWithAnyLog, VotesWithAnyLog
+from sim.mutants.raft import ELECTIONS, part
 
 
 class AcksTheUnstored(RaftCore):
     """An answer that waits for the vote is sent, though there was no room for what it is about."""
 
-    def _on_append_failed(self) -> None:
-        held = self._held
-        super()._on_append_failed()
-        self._held = held
+    def drop_delayed_acks(self) -> None:
+        pass
 
 
-class KeepsSending(RaftCore):
-    """A snapshot takes the place of an Append that waits for room, which is waited for for ever."""
+class KeepsSending(Leader):
+    """A snapshot replaces an append that waits for room, and the wait never ends."""
 
     def _send_snapshot(self, peer: BrokerId, progress: Progress) -> None:
         was_sending = progress.is_sending
@@ -55,7 +42,7 @@ class KeepsSending(RaftCore):
 
 
 def _leave(self: Partitions, topic: Any, index: PartitionIndex) -> None:
-    self._let_go(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    self._drop_replica(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _forget_logs(
@@ -80,8 +67,8 @@ def _load_any(self: MetadataStore) -> None:
         return
     self._applied, self.image = snapshot[0], decode_image(snapshot[1])
     self._settled = self._applied
-    image, left = self._look_ahead()
-    self._once_held = {*left, *metadata_store._held(image, self._me)}
+    image, left = self._with_uncommitted()
+    self._earlier_replicas = {*left, *metadata_store._replicas_of(image, self._me)}
 
 
 def _found_again(config: Any, storage: Any, machine: Any) -> Any:
@@ -105,15 +92,15 @@ def _fence_early(stored: Any, event: Any, now_ms: Any) -> Any:
     return _decide_end(stored, event, now_ms)
 
 
-def _call_settled(draft: Any, of_queue: int, token: Any, member: str, now: Any) -> Any:
-    answer = _judge(draft, of_queue, token, member, now)
+def _call_settled(draft: Any, checksum: int, token: Any, member: str, now: Any) -> Any:
+    answer = _check_token(draft, checksum, token, member, now)
     return Refusal.SETTLED if answer is Refusal.DEAD else answer
 
 
 _load = MetadataStore._load
-_found = membership._found
-_decide_end = transaction_decide._decide_rising_end
-_judge = queue_decide._judge
+_found = membership._bootstrap
+_decide_end = transaction_decide._decide_end_v2
+_check_token = queue_decide._check_token
 
 
 MUTANTS = (
@@ -122,7 +109,8 @@ MUTANTS = (
         "raft",
         "a broker that lost its log votes again as soon as an old entry names it a voter",
         {"isolate": 12.0},
-        (driver, "RaftCore", VotesWithLostLog),
+        part(VotesWithAnyLog),
+        part(StandsWithAnyLog),
         operator=True,
     ),
     mutant(
@@ -130,7 +118,7 @@ MUTANTS = (
         "raft",
         "an answer that waits for the vote is sent, though there was no room for what it is about",
         {"full-disk": 4.0, "isolate": 6.0, "kill": 6.0},
-        (driver, "RaftCore", AcksTheUnstored),
+        part(AcksTheUnstored),
         admin=True,
         knobs=frozenset({"tight"}),
     ),
@@ -139,7 +127,7 @@ MUTANTS = (
         "raft",
         "a follower whose snapshot took the place of a waiting append is never sent to again",
         {"isolate": 3.0, "stop": 4.0},
-        (driver, "RaftCore", KeepsSending),
+        part(KeepsSending),
         # What comes at the last reconnection is not mended by the next.
         seconds=12.0,
         admin=True,
@@ -154,7 +142,7 @@ MUTANTS = (
         "data",
         "a partition that has moved away and come back is dropped by what an old image says",
         ELECTIONS,
-        (Partitions, "_leave", _leave),
+        (Partitions, "_drop_if_inactive", _leave),
         (Partitions, "forget_logs", _forget_logs),
         (MetadataStore, "_catch_up", _believe),
         admin=True,
@@ -173,9 +161,9 @@ MUTANTS = (
     mutant(
         "FoundsAgain",
         "server",
-        "a broker that lost its disk founds its cluster a second time",
+        "a broker that lost its disk bootstraps its cluster a second time",
         {},
-        (membership, "_found", _found_again),
+        (membership, "_bootstrap", _found_again),
         operator=True,
     ),
     mutant(
@@ -192,15 +180,15 @@ MUTANTS = (
         "transactions",
         "an abort right after a commit is fenced, as long as the markers are not written",
         {"stall": 5.0},
-        (transaction_decide, "_decide_rising_end", _fence_early),
+        (transaction_decide, "_decide_end_v2", _fence_early),
         transactional=2,
     ),
     mutant(
         "CallsDeadLettersSettled",
         "groups",
-        "a late ack of a dead letter is told that the message is settled",
+        "a late ack of a dead letter gets that the message is settled",
         {"break": 10.0},
-        (queue_decide, "_judge", _call_settled),
+        (queue_decide, "_check_token", _call_settled),
         queue_workers=3,
         queue_senders=2,
     ),

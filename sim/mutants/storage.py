@@ -8,7 +8,7 @@ from moldau.log.filesystem import Files
 from moldau.log.flush import DataFlush
 from moldau.log.keymap import KeyMap
 from moldau.log.vote_journal import VoteJournal
-from moldau.log.writing import WritingLog
+from moldau.log.writer import LogWriter
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_EPOCH, Offset
 from moldau.raft.membership import NO_BROKER
@@ -25,20 +25,20 @@ def _flush_nothing(self: DataFlush) -> None:
     pass
 
 
-def _mark_all_flushed(self: WritingLog, task: DataFlush) -> None:
+def _mark_all_flushed(self: LogWriter, task: DataFlush) -> None:
     _end_data_flush(self, task)
-    self.flushed_offset = self.end_offset
+    self._state.flushed_offset = self._state.end_offset
 
 
-_end_data_flush = WritingLog._end_data_flush
+_end_data_flush = LogWriter._end_data_flush
 
 
-def _end_late(self: WritingLog, task: Any) -> None:
-    task.truncations = self._truncations
+def _end_late(self: LogWriter, task: Any) -> None:
+    task.truncations = self._state.truncations
     _end_flush(self, task)
 
 
-_end_flush = WritingLog.end_flush
+_end_flush = LogWriter.end_flush
 
 
 def _store_unflushed(self: VoteJournal, data: bytes) -> None:
@@ -52,7 +52,7 @@ def _forget_vote(self: VoteWriter, group: str) -> Any:
 
 
 def _write_and_tell(self: VoteWriter) -> None:
-    asked = dict(self._asked)
+    asked = dict(self._requested)
     _write(self)
     if asked:
         self._on_persisted(asked)
@@ -112,14 +112,14 @@ MUTANTS = (
         "log",
         "a flush counts for what was appended after it began",
         POWER,
-        (WritingLog, "_end_data_flush", _mark_all_flushed),
+        (LogWriter, "_end_data_flush", _mark_all_flushed),
     ),
     mutant(
         "CountsLateFlushes",
         "log",
         "the end of a flush counts, though what it covered was cut meanwhile",
         {"forsake": 4.0},
-        (WritingLog, "end_flush", _end_late),
+        (LogWriter, "end_flush", _end_late),
         flush_seconds=0.5,
         pause_seconds=0.05,
     ),
@@ -136,7 +136,7 @@ MUTANTS = (
         "log",
         "a start after a failed flush believes what it reads",
         {"flush-error": 3.0, "power": 5.0, "kill": 8.0},
-        (storage, "leave_fence", _leave_no_fence),
+        (storage, "write_fence", _leave_no_fence),
     ),
     mutant(
         "SyncsNoNames",

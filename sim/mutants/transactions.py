@@ -1,4 +1,4 @@
-"""Mistakes of transactions: their coordinator, their markers, and what readers are told."""
+"""Bugs of transactions: their coordinator, their markers, and what readers get."""
 
 from typing import Any
 
@@ -42,10 +42,10 @@ def _answer_ends_early(
         self._reply(event, coordinator._answer(event, NoChange(), verdict.stored))
         self._write(TransactionWrite(entry, [verdict.stored]))
     else:
-        _carry_out(self, now, entry, event, verdict)
+        _execute(self, now, entry, event, verdict)
 
 
-_carry_out = TransactionCoordinator._carry_out
+_execute = TransactionCoordinator._execute
 
 
 def _leave_the_decided(self: TransactionCoordinator, now: float) -> list[Effect]:
@@ -55,7 +55,7 @@ def _leave_the_decided(self: TransactionCoordinator, now: float) -> list[Effect]
         if entry.stored is not None and entry.stored.state.is_prepared:
             entry.unmarked = set(entry.stored.partitions)
         else:
-            self._follow(now, entry)
+            self._state_stored(now, entry)
     return self._take_effects()
 
 
@@ -79,13 +79,13 @@ MUTANTS = (
         "transactions",
         "a partition that refuses a marker counts as marked",
         LEADERS,
-        (markers, "_OVER", frozenset(ErrorCode)),
+        (markers, "_ENDED", frozenset(ErrorCode)),
         transactional=2,
     ),
     mutant(
         "KeepsTheEpoch",
         "transactions",
-        "who begins anew gets the epoch of the one before",
+        "a producer that restarts gets the epoch of the one before",
         ELECTIONS,
         (decide, "_next_epoch", _same_epoch),
         transactional=2,
@@ -128,7 +128,7 @@ MUTANTS = (
         "transactions",
         "an end is answered while the decision is being written",
         {"forsake": 4.0, "power": 6.0},
-        (TransactionCoordinator, "_carry_out", _answer_ends_early),
+        (TransactionCoordinator, "_execute", _answer_ends_early),
         transactional=2,
         flush_seconds=0.2,
     ),

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from moldau.version import __version__
+
 if TYPE_CHECKING:
     from moldau.client.errors import (
         BufferFullError,
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from moldau.client.queue.sync_worker import Worker
     from moldau.client.queue.worker import AsyncWorker
 
-__version__ = "0.1.0"
 
 # The broker and the command line import this package too, and need none of it.
 _HOMES = {
@@ -116,7 +117,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load what an application asks for, when it asks (PEP 562)."""
+    """Import public names on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)

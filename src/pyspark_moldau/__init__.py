@@ -1,4 +1,4 @@
-"""Makes Spark know `format("moldau")`: it looks for modules of this kind of name by itself."""
+"""Registers `format("moldau")`: Spark loads data sources from modules named `pyspark_*`."""
 
 from moldau.spark.datasource import MoldauDataSource as DefaultSource
 

@@ -8,8 +8,6 @@ import pytest
 from harness.virtual_loop import run_virtually
 from moldau.api import cluster_queries
 from moldau.api.cluster_queries import (
-    EXTENTS_METHOD,
-    GROUPS_METHOD,
     ClusterQueries,
     PartitionExtent,
 )
@@ -17,6 +15,7 @@ from moldau.groups.results import ListedGroup
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicPartition
+from moldau.net.peers.methods import PeerMethod
 
 ID = b"i" * 16
 
@@ -61,7 +60,10 @@ class World:
         if peer not in self.peers:
             raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "no link")
         asked = self.peers[peer].views
-        answer = {EXTENTS_METHOD: asked.on_extents_request, GROUPS_METHOD: asked.on_groups_request}
+        answer = {
+            PeerMethod.PARTITION_EXTENTS: asked.on_extents_request,
+            PeerMethod.LIST_GROUPS: asked.on_groups_request,
+        }
         return await answer[method](1, payload)
 
 

@@ -25,14 +25,14 @@ class World:
         self.led = led
         self.bytes_max = bytes_max
         self.appended: dict[int, bytes] = {}
-        self.partitions = self.appends = self
+        self.replicas = self.appends = self
         self.sender = RecordProducer(self)
 
-    def get(self, name, index):
-        return SimpleNamespace(
-            replica=SimpleNamespace(is_leader=index in self.led),
-            config=SimpleNamespace(message_bytes_max=self.bytes_max),
-        )
+    def is_leader(self, name, index):
+        return index in self.led
+
+    def message_bytes_max(self, name):
+        return self.bytes_max
 
     async def append(self, topic, partition, data, *, acks, timeout_seconds):
         self.appended[partition] = data
@@ -47,22 +47,22 @@ def test_records_go_where_they_ask_to_or_where_their_key_says():
     sender = World(0).sender
     asked = [(2, b"k"), (None, b"k"), (None, b"other"), (0, None)]
     expected = [2, partition_of(b"k", 3), partition_of(b"other", 3), 0]
-    assert sender.places(topic(3), asked) == expected
-    assert sender.places(topic(1), [(None, b"k"), (None, None)]) == [0, 0]
+    assert sender.partitions_for(topic(3), asked) == expected
+    assert sender.partitions_for(topic(1), [(None, b"k"), (None, None)]) == [0, 0]
 
 
 def test_records_without_a_key_stay_together_and_here_each_time_elsewhere():
     sender = World(0, 2).sender
-    places = [sender.places(topic(3), [(None, None)] * 2) for _ in range(6)]
+    places = [sender.partitions_for(topic(3), [(None, None)] * 2) for _ in range(6)]
     assert all(first == second for first, second in places)
     assert {first for first, _ in places} == {0, 2}
-    assert len(World().sender.places(topic(3), [(None, None)])) == 1
+    assert len(World().sender.partitions_for(topic(3), [(None, None)])) == 1
 
 
 @pytest.mark.parametrize("partition", [-1, 3])
 def test_a_partition_that_is_not_there_is_refused(partition):
     with pytest.raises(RefusedError, match="has no partition"):
-        World(0).sender.places(topic(3), [(partition, b"k")])
+        World(0).sender.partitions_for(topic(3), [(partition, b"k")])
 
 
 async def test_each_partition_gets_its_records_in_their_order():

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from moldau.cli.broker import _beside
+from moldau.cli.broker import _shifted_ports
 from moldau.cli.errors import ExitCode
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
@@ -59,8 +59,8 @@ def test_two_run_side_by_side_when_one_has_a_port_of_its_own(spawn, tmp_path):
 def test_the_other_ports_move_along(port, others):
     keys = ("raft.addr", "http.addr", "grpc.addr")
     expected = {key: f"127.0.0.1:{number}" for key, number in zip(keys, others, strict=True)}
-    assert _beside(port) == expected
-    assert _beside(None) == _beside("x") == {}
+    assert _shifted_ports(port) == expected
+    assert _shifted_ports(None) == _shifted_ports("x") == {}
 
 
 def test_what_a_broker_was_sent_is_there_after_a_restart(cli, spawn, tmp_path):

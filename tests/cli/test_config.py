@@ -5,8 +5,9 @@ import json
 import yaml
 
 from moldau.cli.errors import ExitCode
-from moldau.server.config import ServerConfig, load_config
 from moldau.server.config.keys import KEYS
+from moldau.server.config.load import load_config
+from moldau.server.config.schema import ServerConfig
 
 
 def test_init_writes_a_file_that_a_broker_reads(cli, tmp_path):
@@ -104,4 +105,4 @@ def test_one_setting_twice_on_the_command_line_is_refused(cli):
 def test_nothing_changed_is_said(cli):
     outcome = cli("config", "show", "--changed")
     assert (outcome.code, outcome.out) == (0, "")
-    assert outcome.err == "everything is at its default\n"
+    assert outcome.err == "all settings have their default\n"

@@ -10,14 +10,16 @@ import pytest
 from moldau.cli.doctor import (
     CheckStatus,
     check_advertised,
+    check_all,
+    check_brokers,
     check_data_dir,
     check_disk,
     check_open_files,
     check_port,
-    examine,
 )
 from moldau.model.layout import LOCK_FILE
-from moldau.server.config import Address, load_config
+from moldau.server.config.load import load_config
+from moldau.server.config.schema import Address
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max
 
@@ -36,8 +38,10 @@ def mock_brokers():
 
 
 def test_a_healthy_place_has_no_trouble(cli, tmp_path):
-    (port,) = free_ports(1)
-    outcome = cli("doctor", "--set", f"port={port}", "--set", f"data_dir={tmp_path / 'new'}")
+    ports = zip(("kafka", "raft", "http", "grpc"), free_ports(4), strict=True)
+    flags = [f"{name}.addr=127.0.0.1:{port}" for name, port in ports]
+    flags.append(f"data_dir={tmp_path / 'new'}")
+    outcome = cli("doctor", *(word for flag in flags for word in ("--set", flag)))
     assert outcome.code == 0, outcome.out
     assert "trouble" not in outcome.out
     for word in ("librdkafka", "Python", "confluent-kafka", "will be created", "free"):
@@ -45,12 +49,32 @@ def test_a_healthy_place_has_no_trouble(cli, tmp_path):
     assert not (tmp_path / "new").exists(), "a look must not create anything"
 
 
-def test_a_port_taken_by_something_else_is_trouble(cli, tmp_path):
+@pytest.mark.parametrize("key", ["kafka.addr", "raft.addr", "http.addr", "grpc.addr"])
+def test_a_port_taken_by_another_program_is_trouble(cli, tmp_path, key):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        finding = check_port(Address("127.0.0.1", server.getsockname()[1]), None)
-    assert finding.verdict is CheckStatus.TROUBLE
-    assert "in use" in finding.detail
-    assert "--port" in finding.hint
+        taken = Address("127.0.0.1", server.getsockname()[1])
+        addresses = {f"{name}.addr": "127.0.0.1:0" for name in ("kafka", "raft", "http", "grpc")}
+        settings = addresses | {key: str(taken), "data_dir": str(tmp_path)}
+        results = list(check_all(load_config(settings, {}).config))
+    (wrong,) = [result for result in results if result.verdict is CheckStatus.TROUBLE]
+    assert (wrong.check, key in wrong.detail) == (f"port {taken}", True)
+
+
+def test_a_client_can_check_the_brokers_it_is_to_use(mock_brokers, nobody):
+    first, *others = check_brokers(mock_brokers)
+    assert first.verdict is CheckStatus.OK
+    assert [other.detail for other in others] == ["reachable"]
+    (refused,) = check_brokers(nobody)
+    assert refused.verdict is CheckStatus.TROUBLE
+    assert "connection refused" in refused.detail
+
+
+def test_the_hint_for_a_taken_port_names_another_one(cli, tmp_path):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        result = check_port("kafka.addr", Address("127.0.0.1", server.getsockname()[1]), None)
+    assert result.verdict is CheckStatus.TROUBLE
+    assert "in use" in result.detail
+    assert "--port" in result.hint
 
 
 def test_trouble_is_an_exit_code(cli, tmp_path):
@@ -64,26 +88,27 @@ def test_trouble_is_an_exit_code(cli, tmp_path):
 
 def test_a_running_broker_is_named_and_no_trouble(mock_brokers, tmp_path):
     config = load_config({"kafka.addr": mock_brokers, "data_dir": str(tmp_path)}, {}).config
-    findings = {finding.check.partition(" ")[0]: finding for finding in examine(config)}
-    assert findings["port"].verdict is CheckStatus.WARNING
-    assert "a broker runs here" in findings["port"].detail
-    assert findings["advertised"].verdict is CheckStatus.OK
-    assert "reachable" in findings["advertised"].detail
+    results = {result.check.partition(" ")[0]: result for result in check_all(config)}
+    assert results["port"].verdict is CheckStatus.WARNING
+    assert "a broker is already running" in results["port"].detail
+    assert results["advertised"].verdict is CheckStatus.OK
+    assert "reachable" in results["advertised"].detail
 
 
 def test_an_advertised_address_that_nobody_can_reach_is_trouble(nobody):
     flags = {"kafka.advertised": "no-such-host.invalid:9092"}
-    finding = check_advertised(load_config(flags, {}).config, running=False)
-    assert finding.verdict is CheckStatus.TROUBLE
-    assert "no such host" in finding.detail
-    finding = check_advertised(load_config({"kafka.advertised": nobody}, {}).config, running=True)
-    assert finding.verdict is CheckStatus.TROUBLE
-    assert "connection refused" in finding.detail
+    result = check_advertised(load_config(flags, {}).config, running=False)
+    assert result.verdict is CheckStatus.TROUBLE
+    assert "unknown host" in result.detail
+    result = check_advertised(load_config({"kafka.advertised": nobody}, {}).config, running=True)
+    assert result.verdict is CheckStatus.TROUBLE
+    assert "connection refused" in result.detail
 
 
 def test_a_listener_on_an_address_of_another_machine_is_trouble():
-    assert check_port(Address("192.0.2.1", 9092), None).verdict is CheckStatus.TROUBLE
-    assert check_port(Address("no-such-host.invalid", 9092), None).verdict is CheckStatus.TROUBLE
+    assert check_port("kafka.addr", Address("192.0.2.1", 9092), None).verdict is CheckStatus.TROUBLE
+    unknown = check_port("kafka.addr", Address("no-such-host.invalid", 9092), None)
+    assert unknown.verdict is CheckStatus.TROUBLE
 
 
 def test_a_full_disk_is_trouble(tmp_path):
@@ -98,11 +123,11 @@ def test_a_data_dir_in_use_is_trouble_unless_its_broker_is_the_one_that_runs(tmp
     assert free.verdict is CheckStatus.OK
     with open(lock) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        (finding,) = check_data_dir(str(tmp_path), running=False)
-        assert finding.verdict is CheckStatus.TROUBLE
-        assert "4711" in finding.detail
-        (finding,) = check_data_dir(str(tmp_path), running=True)
-        assert finding.verdict is CheckStatus.WARNING
+        (result,) = check_data_dir(str(tmp_path), running=False)
+        assert result.verdict is CheckStatus.TROUBLE
+        assert "4711" in result.detail
+        (result,) = check_data_dir(str(tmp_path), running=True)
+        assert result.verdict is CheckStatus.WARNING
     assert os.listdir(tmp_path) == [LOCK_FILE]
 
 
@@ -113,11 +138,11 @@ def test_a_data_dir_without_rights_is_trouble(tmp_path, monkeypatch):
     # Not by chmod: root, who runs tests in containers, may write everywhere.
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    (finding,) = check_data_dir(str(tmp_path), running=False)
-    assert finding.verdict is CheckStatus.TROUBLE
-    assert "permission denied" in finding.detail
-    (finding,) = check_data_dir(str(tmp_path / "sub"), running=False)
-    assert finding.verdict is CheckStatus.TROUBLE
+    (result,) = check_data_dir(str(tmp_path), running=False)
+    assert result.verdict is CheckStatus.TROUBLE
+    assert "permission denied" in result.detail
+    (result,) = check_data_dir(str(tmp_path / "sub"), running=False)
+    assert result.verdict is CheckStatus.TROUBLE
 
 
 def test_too_few_open_files_are_a_warning():

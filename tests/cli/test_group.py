@@ -111,7 +111,9 @@ def test_a_consumer_says_once_that_the_broker_is_gone_and_goes_on_with_it(
     process = spawn("consume", "t", "--from-beginning", "-b", brokers)
     assert process.stdout.readline() == "before\n"
     moldau_broker.stop()
-    assert process.stderr.readline() == f"lost {brokers}; trying again (Ctrl-C stops)\n"
+    assert (
+        process.stderr.readline() == f"lost the connection to {brokers}; retrying (Ctrl-C stops)\n"
+    )
     moldau_broker.start()
     assert cli("produce", "t", "-m", "after", "-b", brokers).code == 0
     assert process.stdout.readline() == "after\n"

@@ -94,7 +94,7 @@ def test_seek_shows_the_change_and_asks_before_it_changes_anything(cli, brokers,
     assert "nothing was changed" in outcome.err
     asked = cli("group", "seek", group, "--to", "1", "-b", brokers)
     assert asked.code == ExitCode.USAGE
-    assert "add -y" in asked.err
+    assert "confirm with -y" in asked.err
     assert committed(brokers, group) == [2, 5]
 
 

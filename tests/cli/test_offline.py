@@ -82,7 +82,7 @@ def readers(damaged):
 def test_what_is_online_is_read_and_the_rest_not_waited_for(readers, reader):
     out, err, code = readers[reader]
     assert (code, out) == (0, "a-message\n")
-    assert err == f"without a leader, left out: half-0 ({NO_LEADER_HINT})\n"
+    assert err == f"skipping half-0: no leader ({NO_LEADER_HINT})\n"
 
 
 def test_an_offline_partition_alone_is_an_error(cli, damaged):

@@ -6,8 +6,8 @@ import click
 import pytest
 import yaml
 
-from moldau.cli.errors import CommandError, ExitCode, report
-from moldau.cli.output import confirm, emit_rows, emit_table, format_bytes
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.output import confirm, emit_rows, emit_table, format_bytes, report
 
 ROWS = [
     {"name": "a", "count": 1, "isr": [1, 2], "note": None},
@@ -48,7 +48,7 @@ def test_long_values_are_neither_cut_nor_wrapped(capsys):
 
 
 def test_without_a_terminal_a_destructive_command_needs_a_yes():
-    with pytest.raises(CommandError, match="Nobody is here") as caught:
+    with pytest.raises(CommandError, match="confirmation needed") as caught:
         confirm("Delete?", yes=False)
     assert caught.value.code is ExitCode.USAGE
     assert "-y" in caught.value.hint

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from moldau.cli.signals import hold_interrupts, stop_signals
+from moldau.cli.signals import deferrable_interrupts, stop_signals
 
 pytestmark = pytest.mark.inprocess
 
@@ -25,7 +25,7 @@ def test_an_interrupt_within_a_held_block_is_raised_at_its_end():
             interrupt()
             reached.append("the end")
 
-    with hold_interrupts() as interrupts:
+    with deferrable_interrupts() as interrupts:
         with pytest.raises(KeyboardInterrupt):
             work(interrupts)
         with interrupts:
@@ -34,7 +34,7 @@ def test_an_interrupt_within_a_held_block_is_raised_at_its_end():
 
 
 def test_an_interrupt_outside_of_a_held_block_is_raised_at_once():
-    with hold_interrupts() as interrupts:
+    with deferrable_interrupts() as interrupts:
         with interrupts:
             pass
         with pytest.raises(KeyboardInterrupt):
@@ -49,7 +49,7 @@ def test_a_first_interrupt_sets_the_flag_and_a_second_one_is_raised():
             interrupt()
 
 
-@pytest.mark.parametrize("held", [hold_interrupts, stop_signals])
+@pytest.mark.parametrize("held", [deferrable_interrupts, stop_signals])
 def test_the_handler_of_before_comes_back(held):
     before = signal.getsignal(signal.SIGINT)
     with held():

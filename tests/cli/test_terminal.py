@@ -147,7 +147,7 @@ def test_deleting_a_queue_group_asks_first(
     cli("queue", "send", topic, "a", *grpc)
     cli("queue", "work", topic, "-g", group, "-n", "1", *grpc)
     shown = terminal("queue", "delete", group, *grpc)
-    shown.read_until(f"Delete {group}, with 0 messages before it? [y/N]:")
+    shown.read_until(f"Delete {group}, with a backlog of 0 messages? [y/N]:")
     shown.type(answer)
     assert shown.end()[0] == code
     assert cli("queue", "stats", group, *grpc).code == (4 if code == 0 else 0)

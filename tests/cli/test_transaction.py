@@ -75,13 +75,13 @@ def test_an_abort_ends_it_and_locks_its_producer_out(cli, brokers, opened):
     assert raised.value.args[0].fatal()
     again = cli("transaction", "abort", name, "-y", "-b", brokers)
     assert again.code == 0
-    assert "no transaction open" in again.err
+    assert "no open transaction" in again.err
 
 
 def test_an_unknown_id_or_state_is_said_to_be_so(cli, brokers, opened):
     outcome = cli("transaction", "describe", "no-such-id", "-b", brokers)
     assert outcome.code != 0
-    assert "no transactional id no-such-id" in outcome.err
+    assert "unknown transactional id no-such-id" in outcome.err
     outcome = cli("transaction", "list", "--state", "Nonsense", "-b", brokers)
     assert outcome.code != 0
-    assert "no state Nonsense" in outcome.err
+    assert "unknown transaction state: Nonsense" in outcome.err

@@ -137,7 +137,7 @@ def test_when_nobody_answers_all_addresses_are_named():
 def test_silence_ends():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(TimedOutError, match="no answer"):
+        with pytest.raises(TimedOutError, match="no response"):
             ClusterClient([address], call_seconds_max=0.2).topology()
 
 
@@ -164,19 +164,19 @@ def test_an_answer_that_trickles_ends_too():
 @pytest.mark.parametrize(
     ("reply", "kind", "words"),
     [
-        (b"", UnreachableError, "hung up without an answer"),
+        (b"", UnreachableError, "closed the connection without a response"),
         (b"\x00\x00\x00\x04junk\r\n\r\n", UnreachableError, "does not speak HTTP"),
-        (b"HTTP/1.1 200 OK\r\n\r\n<html>", ClientError, "not what a Moldau broker does"),
-        (b"HTTP/1.1 404 Not Found\r\n\r\nno", ClientError, "not what a Moldau broker does"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", ClientError, "is not one of a Moldau broker"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\nno", ClientError, "is not one of a Moldau broker"),
         (
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{}",
             ClientError,
-            "not what a Moldau broker does",
+            "is not one of a Moldau broker",
         ),
         (
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}",
             UnreachableError,
-            "hung up in the middle of its answer",
+            "closed the connection in the middle of the response",
         ),
     ],
     ids=["nothing", "junk", "a web page", "another 404", "other json", "cut off"],
@@ -191,7 +191,7 @@ def test_what_is_no_broker_is_told_as_such(reply, kind, words):
 def test_an_answer_without_end_is_not_taken_into_memory(monkeypatch):
     monkeypatch.setattr(http, "REPLY_BYTES_MAX", 1000)
     reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + b" " * 2000
-    with answering(reply) as address, pytest.raises(UnreachableError, match="more than 1000 bytes"):
+    with answering(reply) as address, pytest.raises(UnreachableError, match="exceeds 1000 bytes"):
         client_of([address]).topology()
 
 

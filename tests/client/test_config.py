@@ -40,12 +40,12 @@ def test_what_is_no_address_is_refused_when_the_config_is_made(
 @pytest.mark.parametrize(
     ("config", "wrong", "said"),
     [
-        (ProducerConfig, {"linger_ms": "5"}, "linger_ms='5' is no number"),
-        (ProducerConfig, {"batch_size": True}, "batch_size=True is no number"),
-        (ProducerConfig, {"client_id": 5}, "client_id=5 is no text"),
-        (ConsumerConfig, {"max_poll_records": "5"}, "max_poll_records='5' is no number"),
-        (ConsumerConfig, {"max_poll_records": 0}, "max_poll_records=0 is too small"),
-        (ConsumerConfig, {"group_id": 5}, "group_id=5 is no text"),
+        (ProducerConfig, {"linger_ms": "5"}, "linger_ms must be a number"),
+        (ProducerConfig, {"batch_size": True}, "batch_size must be a number"),
+        (ProducerConfig, {"client_id": 5}, "client_id must be a string"),
+        (ConsumerConfig, {"max_poll_records": "5"}, "max_poll_records must be a number"),
+        (ConsumerConfig, {"max_poll_records": 0}, "max_poll_records must be at least 1"),
+        (ConsumerConfig, {"group_id": 5}, "group_id must be a string"),
     ],
 )
 def test_a_setting_of_a_wrong_kind_is_named(

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import traceback
 
 import pytest
 
@@ -10,6 +11,7 @@ from moldau import (
     ClientError,
     DeliveryFailedError,
     InvalidArgumentError,
+    Producer,
     RejectedError,
     UnavailableError,
 )
@@ -35,3 +37,17 @@ def test_an_error_is_pickled_with_all_that_it_says(error: ClientError) -> None:
             assert again.name == error.name
         if isinstance(again, DeliveryFailedError):
             assert [(str(one), one.hint) for one in again.errors] == [("one", "first")]
+
+
+def test_a_traceback_shows_the_hint_once() -> None:
+    error = pickle.loads(pickle.dumps(ClientError("failed", hint="do this")))
+    error.add_note("hint: do this")
+    shown = "".join(traceback.format_exception(error))
+    assert shown.endswith("ClientError: failed\nhint: do this\n")
+
+
+def test_hints_name_python_arguments() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        Producer("a:http")
+    assert "bootstrap_servers=" in caught.value.hint
+    assert " -b " not in caught.value.hint

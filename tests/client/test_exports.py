@@ -19,7 +19,7 @@ def test_importing_the_package_loads_no_client() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=wait_seconds_max()
     )
-    assert done.stdout == "[]\n", done.stderr
+    assert done.stdout == "['moldau.version']\n", done.stderr
 
 
 def test_every_name_that_is_offered_is_there() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from moldau.control.cluster_service import ALIVE_MS, TRANSFER_METHOD, ClusterService
+from moldau.control.cluster_service import ALIVE_MS, ClusterService
 from moldau.control.leader_announcements import LeaderAnnouncements, LedPartition
 from moldau.data.disk_space import DiskGuard
 from moldau.metadata.apply import apply_all
@@ -29,6 +29,7 @@ from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.topology import Endpoint, JoinRequest
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members
 from moldau.testing.replicas import ManualClock
@@ -161,20 +162,25 @@ class World:
 
     @property
     def said(self) -> Leader:
-        """What is told of the only partition; both ways to ask say the same."""
+        """The leader of the only partition; both ways to read it agree."""
         leader = self.service.leader_of(self.topic, 0)
-        in_sync = self.service.in_sync(self.topic, 0)
-        assert list(self.service.places(self.topic, self.topic.partitions)) == [(leader, in_sync)]
+        ((listed, _),) = self.service.places(self.topic, self.topic.partitions)
+        assert listed == leader
         return leader
+
+    @property
+    def in_sync(self) -> tuple[BrokerId, ...]:
+        ((_, in_sync),) = self.service.places(self.topic, self.topic.partitions)
+        return in_sync
 
 
 async def test_without_a_replica_here_the_announcement_is_all_that_is_known() -> None:
     world = World()
     assert world.said == NO_LEADER
-    assert world.service.in_sync(world.topic, 0) == ()
+    assert world.in_sync == ()
     world.announce(TWO, 3, TWO, THREE)
     assert world.said == Leader(TWO, Epoch(3))
-    assert world.service.in_sync(world.topic, 0) == (TWO, THREE)
+    assert world.in_sync == (TWO, THREE)
 
 
 async def test_the_own_group_is_believed_before_an_older_announcement() -> None:
@@ -183,7 +189,7 @@ async def test_the_own_group_is_believed_before_an_older_announcement() -> None:
     world.replicas["t", 0] = FakeReplica(THREE, 4)
     assert world.said == Leader(THREE, Epoch(4))
     # Who is in sync was told by another leader: only of the new one it is certain.
-    assert world.service.in_sync(world.topic, 0) == (THREE,)
+    assert world.in_sync == (THREE,)
 
 
 async def test_a_newer_announcement_is_believed_before_the_own_group() -> None:
@@ -230,7 +236,7 @@ async def test_a_broker_that_is_gone_leads_nothing() -> None:
     world = World()
     world.announce(BrokerId(9), 3, BrokerId(9))
     assert world.said == NO_LEADER
-    assert world.service.in_sync(world.topic, 0) == ()
+    assert world.in_sync == ()
 
 
 async def test_a_broker_is_cut_off_when_nobody_says_that_it_leads_although_all_are_alive() -> None:
@@ -312,7 +318,7 @@ async def test_a_broker_that_refuses_writes_says_so() -> None:
     world = World()
     world.service.starting = None
     world.disk.is_full = True
-    assert world.service.health() == ["the disk is full: writes are refused until there is room"]
+    assert world.service.health() == ["the disk is full: writes are rejected until there is space"]
 
 
 async def test_a_joiner_gets_a_number_and_all_that_it_needs() -> None:
@@ -345,7 +351,7 @@ async def test_two_that_join_at_once_get_two_numbers() -> None:
 async def test_a_directory_of_another_cluster_is_not_taken_in() -> None:
     world = World()
     await world.service.join(msgspec.structs.replace(JOIN, cluster_id="c"))
-    with pytest.raises(RefusedError, match="cluster x, this is c") as caught:
+    with pytest.raises(RefusedError, match="cluster x, not to c") as caught:
         await world.service.join(msgspec.structs.replace(JOIN, cluster_id="x"))
     assert caught.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
@@ -422,7 +428,7 @@ async def test_a_leader_elsewhere_is_asked_to_hand_over() -> None:
     electing = asyncio.create_task(world.service.elect("t", 0, ElectionType.PREFERRED))
     await asyncio.sleep(0.05)
     ((peer, method, payload),) = world.calls
-    assert (peer, method) == (THREE, TRANSFER_METHOD)
+    assert (peer, method) == (THREE, PeerMethod.TRANSFER_LEADERSHIP)
     world.announce(TWO, 5, TWO)
     await asyncio.wait_for(electing, 30)
     # What it was asked is what the other side understands.
@@ -438,7 +444,7 @@ async def test_a_preferred_leader_that_does_not_come_is_a_refusal() -> None:
     electing = asyncio.create_task(world.service.elect("t", 0, ElectionType.PREFERRED))
     await asyncio.sleep(0.01)
     world.clock.steady = 100.0
-    with pytest.raises(RefusedError, match="did not take over") as caught:
+    with pytest.raises(RefusedError, match="did not become leader") as caught:
         await asyncio.wait_for(electing, 30)
     assert caught.value.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 

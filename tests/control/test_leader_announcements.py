@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from moldau.control import leader_announcements
-from moldau.control.leader_announcements import ANNOUNCE_METHOD, LeaderAnnouncements
+from moldau.control.leader_announcements import LeaderAnnouncements
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
+from moldau.net.peers.methods import PeerMethod
 from moldau.testing.waiting import until
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -59,7 +60,7 @@ class Net:
                 self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
             ) -> bytes:
                 await asyncio.sleep(0)
-                assert method == ANNOUNCE_METHOD
+                assert method == PeerMethod.ANNOUNCE_LEADERS
                 if peer in net.lost or broker in net.lost:
                     raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "no link")
                 net.sizes.append((broker, peer, len(msgspec.msgpack.decode(payload)[3])))
@@ -80,7 +81,7 @@ class Net:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_announcements, "_TELL_SECONDS", 0.02)
+    monkeypatch.setattr(leader_announcements, "_ANNOUNCE_SECONDS", 0.02)
     monkeypatch.setattr(leader_announcements, "_GATHER_SECONDS", 0.0)
 
 
@@ -219,9 +220,7 @@ async def test_a_lost_answer_costs_a_repetition_and_nothing_else() -> None:
     await stop(tasks)
 
 
-async def test_more_than_one_calls_worth_comes_in_several(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_more_than_one_calls_worth_comes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_announcements, "_ENTRIES_PER_CALL_MAX", 10)
     net = Net()
     one, two = net.start(ONE), net.start(TWO)

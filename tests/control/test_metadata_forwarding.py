@@ -41,8 +41,7 @@ async def one_image(cluster: MetadataCluster) -> Image:
     """Wait until all have the same."""
     brokers = cluster.running
     await until(
-        lambda: all(broker.store.image == brokers[0].store.image for broker in brokers),
-        "one image",
+        lambda: all(broker.store.image == brokers[0].store.image for broker in brokers), "one image"
     )
     return brokers[0].store.image
 
@@ -64,7 +63,7 @@ async def test_a_follower_hands_commands_over_and_has_their_effect_when_it_answe
 
 
 SPREAD: Command = ReportReplicas(
-    topic_id=TopicId(bytes(16)), partition=PartitionIndex(0), wish=1, voters=()
+    topic_id=TopicId(bytes(16)), partition=PartitionIndex(0), desired_version=1, voters=()
 )
 """About a topic that is not there: nothing to do."""
 
@@ -115,7 +114,7 @@ async def test_a_deletion_is_not_repeated_when_nobody_knows_whether_it_was_done(
         await one_image(cluster)
         cluster.cut_off(leader)
         cluster.use(CONFIG)
-        with pytest.raises(RefusedError, match="may be done or not") as refused:
+        with pytest.raises(RefusedError, match="the outcome is unknown") as refused:
             await leader.store.submit(DeleteTopic(name="t"))
         assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
         # Without its entry; else it could be elected again, and the topic would go after all.
@@ -308,9 +307,12 @@ async def test_nothing_is_left_by_an_image_that_lags() -> None:
             await leader.store.submit(
                 ReassignPartition(topic="t", partition=index, replicas=replicas)
             )
-            wish = leader.store.image.topics["t"].partitions[0].wish
+            desired_version = leader.store.image.topics["t"].partitions[0].desired_version
             report = ReportReplicas(
-                topic_id=topic_id, partition=index, wish=wish, voters=tuple(sorted(replicas))
+                topic_id=topic_id,
+                partition=index,
+                desired_version=desired_version,
+                voters=tuple(sorted(replicas)),
             )
             await leader.store.submit(report)
 

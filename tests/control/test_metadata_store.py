@@ -184,7 +184,7 @@ async def test_a_fresh_image_is_one_that_the_broker_has_followed() -> None:
 async def test_who_waits_too_long_for_the_broker_is_told_that_the_change_is_made() -> None:
     world = await set_up()
     world.gate.clear()
-    with pytest.raises(RefusedError, match="the change is made") as refused:
+    with pytest.raises(RefusedError, match="the change is committed") as refused:
         await world.store.submit(topic("t", 1), seconds_max=0)
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert world.store.image.topic("t") is not None
@@ -298,7 +298,7 @@ async def test_a_log_without_its_beginning_and_its_snapshot_is_refused() -> None
     world = await set_up()
     world.crash()
     world.log.delete_before(world.log.end_offset)
-    with pytest.raises(CorruptionError, match="is damaged or gone"):
+    with pytest.raises(CorruptionError, match="is corrupt or missing"):
         World(world.log).prepare()
 
 
@@ -336,7 +336,7 @@ async def move(store: MetadataStore, name: str, replicas: tuple[int, ...]) -> No
         ReportReplicas(
             topic_id=found.topic_id,
             partition=PartitionIndex(0),
-            wish=found.partitions[0].wish,
+            desired_version=found.partitions[0].desired_version,
             voters=tuple(map(BrokerId, replicas)),
         )
     )
@@ -397,7 +397,7 @@ async def test_a_leaders_snapshot_that_cannot_be_read_is_a_failure() -> None:
     world = await set_up()
     image = world.store.image
     world.replica.on_reset(world.replica.group, world.log.end_offset, b"damaged")
-    assert [type(error) for error in world.listener.failures] == [CorruptionError]
+    assert [type(error) for error in world.failures] == [CorruptionError]
     assert world.store.image == image
     world.crash()
 

@@ -1,4 +1,4 @@
-"""The steward brings groups where the metadata wishes them: one safe step at a time."""
+"""The reconciler brings groups where the metadata wishes them: one safe step at a time."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ class World:
             self.join(number)
         self.metadata = FakeReplica(99, tuple(range(1, brokers + 1)))
         fake: Any = self
-        self.steward = Reconciler(
+        self.reconciler = Reconciler(
             me=ME,
             metadata=fake,
             metadata_replica=self.metadata,  # type: ignore[arg-type]
@@ -193,15 +193,15 @@ async def test_a_broker_that_joined_learns_before_it_votes() -> None:
     world = World(2)
     world.join(3)
     world.metadata.behind = set(ids(3))
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert world.changes == [Members(ids(1, 2), ids(3))]
     # Nothing more before that is committed, and before it has caught up.
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     world.metadata.commit()
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert len(world.changes) == 1
     world.metadata.behind.clear()
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert world.changes[1:] == [Members(ids(1, 2, 3))]
 
 
@@ -209,7 +209,7 @@ async def test_who_does_not_lead_the_metadata_group_leaves_it_alone() -> None:
     world = World(2)
     world.join(3)
     world.metadata.is_ready = False
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert (world.changes, world.submitted) == ([], [])
 
 
@@ -224,7 +224,7 @@ async def test_a_learner_without_the_leaders_first_entry_is_not_made_a_voter() -
         return {broker: SimpleNamespace(caught_up_at=NOW, flushed=7) for broker in followers(group)}
 
     world.followers = stale  # type: ignore[method-assign]
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert world.changes == []
 
 
@@ -233,15 +233,15 @@ async def test_a_voter_without_its_log_learns_before_it_votes_again() -> None:
     world.create([1, 2, 3])
     replica = world.hosted["t", 0]
     replica.replaced = list(ids(3))
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert world.changes == []
-    world.steward.mend(replica)
+    world.reconciler.repair(replica)
     for _ in range(3):
-        await world.steward._step_partitions()
+        await world.reconciler._step_partitions()
         replica.replaced = []
         replica.commit()
     assert world.changes == [Members(ids(1, 2), ids(3)), Members(ids(1, 2, 3))]
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert (len(world.changes), world.submitted) == (2, [])
 
 
@@ -257,10 +257,10 @@ async def test_nothing_is_computed_again_while_nothing_changes(
 
     monkeypatch.setattr("moldau.control.reconciler.due_commands", due)
     for _ in range(3):
-        await world.steward._step_metadata()
+        await world.reconciler._step_metadata()
     assert len(looks) == 1
     world.join(4)
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert len(looks) == 2
 
 
@@ -270,12 +270,12 @@ async def test_a_move_goes_step_by_step_and_is_reported_when_its_last_step_is_co
     world.move(0, 4, 1, 2)
     replica = world.hosted["t", 0]
     for _ in range(10):
-        await world.steward._step_partitions()
+        await world.reconciler._step_partitions()
         if world.submitted:
             break
         # A second look before the commit changes nothing.
         before = len(world.changes)
-        await world.steward._step_partitions()
+        await world.reconciler._step_partitions()
         assert len(world.changes) == before
         assert world.submitted == []
         replica.commit()
@@ -285,10 +285,12 @@ async def test_a_move_goes_step_by_step_and_is_reported_when_its_last_step_is_co
         Members(ids(1, 2, 4)),
     ]
     assert world.submitted == [
-        ReportReplicas(topic_id=TOPIC_ID, partition=PartitionIndex(0), wish=1, voters=ids(1, 2, 4))
+        ReportReplicas(
+            topic_id=TOPIC_ID, partition=PartitionIndex(0), desired_version=1, voters=ids(1, 2, 4)
+        )
     ]
     assert world.image.topics["t"].partitions[0].replicas == (4, 1, 2)
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert len(world.submitted) == 1
 
 
@@ -298,12 +300,12 @@ async def test_a_leader_that_shall_go_hands_over_to_one_that_stays() -> None:
     world.move(0, 2, 3)
     replica = world.hosted["t", 0]
     replica.behind = set(ids(2))
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert world.changes == []
     assert world.transfers == [("t-0", 3)]
     # Nobody could take it: it stays until somebody can.
     replica.behind = set(ids(2, 3))
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert len(world.transfers) == 1
 
 
@@ -312,9 +314,9 @@ async def test_one_wish_that_is_refused_does_not_end_the_steward() -> None:
     world.create([1, 2, 3])
     world.move(0, 1, 2, 4)
     world.refusal = RaftRejection("not now")
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     world.refusal = None
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert len(world.changes) == 1
 
 
@@ -329,11 +331,13 @@ async def test_a_wish_that_changed_while_another_was_waited_for_is_followed_as_i
     def call_off(_: Command) -> None:
         world.apply(ReassignPartition(topic="t", partition=PartitionIndex(1), replicas=None))
         world.apply(
-            ReportReplicas(topic_id=TOPIC_ID, partition=PartitionIndex(1), wish=2, voters=ids(1, 2))
+            ReportReplicas(
+                topic_id=TOPIC_ID, partition=PartitionIndex(1), desired_version=2, voters=ids(1, 2)
+            )
         )
 
     world.on_submit = call_off
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert not world.image.topics["t"].partitions[1].moving
     assert world.changes == []
 
@@ -342,20 +346,23 @@ async def test_a_wish_that_was_reached_before_this_leader_led_is_not_followed_ag
     world = World(4)
     world.create([1, 2, 3])
     world.move(0, 1, 2, 4)
-    # Here this wish is the last that is known. In truth it was called off, and is over by now:
+    # This desired version is the last known one. In truth it was cancelled, and is over:
     # broker 4 has no log any more, and must not become a voter.
 
     def catch_up() -> None:
         world.move(0, 1, 2, 3)
         world.apply(
             ReportReplicas(
-                topic_id=TOPIC_ID, partition=PartitionIndex(0), wish=2, voters=ids(1, 2, 3)
+                topic_id=TOPIC_ID,
+                partition=PartitionIndex(0),
+                desired_version=2,
+                voters=ids(1, 2, 3),
             )
         )
         world.on_fresh = lambda: None
 
     world.on_fresh = catch_up
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert (world.changes, world.submitted) == ([], [])
 
 
@@ -370,9 +377,9 @@ async def test_members_do_not_change_in_an_epoch_that_began_after_the_image_was_
         world.on_fresh = lambda: None
 
     world.on_fresh = elect_again
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert world.changes == []
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert world.changes == [Members(ids(1, 2, 3), ids(4))]
 
 
@@ -387,7 +394,7 @@ async def test_a_deleted_topic_is_passed_over() -> None:
         world.image = World(4).image
 
     world.on_submit = delete
-    await world.steward._step_partitions()
+    await world.reconciler._step_partitions()
     assert world.changes == []
 
 
@@ -400,8 +407,8 @@ async def test_a_broker_that_leaves_is_removed_when_it_is_out_of_everything() ->
     for _ in range(20):
         if BrokerId(3) in world.image.removed_brokers:
             break
-        await world.steward._step_metadata()
-        await world.steward._step_partitions()
+        await world.reconciler._step_metadata()
+        await world.reconciler._step_partitions()
         world.metadata.commit()
         replica.commit()
     assert BrokerId(3) in world.image.removed_brokers
@@ -413,24 +420,24 @@ async def test_a_broker_that_leaves_is_removed_when_it_is_out_of_everything() ->
 async def test_a_broker_is_not_removed_before_the_group_without_it_is_committed() -> None:
     world = World(3)
     world.apply(DrainBroker(broker_id=BrokerId(3)))
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert world.metadata.members == Members(ids(1, 2))
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert world.submitted == []
     world.metadata.commit()
-    await world.steward._step_metadata()
+    await world.reconciler._step_metadata()
     assert [type(command) for command in world.submitted] == [RemoveBroker]
 
 
 async def test_what_cannot_be_submitted_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_LOOK_SECONDS", "_IN_SYNC_SECONDS", "_BALANCE_SECONDS"):
+    for name in ("_STEP_SECONDS", "_IN_SYNC_SECONDS", "_BALANCE_SECONDS"):
         monkeypatch.setattr(steward_module, name, 0.001)
     world = World(3)
     world.create([1, 2])
     world.move(0, 1, 3)
     world.hosted["t", 0].core.members = Members(ids(1, 3))
     world.failure = RefusedError(ErrorCode.REQUEST_TIMED_OUT, "no leader")
-    running = asyncio.create_task(world.steward.run())
+    running = asyncio.create_task(world.reconciler.run())
     await asyncio.sleep(0.05)
     assert not running.done()
     world.failure = None
@@ -445,9 +452,9 @@ async def test_a_defect_ends_the_steward_and_is_told() -> None:
     async def broken() -> None:
         raise ZeroDivisionError
 
-    world.steward._tell_in_sync = broken  # type: ignore[method-assign]
+    world.reconciler._announce_in_sync = broken  # type: ignore[method-assign]
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(world.steward.run(), 30)
+        await asyncio.wait_for(world.reconciler.run(), 30)
     assert caught.group_contains(ZeroDivisionError)
 
 
@@ -456,9 +463,9 @@ async def test_who_is_in_sync_is_told_by_ready_leaders_only() -> None:
     world.create([1, 2, 3], [2, 1, 3])
     world.hosted["t", 0].behind = set(ids(3))
     world.hosted["t", 1].is_ready = False
-    await world.steward._tell_in_sync()
+    await world.reconciler._announce_in_sync()
     assert world.announced == [(0, "leads", (1, 2))]
-    world.steward.announce(world.hosted["t", 1])  # type: ignore[arg-type]
+    world.reconciler.announce(world.hosted["t", 1])  # type: ignore[arg-type]
     assert world.announced[1:] == [(1, "leads no more", ())]
 
 
@@ -475,7 +482,7 @@ async def test_leadership_goes_to_preferred_leaders_that_are_there_and_caught_up
     led_by_me(world, 4)
     world.alive = set(ids(1, 2))
     world.hosted["t", 3].behind = set(ids(2))
-    await world.steward._balance()
+    await world.reconciler._balance()
     assert world.transfers == [("t-0", 2)]
 
 
@@ -484,10 +491,10 @@ async def test_nothing_is_balanced_by_who_does_not_lead_it_or_stops() -> None:
     world.create([2, 1])
     led_by_me(world, 1)
     world.hosted["t", 0].is_ready = False
-    await world.steward._balance()
+    await world.reconciler._balance()
     world.hosted["t", 0].is_ready = True
-    world.steward._is_stopping = True
-    await world.steward._balance()
+    world.reconciler._is_stopping = True
+    await world.reconciler._balance()
     assert world.transfers == []
 
 
@@ -500,7 +507,7 @@ async def test_before_a_stop_others_lead_everything_and_share_it() -> None:
     world = World(3)
     world.create(*[[1, 2, 3] for _ in range(10)])
     world.on_transfer = obey
-    await asyncio.wait_for(world.steward.hand_over(), 30)
+    await asyncio.wait_for(world.reconciler.hand_over(), 30)
     takers = [taker for _, taker in world.transfers]
     # The metadata group as well.
     assert len(takers) == 11
@@ -516,10 +523,10 @@ async def test_what_nobody_can_take_does_not_delay_the_stop(
     world.hosted["t", 0].core.members = Members(ids(1))
     world.hosted["t", 1].behind = set(ids(2))
     world.metadata.behind = set(ids(2, 3))
-    await asyncio.wait_for(world.steward.hand_over(), 30)
+    await asyncio.wait_for(world.reconciler.hand_over(), 30)
     world.hosted["t", 1].behind.clear()
     world.alive = set(ids(1))
-    await asyncio.wait_for(world.steward.hand_over(), 30)
+    await asyncio.wait_for(world.reconciler.hand_over(), 30)
     assert world.transfers == []
 
 
@@ -539,7 +546,7 @@ async def test_a_transfer_that_fails_is_tried_again_with_the_rest_of_the_time(
             obey(replica, taker)
 
     world.on_transfer = third_time
-    await asyncio.wait_for(world.steward.hand_over(), 30)
+    await asyncio.wait_for(world.reconciler.hand_over(), 30)
     assert len(world.transfers) == 3
 
 
@@ -549,7 +556,7 @@ async def test_a_transfer_that_never_succeeds_ends_with_the_time(
     monkeypatch.setattr(steward_module, "_HAND_OVER_SECONDS_MAX", 0.1)
     world = World(3)
     world.create([1, 2, 3])
-    await asyncio.wait_for(world.steward.hand_over(), 30)
+    await asyncio.wait_for(world.reconciler.hand_over(), 30)
     assert world.transfers
 
 
@@ -557,7 +564,7 @@ async def test_members_do_not_change_once_the_broker_stops() -> None:
     world = World(4)
     world.create([1, 2, 3])
     world.move(0, 1, 2, 4)
-    world.steward._is_stopping = True
-    await world.steward._step_partitions()
-    await world.steward._step_metadata()
+    world.reconciler._is_stopping = True
+    await world.reconciler._step_partitions()
+    await world.reconciler._step_metadata()
     assert world.changes == []

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from memory_log import MemoryLog
 from raft_brokers import PATIENT
 from replica_brokers import MetadataCluster, make_batch, write
 
@@ -14,7 +15,6 @@ from moldau.control.topic_service import HIGH_WATERMARK, TopicService
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import Partitions
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, TopicId

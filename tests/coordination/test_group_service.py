@@ -321,10 +321,12 @@ async def test_consumers_of_kafka_do_not_get_into_a_queue_group() -> None:
     await world.loaded()
     world.submit(DefineQueueGroup(name="q", topics=("t",)))
     with pytest.raises(RefusedError) as joined:
-        await world.groups.ask("q", lambda number: join_event(number, "q"), JoinResult)
+        await world.groups.submit("q", lambda number: join_event(number, "q"), JoinResult)
     assert joined.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     with pytest.raises(RefusedError) as beaten:
-        await world.groups.ask("q", lambda number: beat_event(number, "q"), ConsumerHeartbeatResult)
+        await world.groups.submit(
+            "q", lambda number: beat_event(number, "q"), ConsumerHeartbeatResult
+        )
     assert beaten.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     with pytest.raises(RefusedError) as committed:
         await world.groups.commit_offsets(
@@ -333,7 +335,7 @@ async def test_consumers_of_kafka_do_not_get_into_a_queue_group() -> None:
         )
     assert committed.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     # Members of the queue come in by another door.
-    result = await world.groups.ask_for_member(
+    result = await world.groups.submit_for_member(
         "q", lambda number: beat_event(number, "q"), ConsumerHeartbeatResult
     )
     assert result.error is ErrorCode.NONE

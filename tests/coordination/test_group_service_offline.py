@@ -9,15 +9,8 @@ from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 from moldau.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.wire.messages.find_coordinator import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from moldau.wire.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
+from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -8,12 +8,12 @@ from group_world import group_of
 from transaction_world import ME, OTHER, TransactionWorld, tp
 
 from moldau.coordination.coordinator_service import java_hash
-from moldau.coordination.markers import WRITE_MARKERS_METHOD, MarkerRequest
-from moldau.coordination.transaction_service import ADMIT_METHOD
+from moldau.coordination.markers import MarkerRequest
 from moldau.groups.events import OffsetToCommit
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.net.peers.methods import PeerMethod
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
 from moldau.transactions.results import ProducerResult
@@ -276,7 +276,7 @@ async def test_markers_travel_to_the_broker_that_leads_the_partition() -> None:
     one = await opened(here, A, B, tp("t", 2))
     await end(here, one)
     await here.settle()
-    assert here.calls == [(OTHER, WRITE_MARKERS_METHOD)]
+    assert here.calls == [(OTHER, PeerMethod.WRITE_MARKERS)]
     assert there.replica(B).markers == [(1000, 0, True, 1, 0)]
     assert not here.replica(B).markers
     assert here.service.describe(X).state == "CompleteCommit"
@@ -333,7 +333,7 @@ async def test_a_leader_asks_the_coordinator_wherever_it_is() -> None:
     assert await here.service.admit(*who, [A], adds=False) == abortable
     assert await here.service.admit(*who, [A], adds=True) == {A: NONE}
     assert await here.service.admit(*who, [A], adds=False) == {A: NONE}
-    assert set(here.calls) == {(OTHER, ADMIT_METHOD)}
+    assert set(here.calls) == {(OTHER, PeerMethod.ADMIT_TO_TRANSACTION)}
     here.cut.add(OTHER)
     errors = await here.service.admit(*who, [A, B], adds=False)
     assert errors == dict.fromkeys((A, B), ErrorCode.NETWORK_EXCEPTION)

@@ -7,10 +7,12 @@ import msgspec
 import pytest
 
 from harness.virtual_loop import run_virtually
-from moldau.data.append_forwarding import APPEND_METHOD, AppendForwarder, AppendResult
+from moldau.data.append_forwarding import AppendForwarder, AppendResult
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.net.peers.methods import PeerMethod
+from moldau.replica.raft_replica import Proposal
 
 TOPIC = SimpleNamespace(name="t", topic_id=b"i" * 16)
 
@@ -42,7 +44,7 @@ class World:
         # Batches are stamped in place.
         assert not data.readonly
         self.appended.append((topic, partition, bytes(data), acks))
-        return self, SimpleNamespace(base_offset=7, end_offset=9)
+        return Proposal(7, 9, -1, self)
 
     def is_acknowledged(self, offset):
         return self.is_acknowledged_at_once
@@ -53,7 +55,7 @@ class World:
             asyncio.get_running_loop().call_soon(callback, self.acknowledges)
 
     async def call(self, peer, method, payload, timeout_seconds):
-        assert (peer, method) == (2, APPEND_METHOD)
+        assert (peer, method) == (2, PeerMethod.APPEND)
         return await self.peer.service.answer(1, payload)
 
     def append(self, acks=ACKS_ALL, timeout_seconds=60.0):

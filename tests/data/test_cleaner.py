@@ -9,22 +9,22 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from memory_log import MemoryLog
 from msgspec.structs import replace
 
 from moldau.data.cleaner import Cleaner, CleanerConfig
 from moldau.data.cleaner_process import CleanerProcess, WorkerLostError
 from moldau.data.partitions import Partitions
 from moldau.log.clean_worker import (
-    Asked,
     CleanCommand,
     RemovalDone,
+    WorkerCommand,
     WorkerReply,
     WorkFailed,
     run_command,
 )
 from moldau.log.disk import open_disk_log
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import (
     Epoch,
@@ -68,7 +68,7 @@ class World:
         self.files = OsFiles(root)
         self.clock = ManualClock(wall_ms=1000)
         self.hosted: list[Any] = []
-        self.asked: list[Asked] = []
+        self.asked: list[WorkerCommand] = []
         self.room = 1 << 30
         self.held = Offset(0)
         """What all replicas hold."""
@@ -82,15 +82,15 @@ class World:
             partitions=cast(Partitions, self.hosted),
             flusher=self.flusher,
             clock=self.clock,
-            ask=self.ask,
+            run_command=self.run,
             replicated_offsets=self.replicated_offsets,
-            room_bytes=lambda: self.room,
+            free_bytes=lambda: self.room,
         )
 
     async def replicated_offsets(self, replicas: Iterable[Replica]) -> dict[TopicPartition, Offset]:
         return {replica.partition: self.held for replica in replicas}
 
-    async def ask(self, message: Asked) -> WorkerReply:
+    async def run(self, message: WorkerCommand) -> WorkerReply:
         self.asked.append(message)
         return run_command(self.files, message)
 
@@ -137,12 +137,12 @@ async def test_the_dirtiest_log_is_cleaned_first_and_each_once(tmp_path: Path) -
     assert world.cleaned == ["log0", "log1", "log0"]
     assert before < 12
     assert count(second.replica.log) < 12
-    assert (metrics.cleanings, metrics.failures, metrics.last_error) == (3, 0, "")
+    assert (metrics.cleanings, metrics.failures) == (3, 0)
     assert metrics.records_dropped > 70
     assert metrics.bytes_read > metrics.bytes_written > 0
     # Nothing of the old is left on the disk.
     names = {name for name in world.files.listdir("log1") if name.endswith(".log")}
-    assert len(names) == len(second.replica.log._segments)
+    assert len(names) == len(second.replica.log.segments)
     world.close()
 
 
@@ -163,7 +163,7 @@ async def test_a_failure_waits_for_its_retry_and_others_go_on(
     world.add(batches=40)
     is_broken = True
 
-    async def ask(message: Asked) -> WorkerReply:
+    async def ask(message: WorkerCommand) -> WorkerReply:
         world.asked.append(message)
         if is_broken and isinstance(message, CleanCommand) and message.job.directory == "log0":
             if len(world.asked) % 2:
@@ -171,12 +171,11 @@ async def test_a_failure_waits_for_its_retry_and_others_go_on(
             return WorkFailed("no room", is_full=True)
         return run_command(world.files, message)
 
-    world.cleaner._ask = ask
+    world.cleaner._run_command = ask
     while await world.cleaner.clean_next():
         pass
     assert world.cleaned == ["log0", "log1"]
-    assert world.cleaner.metrics.last_error == "gone"
-    assert "next try in 10 s" in caplog.text
+    assert "retrying in 10 s: gone" in caplog.text
     world.clock.steady += 10
     assert await world.cleaner.clean_next()
     assert not await world.cleaner.clean_next()
@@ -196,7 +195,7 @@ async def test_a_cleaning_waits_for_room_on_the_disk(tmp_path: Path) -> None:
     hosted = world.add(batches=40)
     world.room = 5000
     assert await world.cleaner.clean_next()
-    assert "no room" in world.cleaner.metrics.last_error
+    assert world.cleaner.metrics.failures == 1
     assert (world.asked, count(hosted.replica.log)) == ([], 40)
     world.room = 1 << 30
     world.clock.steady += 10
@@ -209,7 +208,7 @@ async def test_a_partition_that_goes_meanwhile_is_left_alone(tmp_path: Path) -> 
     world = World(tmp_path)
     hosted = world.add(batches=40)
 
-    async def ask(message: Asked) -> WorkerReply:
+    async def ask(message: WorkerCommand) -> WorkerReply:
         world.asked.append(message)
         answer = run_command(world.files, message)
         hosted.replica.is_open = False
@@ -217,7 +216,7 @@ async def test_a_partition_that_goes_meanwhile_is_left_alone(tmp_path: Path) -> 
         world.files.remove_tree("log0")
         return answer
 
-    world.cleaner._ask = ask
+    world.cleaner._run_command = ask
     await world.cleaner.clean_next()
     assert not await world.cleaner.clean_next()
     assert len(world.asked) == 1
@@ -229,10 +228,10 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(tmp_path: Path) -> Non
     world = World(tmp_path)
     hosted = world.add(batches=40)
 
-    async def ask(message: Asked) -> WorkerReply:
+    async def ask(message: WorkerCommand) -> WorkerReply:
         return RemovalDone()
 
-    world.cleaner._ask = ask
+    world.cleaner._run_command = ask
     await world.cleaner.clean_next()
     assert world.cleaner.metrics.failures == 1
     assert count(hosted.replica.log) == 40
@@ -245,7 +244,7 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(tmp_path: Path) -> Non
 async def test_the_process_starts_on_demand_and_ends_when_idle(tmp_path: Path) -> None:
     world = World(tmp_path)
     process = CleanerProcess(str(tmp_path), idle_seconds=0.05)
-    world.cleaner._ask = process.ask
+    world.cleaner._run_command = process.run
     hosted = world.add(batches=40)
     assert process.pid is None
     assert await world.cleaner.clean_next()
@@ -263,7 +262,7 @@ async def test_the_process_starts_on_demand_and_ends_when_idle(tmp_path: Path) -
 async def test_a_process_that_dies_at_work_costs_one_try(tmp_path: Path) -> None:
     world = World(tmp_path)
     process = CleanerProcess(str(tmp_path))
-    world.cleaner._ask = process.ask
+    world.cleaner._run_command = process.run
     hosted = world.add(batches=400)
     cleaning = asyncio.create_task(world.cleaner.clean_next())
     os.kill(await until(lambda: process.pid, "the process runs"), signal.SIGKILL)
@@ -280,7 +279,7 @@ async def test_a_process_that_dies_at_work_costs_one_try(tmp_path: Path) -> None
 async def test_a_cancelled_request_ends_the_process(tmp_path: Path) -> None:
     world = World(tmp_path)
     process = CleanerProcess(str(tmp_path))
-    world.cleaner._ask = process.ask
+    world.cleaner._run_command = process.run
     world.add(batches=40)
     running = asyncio.create_task(world.cleaner.run())
     await until(lambda: process.pid, "the process runs")

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from memory_log import MemoryLog
 from replica_brokers import ReplicaCluster, make_batch, values, write
 
 from moldau.data.commit import commit_batch, trim_replica
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, ErrorCode
 from moldau.model.ids import Offset
 from moldau.replica.replica import Replica

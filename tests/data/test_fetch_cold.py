@@ -85,7 +85,7 @@ async def test_whoever_is_hurried_gets_what_the_thread_read(tmp_path: Path) -> N
     world = await opened(tmp_path)
     parked = world.fetch((0, 0), bytes_min=1 << 20)
     assert parked is not None
-    parked.answer()
+    parked.complete()
     assert world.answers == []
     await until(lambda: bool(world.answers), "the answer")
     assert world.answers[0][0].size > 0
@@ -95,7 +95,7 @@ async def test_too_little_of_it_waits_for_more(tmp_path: Path) -> None:
     world = await opened(tmp_path)
     parked = world.fetch((0, _BATCHES - 1), bytes_min=200)
     assert parked is not None
-    await until(lambda: not parked.is_warming, "the thread")
+    await until(lambda: not parked.is_prefetching, "the thread")
     assert (world.answers, world.watchers) == ([], 1)
     await world.append(0, 300)
     await until(lambda: bool(world.answers), "the answer")

@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 from typing import cast
 
+from memory_log import MemoryLog
+
 from moldau.data.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetService
 from moldau.data.partitions import Partitions
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header

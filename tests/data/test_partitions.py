@@ -4,7 +4,18 @@ import asyncio
 
 import msgspec
 import pytest
-from partitions_world import OTHER, THIRD, TOPIC_ID, World, changed, creation, moved, reported
+from memory_log import MemoryLog
+from partitions_world import (
+    OTHER,
+    THIRD,
+    TOPIC_ID,
+    World,
+    changed,
+    creation,
+    moved,
+    reconcile_now,
+    reported,
+)
 from raft_brokers import Broker, Cluster
 from replica_brokers import make_batch, members
 
@@ -14,7 +25,6 @@ from moldau.data.offsets import LATEST, OffsetService
 from moldau.data.partitions import Partitions, first_members
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ProduceService
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import (
     AlterBrokerConfigs,
     AlterTopicConfigs,
@@ -63,7 +73,7 @@ async def test_a_topic_of_many_partitions_is_opened_and_dropped_in_turns_of_the_
     for command in (creation(100), DeleteTopic(name="t")):
         world.image = changed(world.image, command)
         turns = 0
-        await world.partitions.reconcile_in_steps(world.image)
+        await world.partitions.reconcile(world.image)
         assert turns >= 4
         await world.partitions.wait_until_led()
         assert all(hosted.replica.is_ready for hosted in world.partitions)
@@ -178,8 +188,8 @@ async def test_what_came_back_by_a_newer_image_is_not_dropped_by_an_older_one() 
     newest = changed(old, moved(0, OTHER, THIRD, ME))
     world.partitions.newest_image = lambda: newest
     left_by_its_group(replica)
-    world.partitions.reconcile(old)
-    world.partitions.reconcile(newest)
+    await world.partitions.reconcile(old)
+    await world.partitions.reconcile(newest)
     assert (world.replica(), world.dropped) == (replica, [])
     world.stop()
 
@@ -340,7 +350,7 @@ class PartitionsCluster(Cluster):
     def follow(self, image: Image) -> None:
         for broker in self.brokers.values():
             assert isinstance(broker, PartitionsBroker)
-            broker.partitions.reconcile(image)
+            reconcile_now(broker.partitions, image)
 
     def leaders(self, count: int) -> list[int]:
         found = []

@@ -25,7 +25,7 @@ from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId, TopicPar
 from moldau.raft.membership import Members
 from moldau.server.clock import SystemClock
 from moldau.testing.logs import append
-from moldau.testing.replicas import ME, RecordingListener, make_driver, make_flusher
+from moldau.testing.replicas import ME, make_driver, make_flusher
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
@@ -164,8 +164,8 @@ class Disk:
             members=Members((ME,)),
             driver=self.driver,
             flusher=self.flusher,
-            clock=SystemClock(),
-            listener=RecordingListener(),
+            on_leadership=lambda: None,
+            on_failed=lambda error: None,
         )
         self.partitions = Partitions(
             open_log=lambda name, topic_id, index, config, new_id: open_disk_log(
@@ -192,11 +192,11 @@ class Disk:
         if self.is_stuck:
             await asyncio.Event().wait()
         self.partitions.forget_logs(gone, image)
-        await self.partitions.reconcile_in_steps(image)
+        await self.partitions.reconcile(image)
 
     def crash(self) -> None:
-        assert self.store.settling is not None
-        self.store.settling.cancel()
+        assert self.store.applying is not None
+        self.store.applying.cancel()
         self.driver.stop()
         self.flusher.stop()
         for log in [self.metadata_log, *(hosted.replica.log for hosted in self.partitions)]:
@@ -238,9 +238,9 @@ async def test_what_was_deleted_or_moved_just_before_a_crash_is_gone_after_the_n
         ),
         "the image",
     )
-    wish = disk.store.image.topics["move"].partitions[1].wish
+    wish = disk.store.image.topics["move"].partitions[1].desired_version
     report = ReportReplicas(
-        topic_id=ids["move"], partition=PartitionIndex(1), wish=wish, voters=(OTHER,)
+        topic_id=ids["move"], partition=PartitionIndex(1), desired_version=wish, voters=(OTHER,)
     )
     asked.append(asyncio.create_task(disk.store.submit(report)))
     await until(lambda: not disk.store.image.topics["move"].partitions[1].moving, "the report")

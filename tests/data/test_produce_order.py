@@ -3,13 +3,13 @@
 from typing import Any, cast
 
 import pytest
+from memory_log import MemoryLog
 from replica_brokers import make_batch
 
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ACKS_ALL, ProduceService
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.metadata.topic_configs import TopicConfig
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.testing.replicas import ManualClock, lead_replica, make_flusher

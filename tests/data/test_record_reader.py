@@ -54,7 +54,7 @@ def test_a_batch_that_cannot_be_read_says_where_to_go_on():
     with pytest.raises(RefusedError) as refused:
         page(bad, 2)
     assert refused.value.code is ErrorCode.INVALID_RECORD
-    assert refused.value.hint == "go on at offset 4"
+    assert refused.value.hint == "continue at offset 4"
     assert page(batch(4, b"e"), 4) == ([4], 5)
 
 
@@ -74,7 +74,7 @@ def test_a_page_ends_when_it_has_looked_at_enough_also_if_it_wants_nothing(monke
         return False
 
     assert page(stored, wants=nothing) == ([], 10)
-    monkeypatch.setattr(record_reader, "_LOOKED_AT_BYTES_MAX", 3000)
+    monkeypatch.setattr(record_reader, "_DECODED_BYTES_MAX", 3000)
     assert page(stored, wants=nothing) == ([], 3)
-    monkeypatch.setattr(record_reader, "_LOOKED_AT_RECORDS_MAX", 2)
+    monkeypatch.setattr(record_reader, "_DECODED_RECORDS_MAX", 2)
     assert page(stored, wants=nothing) == ([], 2)

@@ -30,7 +30,7 @@ class Damaged:
         for index in range(count):
             self.world.partitions.take_offline(self.world.hosted(index), error)
         self.aside: list[int] = []
-        self.is_spare = True
+        self.can_lose = True
         self.asked: list[int] = []
         self.repair = ReplicaRepair(
             partitions=self.world.partitions,
@@ -44,7 +44,7 @@ class Damaged:
 
     async def _may_begin_anew(self, topic: Topic, index: PartitionIndex) -> bool:
         self.asked.append(index)
-        return self.is_spare
+        return self.can_lose
 
     def stop(self) -> None:
         self.world.driver.stop()
@@ -70,16 +70,16 @@ async def test_one_that_can_be_spared_begins_anew_with_a_log_that_has_no_vote(
 
 
 @pytest.mark.parametrize(
-    ("error", "is_spare"),
+    ("error", "can_lose"),
     [
         pytest.param(DAMAGE, False, id="its leader cannot spare it"),
         pytest.param(DiskFullError("no room"), True, id="a full disk"),
         pytest.param(CONTRADICTED, True, id="a contradiction where all is flushed"),
     ],
 )
-async def test_others_stay_offline(error: MoldauError, is_spare: bool) -> None:
+async def test_others_stay_offline(error: MoldauError, can_lose: bool) -> None:
     damaged = Damaged(error)
-    damaged.is_spare = is_spare
+    damaged.can_lose = can_lose
     await damaged.repair.step()
     assert (damaged.aside, list(damaged.world.partitions.offline)) == ([], [("t", 0)])
     damaged.stop()
@@ -105,5 +105,8 @@ async def test_a_log_that_cannot_be_set_aside_stays_where_it_is(
     damaged.repair._set_aside = refuse
     await damaged.repair.step()
     assert list(damaged.world.partitions.offline) == [("t", 0)]
-    assert "t-0 stays offline: t-0 could not be moved" in caplog.text
+    assert (
+        "t-0 stays offline: cannot move its corrupt log aside: t-0 could not be moved"
+        in caplog.text
+    )
     damaged.stop()

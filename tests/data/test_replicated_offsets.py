@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from moldau.data.partitions import Partitions
-from moldau.data.replicated_offsets import HELD_METHOD, ReplicatedOffsets
+from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicPartition
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
 
 ME, LEADER, SILENT = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -47,7 +48,7 @@ class Net:
         self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
     ) -> bytes:
         self.calls += 1
-        assert method == HELD_METHOD
+        assert method == PeerMethod.REPLICATED_OFFSETS
         if peer != LEADER:
             raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, "silence")
         return await self.leader.answer(ME, payload)
@@ -67,7 +68,7 @@ async def test_each_leader_is_asked_once_for_all_that_it_leads() -> None:
     net = Net(at_leader)
     here = [replica(number, LEADER) for number in range(5)]
     here += [replica(5, ME, held=30), replica(6, SILENT), replica(7, NO_BROKER)]
-    told = await service(*here, caller=net).ask(here)
+    told = await service(*here, caller=net).query(here)
     assert {place.partition: offset for place, offset in told.items()} == {
         0: 70,
         1: 80,

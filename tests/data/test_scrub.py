@@ -18,7 +18,7 @@ ME = BrokerId(1)
 class Scrubbed:
     """Two partitions with records, one of a partner's and one that may be damaged."""
 
-    def __init__(self, *, is_spare: bool) -> None:
+    def __init__(self, *, can_lose: bool) -> None:
         self.world = World(brokers=3)
         self.world.submit(creation(assignments={key: [ME, OTHER, THIRD] for key in range(2)}))
         for index in range(2):
@@ -27,17 +27,17 @@ class Scrubbed:
                 append(log, epoch=Epoch(1), value=b"x" * 100)
             flush(log)
         self.slept: list[float] = []
-        self.is_spare = is_spare
+        self.can_lose = can_lose
         self.scrub = Scrubber(
             partitions=self.world.partitions,
             interval_seconds=60.0,
             bytes_per_second=1000,
-            is_spare=self._is_spare,
+            can_lose=self._can_lose,
             sleep=self._sleep,
         )
 
-    async def _is_spare(self, hosted: HostedPartition) -> bool:
-        return self.is_spare
+    async def _can_lose(self, hosted: HostedPartition) -> bool:
+        return self.can_lose
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -60,19 +60,19 @@ class Scrubbed:
 
 
 async def test_all_is_read_no_faster_than_it_may() -> None:
-    scrubbed = Scrubbed(is_spare=True)
+    scrubbed = Scrubbed(can_lose=True)
     await scrubbed.scrub.scrub_all()
     assert scrubbed.scrub.metrics.bytes == scrubbed.stored
     assert sum(scrubbed.slept) == pytest.approx(scrubbed.stored / 1000)
-    assert scrubbed.scrub.metrics.damaged == 0
+    assert scrubbed.scrub.metrics.corrupt == 0
     scrubbed.stop()
 
 
 async def test_a_damaged_replica_that_can_be_spared_goes_offline_to_be_repaired() -> None:
-    scrubbed = Scrubbed(is_spare=True)
+    scrubbed = Scrubbed(can_lose=True)
     scrubbed.damage(0)
     await scrubbed.scrub.scrub_all()
-    assert (scrubbed.hosted(0), scrubbed.scrub.metrics.damaged) == (None, 1)
+    assert (scrubbed.hosted(0), scrubbed.scrub.metrics.corrupt) == (None, 1)
     assert list(scrubbed.world.partitions.offline) == [("t", 0)]
     assert scrubbed.hosted(1) is not None
     scrubbed.stop()
@@ -81,17 +81,17 @@ async def test_a_damaged_replica_that_can_be_spared_goes_offline_to_be_repaired(
 async def test_one_that_cannot_be_spared_is_served_on_and_told_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scrubbed = Scrubbed(is_spare=False)
+    scrubbed = Scrubbed(can_lose=False)
     scrubbed.damage(1)
     await scrubbed.scrub.scrub_all()
     assert scrubbed.hosted(1) is not None
-    assert scrubbed.scrub.metrics.damaged == 1
-    assert "t-1 is damaged, but its group cannot do without it" in caplog.text
+    assert scrubbed.scrub.metrics.corrupt == 1
+    assert "t-1 is corrupt and cannot be rebuilt" in caplog.text
     scrubbed.stop()
 
 
 async def test_it_begins_after_the_interval_and_begins_again() -> None:
-    scrubbed = Scrubbed(is_spare=True)
+    scrubbed = Scrubbed(can_lose=True)
     running = asyncio.create_task(scrubbed.scrub.run())
     while scrubbed.scrub.metrics.bytes < 2 * scrubbed.stored:
         await asyncio.sleep(0)

@@ -16,11 +16,11 @@ def test_what_a_deleted_topic_moved_stays_in_the_total():
         one = traffic.of(name)
         one.written_bytes, one.written_records = size, 2 * size
         one.read_bytes, one.read_records = 3 * size, 4 * size
-    traffic.forget_all_but({"b"})
+    traffic.retain_only({"b"})
     total = traffic.total()
     moved = (total.written_bytes, total.written_records, total.read_bytes, total.read_records)
     assert moved == (11, 22, 33, 44)
     # One of the same name is another one.
     assert traffic.of("a").written_bytes == 0
-    traffic.forget_all_but(())
+    traffic.retain_only(())
     assert traffic.total().written_bytes == 11

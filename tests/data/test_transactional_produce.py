@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from memory_log import MemoryLog
 
 from moldau.data import transactional_produce
 from moldau.data.disk_space import DiskGuard
@@ -20,7 +21,6 @@ from moldau.data.transactional_produce import (
     error_for,
 )
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (
@@ -121,7 +121,7 @@ class World:
         if isinstance(outcome, RefusedError):
             self.outcomes.append(outcome.code)
         else:
-            self.outcomes.append(outcome[1].base_offset)
+            self.outcomes.append(outcome.base_offset)
 
     async def answer(self, code: ErrorCode = ErrorCode.NONE) -> None:
         """To the last question, once it was asked."""

@@ -184,9 +184,11 @@ def test_a_gate_cuts_one_caller_and_not_another(echo: tuple[str, int]) -> None:
     gate = proxies.gate(echo, [1, 2], lambda: pids)
     command = [sys.executable, "-c", CALLER, str(gate.port)]
     # It has no link until its pid is known.
-    stranger = subprocess.run(command, input=b"\n", capture_output=True, timeout=wait_seconds_max())
-    assert stranger.returncode != 0
-    assert gate.strangers == 1
+    rogue_peer = subprocess.run(
+        command, input=b"\n", capture_output=True, timeout=wait_seconds_max()
+    )
+    assert rogue_peer.returncode != 0
+    assert gate.unknown_peers == 1
     try:
         gate.links[2].cut()
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

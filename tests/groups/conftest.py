@@ -20,13 +20,10 @@ from moldau.groups.events import (
     Leave,
     LeavingMember,
     OffsetToCommit,
-    Persisted,
-    PersistFailed,
     Sync,
-    Tick,
     TopicsDeleted,
 )
-from moldau.groups.results import Persist, Reply
+from moldau.model.coordinator_events import Persist, Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, PartitionIndex, TimestampMs, TopicPartition
 

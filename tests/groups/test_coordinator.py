@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moldau.groups.events import Tick
+from moldau.model.coordinator_events import Tick
 from moldau.model.errors import ErrorCode
 
 GROUPS = st.sampled_from(["g", "h", ""])

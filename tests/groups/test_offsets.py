@@ -121,7 +121,7 @@ def test_groups_do_not_wait_for_each_other(world):
     world.hold_writes = True
     world.send_commit({world.tp("t"): 1}, group="a")
     world.send_commit({world.tp("t"): 1}, group="b")
-    assert [one.group_id for one in world.held] == ["a", "b"]
+    assert [one.what for one in world.held] == ["group 'a'", "group 'b'"]
 
 
 def test_a_commit_that_waited_is_judged_by_the_generation_of_its_turn(world):
@@ -222,7 +222,7 @@ def test_offsets_of_a_simple_consumer_expire_by_their_commit(make_world):
 
 
 def test_many_old_offsets_are_looked_for_and_removed_a_part_at_a_time(make_world, monkeypatch):
-    monkeypatch.setattr(offsets, "_LOOKED_AT_MAX", 5)
+    monkeypatch.setattr(offsets, "_EXPIRY_SLICE_MAX", 5)
     monkeypatch.setattr(deletion, "_REMOVED_MAX", 4)
     world = make_world(offsets_retention_ms=100_000, offsets_retention_check_ms=1000)
     groups = [f"g{number}" for number in range(6)]

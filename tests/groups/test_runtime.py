@@ -6,8 +6,10 @@ import pytest
 
 from moldau.groups.config import GroupConfig
 from moldau.groups.records import GroupRecord, GroupsRecord, OffsetRecord
-from moldau.groups.results import CommittedOffset, Persist
-from moldau.groups.runtime import Runtime, Write
+from moldau.groups.results import CommittedOffset
+from moldau.groups.runtime import Runtime
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import Persist
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 

@@ -11,11 +11,10 @@ from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import (
     CommitTransactionOffsets,
     OffsetToCommit,
-    Persisted,
     TransactionEnded,
     TransactionEnding,
 )
-from moldau.groups.results import Persist
+from moldau.model.coordinator_events import Persist, Persisted
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import read_header

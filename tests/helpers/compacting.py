@@ -4,10 +4,11 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+from memory_log import MemoryLog
+
 from moldau.log.clean import CleanRequest
 from moldau.log.disk import open_disk_log
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import (
     Epoch,

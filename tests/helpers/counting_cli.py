@@ -7,14 +7,14 @@ import counting_kind
 import pytest
 
 from moldau.cli.main import run
+from moldau.cli.pipeline import kinds as commands
 from moldau.cli.pipeline import run as pipeline_run
-from moldau.spark.pipelines import spec
+from moldau.spark.pipelines import kinds
 
 
 def add_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spec, "KINDS", (*spec.KINDS, "count"))
-    patch.setitem(sys.modules, "moldau.spark.pipelines.count", counting_kind)
-    patch.setitem(sys.modules, "moldau.cli.pipeline.count", counting_command)
+    patch.setitem(kinds._LOADERS, "count", lambda: counting_kind)
+    patch.setitem(commands.COMMANDS, "count", counting_command)
     patch.setattr(pipeline_run, "_check_spark", lambda settings: None)
 
 

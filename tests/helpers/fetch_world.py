@@ -4,11 +4,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import cast
 
+from memory_log import MemoryLog
+
 from moldau.data.fetch import FetchService, ParkedFetch, PartitionFetch, PartitionFetchResult
 from moldau.data.partitions import Partitions
 from moldau.data.traffic import Traffic
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import Offset, TimestampMs

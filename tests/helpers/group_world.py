@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, cast
 
+from memory_log import MemoryLog
+
 from moldau.control.topic_service import TopicService
 from moldau.coordination.coordinator_service import java_hash
 from moldau.coordination.group_service import GroupService
@@ -13,7 +15,6 @@ from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import Heartbeat, Join, OffsetToCommit, Sync
 from moldau.groups.results import HeartbeatResult, JoinResult, SyncResult
-from moldau.log.memory import MemoryLog
 from moldau.metadata.apply import apply
 from moldau.metadata.commands import Command, CreateTopic, DeleteTopic, RegisterBroker
 from moldau.metadata.decide import decide
@@ -34,7 +35,7 @@ from moldau.model.ids import (
 )
 from moldau.records.batch import BatchHeader, read_header, stamp
 from moldau.records.control import EndMarker, build_end_marker
-from moldau.replica.replica import Proposal
+from moldau.replica.raft_replica import Proposal
 from moldau.replica.verification_guards import VerificationGuard
 from moldau.testing.replicas import ManualClock
 
@@ -75,7 +76,7 @@ class OffsetsReplica:
         self.epochs_written.append(self.epoch)
         if not self.holds:
             self.commit()
-        return Proposal(base, self.log.end_offset, NO_TIMESTAMP)
+        return Proposal(base, self.log.end_offset, NO_TIMESTAMP, cast(Any, self))
 
     def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
         """Whether a transaction may be opened is the matter of real replicas."""
@@ -262,7 +263,7 @@ class World:
     # ---- requests
 
     def join(self, group: str, member: str = "") -> Coroutine[Any, Any, JoinResult]:
-        return self.groups.ask(
+        return self.groups.submit(
             group,
             lambda request_id: Join(
                 request_id=request_id,
@@ -281,7 +282,7 @@ class World:
         self, group: str, joined: JoinResult, assignment: bytes | None = None
     ) -> Coroutine[Any, Any, SyncResult]:
         member = joined.member_id
-        return self.groups.ask(
+        return self.groups.submit(
             group,
             lambda request_id: Sync(
                 request_id=request_id,
@@ -294,7 +295,7 @@ class World:
         )
 
     def heartbeat(self, group: str, joined: JoinResult) -> Coroutine[Any, Any, HeartbeatResult]:
-        return self.groups.ask(
+        return self.groups.submit(
             group,
             lambda request_id: Heartbeat(
                 request_id=request_id,

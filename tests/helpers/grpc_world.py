@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 import uvloop
 
-from moldau.edge.grpc.listener import GrpcLimits, GrpcListener, listener_for
+from moldau.edge.grpc.listener import GrpcLimits, GrpcListener
 from moldau.model.topology import JoinReply, JoinRequest
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports
@@ -67,6 +67,7 @@ class Door:
     """A listener, and a channel to it."""
 
     listener: GrpcListener
+    broker: Any
 
     def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.loop = loop
@@ -97,8 +98,8 @@ def opened(
         async def make() -> Door:
             door = Door(loop, port)
             parts = {"queues": door.queues, "cluster": door.cluster, "broker_id": 1}
-            whole: Any = SimpleNamespace(**parts, **(broker or {}))
-            door.listener = listener_for(whole, loop=loop, limits=limits or GrpcLimits())
+            door.broker = SimpleNamespace(**parts, **(broker or {}))
+            door.listener = GrpcListener(door.broker, loop=loop, limits=limits or GrpcLimits())
             door.listener.bind("127.0.0.1", port)
             door.listener.start()
             return door

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from moldau.edge.http.listener import HttpLimits, HttpListener, listener_for
+from moldau.edge.http.limits import HttpLimits
+from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.model.topology import (
     Endpoint,
     JoinReply,

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from moldau.spark.lake.table import LakeTable, Writing
+from moldau.spark.lake.model import Writing
+from moldau.spark.lake.table import LakeTable
 
 
 class Row(NamedTuple):

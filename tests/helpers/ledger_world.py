@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any, cast
 
 from group_world import ME, OTHER, HostedHere, OffsetsReplica, turns
+from memory_log import MemoryLog
 
 from moldau.control.topic_service import TopicService
 from moldau.coordination.coordinator_service import java_hash
@@ -17,7 +18,6 @@ from moldau.groups.queue.results import CommandResult, Refusal
 from moldau.groups.queue.state import QueueId, QueueRecord
 from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.groups.queue.tokens import Token
-from moldau.log.memory import MemoryLog
 from moldau.metadata.apply import apply
 from moldau.metadata.commands import Command as MetadataCommand
 from moldau.metadata.commands import CreateTopic, DeleteTopic, RegisterBroker
@@ -34,8 +34,8 @@ from moldau.model.ids import (
     TopicId,
     TopicPartition,
 )
+from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import NotSentError
-from moldau.queues import ledgers as ledgers_module
 from moldau.queues.ledgers import LedgerRefusedError, Ledgers
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
@@ -75,9 +75,9 @@ class Links:
 
     async def _ask(self, theirs: Ledgers, method: int, payload: bytes) -> bytes:
         answerers: dict[int, Callable[[BrokerId, bytes], Awaitable[bytes]]] = {
-            ledgers_module.STORED_METHOD: theirs.handle_stored,
-            ledgers_module.WRITE_METHOD: theirs.handle_write,
-            ledgers_module.FORGET_METHOD: theirs.handle_forget,
+            PeerMethod.LEDGER_READ: theirs.handle_stored,
+            PeerMethod.LEDGER_WRITE: theirs.handle_write,
+            PeerMethod.LEDGER_FORGET: theirs.handle_forget,
         }
         return await answerers[method](self._me, payload)
 

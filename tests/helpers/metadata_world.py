@@ -2,18 +2,18 @@
 
 import asyncio
 
+from memory_log import MemoryLog
+
 from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import CreateCluster, CreateTopic, RegisterBroker
 from moldau.metadata.image import EMPTY_IMAGE, Image
+from moldau.model.errors import MoldauError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
 from moldau.server.clock import SystemClock
 from moldau.testing.replicas import (
     ME,
-    ManualClock,
-    RecordingListener,
     make_driver,
     make_flusher,
     wait_ready,
@@ -39,7 +39,7 @@ class World:
         self.log = log
         self.flusher = make_flusher()
         self.driver = make_driver(self.flusher)
-        self.listener = RecordingListener()
+        self.failures: list[MoldauError] = []
         self.images: list[Image] = []
         self.following: Image = EMPTY_IMAGE
         """What the broker is made to be as, or was last."""
@@ -67,8 +67,8 @@ class World:
             members=voters or Members((ME,)),
             driver=self.driver,
             flusher=self.flusher,
-            clock=ManualClock(),
-            listener=self.listener,
+            on_leadership=lambda: None,
+            on_failed=self.failures.append,
         )
         self.store = MetadataStore(
             self.replica, SystemClock(), NoCaller(), self._follow, self._count_committed
@@ -87,8 +87,8 @@ class World:
 
     def crash(self) -> None:
         """Nothing is left but the log."""
-        if self.store.settling is not None:
-            self.store.settling.cancel()
+        if self.store.applying is not None:
+            self.store.applying.cancel()
         self.driver.stop()
         self.flusher.stop()
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+from memory_log import MemoryLog
 
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.metadata.apply import apply
 from moldau.metadata.commands import (
     Command,
@@ -71,6 +71,14 @@ def creation(
     )
 
 
+def reconcile_now(partitions: Partitions, image: Image) -> None:
+    """As Partitions.reconcile, without threads."""
+    with partitions._flusher.fencing():
+        for openings in partitions._reconcile_steps(image):
+            for opening in openings:
+                partitions._host(opening, partitions._open(opening))
+
+
 class World:
     """Broker 1 of as many as the test wants; nobody hears it but itself."""
 
@@ -130,7 +138,7 @@ class World:
 
     def submit(self, command: Command) -> None:
         self.image = changed(self.image, command)
-        self.partitions.reconcile(self.image)
+        reconcile_now(self.partitions, self.image)
 
     async def create(self, partitions: int = 3) -> None:
         self.submit(creation(partitions))
@@ -165,7 +173,7 @@ def reported(image: Image, index: int = 0) -> ReportReplicas:
     return ReportReplicas(
         topic_id=TOPIC_ID,
         partition=PartitionIndex(index),
-        wish=partition.wish,
+        desired_version=partition.desired_version,
         voters=partition.target,
     )
 

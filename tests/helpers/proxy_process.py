@@ -28,7 +28,7 @@ class ProxyProcess:
         assert stream is not None
         ready, _, _ = select.select([stream], [], [], wait_seconds_max())
         self.said = stream.readline() if ready else ""
-        found = re.search(r"ready at (127\.0\.0\.1:\d+)", self.said)
+        found = re.search(r"listening on (127\.0\.0\.1:\d+)", self.said)
         if found is None:
             self.process.kill()
             raise AssertionError(f"the proxy did not start: {self.process.communicate()}")

@@ -98,7 +98,7 @@ class World:
         return ledger
 
     def commit(self, *records, is_applied=False) -> None:
-        assert self.ledger.judge(*map(encode, records)) is Refusal.NONE
+        assert self.ledger.check(*map(encode, records)) is Refusal.NONE
         for record in records:
             key, value = encode(record)
             assert decode(key, value) == record
@@ -213,7 +213,7 @@ class World:
         for offset in range(state.next):
             is_done = offset in self.acked | self.buried | self.trimmed
             is_message = self.log[offset] is not None
-            places = (offset in state.open) + self.shelves_with(offset)
+            places = (offset in state.open) + self.buckets_with(offset)
             assert places == (is_message and not is_done), f"offset {offset} is lost or undead"
         assert {offset for offset, _ in state.dead} == self.dead
         for offset, entry in state.open.items():
@@ -223,11 +223,13 @@ class World:
                 assert entry.attempts == self.config.attempts_max
                 assert entry.reason
 
-    def shelves_with(self, offset: int) -> int:
+    def buckets_with(self, offset: int) -> int:
         message = self.log[offset]
         return sum(
-            message is not None and shelf.first <= offset < shelf.end and shelf.covers(message[1])
-            for shelf in self.machine.state.shelves.values()
+            message is not None
+            and bucket.first <= offset < bucket.end
+            and bucket.covers(message[1])
+            for bucket in self.machine.state.buckets.values()
         )
 
     # ---- what may happen
@@ -271,7 +273,7 @@ class World:
         if self.rng.random() < 0.2:
             field, value = self.rng.choice(
                 [
-                    ("queue_sum", 5),
+                    ("queue_checksum", 5),
                     ("epoch", self.epoch + self.rng.choice([-1, 0, 1])),
                     ("offset", self.rng.randrange(len(self.log) + 3)),
                     ("attempt", self.rng.randrange(1, 6)),
@@ -297,10 +299,10 @@ class World:
                     read=self.read(),
                 )
             case "recall":
-                shelves = list(self.machine.state.shelves.values())
-                if not shelves:
-                    return Recall(shelf=(MINUTE_MS, 0), now=self.now, read=self.read())
-                return self.recall(rng.choice(shelves), rng.choice([1, 3, 100]))
+                buckets = list(self.machine.state.buckets.values())
+                if not buckets:
+                    return Recall(bucket=(MINUTE_MS, 0), now=self.now, read=self.read())
+                return self.recall(rng.choice(buckets), rng.choice([1, 3, 100]))
             case "ack":
                 return Ack(member=member, tokens=tokens, now=self.now)
             case "nack":
@@ -322,13 +324,13 @@ class World:
                 self.log_start = rng.randrange(self.log_start, len(self.log) + 1)
                 return Trim(start=self.log_start)
 
-    def recall(self, shelf, count) -> Recall:
-        end = min(shelf.first + count, len(self.log))
-        found = [message for message in self.log[shelf.first : end] if message is not None]
+    def recall(self, bucket, count) -> Recall:
+        end = min(bucket.first + count, len(self.log))
+        found = [message for message in self.log[bucket.first : end] if message is not None]
         if self.rng.random() < 0.5:
-            found = [message for message in found if shelf.covers(message.deliver_at)]
-        read = LogSlice(first=shelf.first, end=end, messages=tuple(found))
-        return Recall(shelf=shelf.key, now=self.now, read=read)
+            found = [message for message in found if bucket.covers(message.deliver_at)]
+        read = LogSlice(first=bucket.first, end=end, messages=tuple(found))
+        return Recall(bucket=bucket.key, now=self.now, read=read)
 
     def step(self) -> None:
         self.now += self.rng.choice([0, 0, 1, 20, 60])
@@ -354,7 +356,7 @@ class World:
         """A leader that does not know that it is none decides as ever; nothing of it is stored."""
         decision = self.past.decide(self.any_command())
         if decision.record is not None:
-            assert self.ledger.judge(encode(decision.record)) is Refusal.FENCED
+            assert self.ledger.check(encode(decision.record)) is Refusal.FENCED
             assert not self.machine.apply(decision.record)
 
     def drain(self) -> None:
@@ -366,14 +368,14 @@ class World:
             if all(m is None or o in done for o, m in enumerate(self.log)) and not state.open:
                 return
             self.now += 100
-            shelf = state.next_recall()
+            bucket = state.next_recall()
             if not is_busy and not state.leased_count and not state.dead_count:
-                times = [] if shelf is None else [shelf.recall_at]
+                times = [] if bucket is None else [bucket.recall_at]
                 times += [] if state.next_due() is None else [state.next_due()]
                 self.now = min((time for time in times if time > self.now), default=self.now)
             is_busy = False
-            if shelf is not None and shelf.recall_at <= self.now:
-                self.do(self.recall(shelf, 100))
+            if bucket is not None and bucket.recall_at <= self.now:
+                self.do(self.recall(bucket, 100))
             self.do(ExpireDue(now=self.now))
             self.do(SettleDead(offsets=frozenset(self.dead)))
             first = self.machine.state.next

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from memory_log import MemoryLog
 
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.disk_space import DiskGuard
@@ -21,7 +22,6 @@ from moldau.groups.queue.records import encode
 from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId, QueueRecord
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.metadata.image import Partition, Topic
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
@@ -97,7 +97,7 @@ class FakeLedger:
             self.late.add(late)
             late.add_done_callback(self.late.discard)
             raise RefusedError(ErrorCode.NETWORK_EXCEPTION)
-        await self._judge(queue, records)
+        await self._check(queue, records)
         if self.fails_after:
             self.fails_after -= 1
             raise RefusedError(ErrorCode.REQUEST_TIMED_OUT)
@@ -106,11 +106,11 @@ class FakeLedger:
         for _ in range(5):
             await asyncio.sleep(0)
         with suppress(LedgerRefusedError):
-            await self._judge(queue, records)
+            await self._check(queue, records)
 
-    async def _judge(self, queue: QueueId, records: Sequence[QueueRecord]) -> None:
+    async def _check(self, queue: QueueId, records: Sequence[QueueRecord]) -> None:
         encoded = [encode(record) for record in records]
-        refusal = self.ledger.judge(*encoded)
+        refusal = self.ledger.check(*encoded)
         if refusal is not Refusal.NONE:
             raise LedgerRefusedError(refusal)
         for one in encoded:
@@ -385,7 +385,7 @@ async def ack(world: QueueWorld, deliveries: Sequence[Delivery], member: str = "
 async def why_refused(world: QueueWorld, **named: object) -> ErrorReason:
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll(**named)  # type: ignore[arg-type]
-    return caught.value.why
+    return caught.value.reason
 
 
 async def stats(world: QueueWorld) -> PartitionStats:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from memory_log import MemoryLog
 from msgspec.structs import replace
 
 from moldau.log.disk import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.log.vote_journal import VoteJournal
 from moldau.model.errors import MoldauError, RefusedError, StorageError
@@ -289,8 +289,8 @@ class Cluster:
             if broker.is_running:
                 for group in broker.driver.groups.values():
                     group.core.config = config
-                    group.core._election_ms = group.core._draw_election_ms()
-                    broker.driver.look_at(group)
+                    group.core.election.timeout_ms = group.core.election.draw_timeout()
+                    broker.driver.recheck_flushed(group)
 
     def introduce(self) -> None:
         for one in self.brokers.values():

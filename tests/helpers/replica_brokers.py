@@ -6,8 +6,6 @@ from typing import cast
 from raft_brokers import Broker, Cluster, key
 
 from moldau.control.metadata_store import (
-    FRESH_METHOD,
-    SUBMIT_METHOD,
     MetadataReplica,
     MetadataStore,
     RemovedReplica,
@@ -15,6 +13,7 @@ from moldau.control.metadata_store import (
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, MoldauError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TimestampMs, TopicPartition
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import Members
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
@@ -124,8 +123,8 @@ class MetadataBroker(Broker):
             members=members,
             driver=self.driver,
             flusher=self.flusher,
-            clock=SystemClock(),
-            listener=self,
+            on_leadership=self._on_leadership,
+            on_failed=self._on_failed,
         )
         self.store = MetadataStore(
             self.replica,
@@ -134,8 +133,8 @@ class MetadataBroker(Broker):
             self._note,
             on_committed=self.driver.send_heartbeats_now,
         )
-        self.transport.rpc.serve(SUBMIT_METHOD, self.store.answer)
-        self.transport.rpc.serve(FRESH_METHOD, self.store.answer_fresh)
+        self.transport.rpc.serve(PeerMethod.SUBMIT_COMMAND, self.store.answer)
+        self.transport.rpc.serve(PeerMethod.FRESH_METADATA_OFFSET, self.store.answer_fresh)
         self.store.start()
         return self.replica.group
 
@@ -143,19 +142,16 @@ class MetadataBroker(Broker):
         self.images.append(image)
         self.gone += gone
 
-    def on_leadership(self, replica: Replica) -> None:
+    def _on_leadership(self) -> None:
         self.store.leader_changed()
 
-    def on_voter_replaced(self, replica: Replica) -> None:
-        pass
-
-    def on_failed(self, replica: Replica, error: MoldauError) -> None:
+    def _on_failed(self, error: MoldauError) -> None:
         raise AssertionError(f"broker {self.id}: {error}")
 
     def stop(self) -> None:
         """As a crash: nothing is kept but the log."""
-        if self.is_running and self.store.settling is not None:
-            self.store.settling.cancel()
+        if self.is_running and self.store.applying is not None:
+            self.store.applying.cancel()
         super().stop()
 
 

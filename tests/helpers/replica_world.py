@@ -3,8 +3,9 @@
 import asyncio
 import threading
 
+from memory_log import MemoryLog
+
 from moldau.log.interface import FlushTask, LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.model.errors import ErrorCode, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import FIRST_LOG, LogId

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
-from moldau.spark.sink.decisions import Entry, Ledger, encode_entry
+from moldau.spark.sink.decisions import Ledger, LedgerEntry, encode_entry
 from moldau.spark.sink.protocol import Begin, TaskAttempt, TaskResult, Transaction
 from moldau.spark.sink.sink_client import SinkClient
 
@@ -139,7 +139,9 @@ class ModelPort(SinkClient):
 
         return self._call("read", read)
 
-    def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
+    def append(
+        self, ledger: Ledger, entries: Sequence[LedgerEntry], deleted: Sequence[str] = ()
+    ) -> None:
         pairs: list[tuple[str, bytes | None]] = [
             (entry.key(QUERY), encode_entry(entry)) for entry in entries
         ]
@@ -150,11 +152,11 @@ class ModelPort(SinkClient):
     def begin(self, name: str) -> Transaction:
         return self._call("begin", lambda: self._brokers.begin(name))
 
-    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
-        return self._call("go_on", lambda: self._brokers.go_on(before, nonce))
+    def next_transaction(self, before: Transaction, nonce: int) -> Transaction | None:
+        return self._call("next_transaction", lambda: self._brokers.go_on(before, nonce))
 
-    def enter(self, transaction: Transaction, place: tuple[str, int]) -> None:
-        self._call("enter", lambda: self._brokers.enter(transaction))
+    def add_partition(self, transaction: Transaction, key: tuple[str, int]) -> None:
+        self._call("add_partition", lambda: self._brokers.enter(transaction))
 
     def has_nonce(self, transaction: Transaction, nonce: int) -> bool:
         return self._call(

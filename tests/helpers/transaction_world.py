@@ -9,13 +9,14 @@ from group_world import ME, OTHER, HostedHere, OffsetsReplica
 from group_world import World as GroupWorld
 
 from moldau.control.topic_service import TopicService
-from moldau.coordination.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
-from moldau.coordination.transaction_service import ADMIT_METHOD, TransactionService
+from moldau.coordination.markers import MarkerSender, MarkerWriter
+from moldau.coordination.transaction_service import TransactionService
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, ProducerId, TopicPartition
+from moldau.net.peers.methods import PeerMethod
 from moldau.records.control import EndMarker
 from moldau.replica.producers import ProducerTable
 from moldau.transactions.config import TransactionConfig
@@ -175,9 +176,9 @@ class TransactionWorld:
         if peer in self.cut or peer not in self.peers:
             raise RefusedError(ErrorCode.NETWORK_EXCEPTION)
         other = self.peers[peer]
-        if method == WRITE_MARKERS_METHOD:
+        if method == PeerMethod.WRITE_MARKERS:
             return await other.writer.answer(ME, payload)
-        if method == ADMIT_METHOD:
+        if method == PeerMethod.ADMIT_TO_TRANSACTION:
             return await other.service.answer_admit(ME, payload)
         raise RefusedError(ErrorCode.UNSUPPORTED_VERSION)
 

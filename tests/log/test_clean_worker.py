@@ -12,11 +12,11 @@ from moldau.log.clean import CleanRequest
 from moldau.log.clean_worker import (
     FRAME_BYTES_MAX,
     HEAD_BYTES,
-    Asked,
     CleanCommand,
     CleanDone,
     RemovalDone,
     RemoveFilesCommand,
+    WorkerCommand,
     WorkerReply,
     WorkFailed,
     decode_reply,
@@ -71,7 +71,7 @@ def process(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
         started.kill()
 
 
-def ask(process: "subprocess.Popen[bytes]", message: Asked) -> WorkerReply:
+def ask(process: "subprocess.Popen[bytes]", message: WorkerCommand) -> WorkerReply:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(frame(message))
@@ -113,11 +113,11 @@ def test_a_damaged_log_is_reported_and_left_as_it_is() -> None:
     log = open_disk_log(disk, "log", CONFIG)
     task = filled(log)
     names = disk.listdir("log")
-    disk.flip_bit(log._segments[2].path, 5000, 3)
+    disk.flip_bit(log.segments[2].path, 5000, 3)
     answer = run_command(disk, CleanCommand(task.job))
     assert isinstance(answer, WorkFailed)
     assert answer.is_corrupt
-    assert log._segments[2].path in answer.reason
+    assert log.segments[2].path in answer.reason
     assert disk.listdir("log") == names
 
 

@@ -155,11 +155,11 @@ def test_random_histories_keep_the_last_value_of_every_key(
             assert epochs == [log.epoch_at(Offset(offset)) for offset in offsets]
             assert indexes == [log.index_of(Offset(offset)) for offset in offsets]
             if left and isinstance(log, DiskLog):
-                remove_files(log._files, left)
+                remove_files(log.files, left)
         write_some(log, history, rng, keys=rng.choice((3, 30)))
     check(log, history, gone)
     check_reads(log, rng)
     if isinstance(log, DiskLog):
         log.close()
-        again = open_disk_log(log._files, "log", CONFIG)
+        again = open_disk_log(log.files, "log", CONFIG)
         assert list(again.batches(again.start_offset)) == list(log.batches(log.start_offset))

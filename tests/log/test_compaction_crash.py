@@ -168,7 +168,7 @@ class Trial:
 
     def use(self, log: DiskLog, rng: random.Random) -> None:
         """It is a log like any other: written to, cleaned, opened again."""
-        disk = log._files
+        disk = log.files
         assert isinstance(disk, SimDisk)
         write(log, rng, count=6)
         flush(log)
@@ -239,12 +239,12 @@ def remove_first(monkeypatch: pytest.MonkeyPatch) -> None:
     end = DiskLog.end_clean
 
     def hasty(self: DiskLog, task: CleanTask, result: CleanResult) -> bool:
-        for segment in self._segments[: len(task.job.sources)]:  # type: ignore[attr-defined]
+        for segment in self.segments[: len(task.job.sources)]:  # type: ignore[attr-defined]
             if (segment.base_offset, segment.clean_round) not in {
                 (fact.base_offset, fact.round) for fact in result.segments
             }:
                 segment.remove()
-        self._files.sync_dir(PATH)
+        self.files.sync_dir(PATH)
         return end(self, task, result)
 
     monkeypatch.setattr(DiskLog, "end_clean", hasty)

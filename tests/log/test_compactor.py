@@ -33,8 +33,8 @@ from moldau.model.ids import (
     ProducerId,
     TimestampMs,
 )
-from moldau.records.batch import read_header
-from moldau.records.compact import _build, is_filler
+from moldau.records.batch import build_raw_batch, read_header
+from moldau.records.compact import is_filler
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
 
@@ -246,7 +246,8 @@ def test_a_batch_that_nobody_can_read_is_left_alone(make: Make) -> None:
     log = make()
     batch = bytearray(build_batch([Record(Offset(0), NOW, b"k", b"v", [])], leader_epoch=Epoch(1)))
     body = batch[61:]
-    odd = _build(read_header(bytes(batch)), 3, bytes(body))  # claims to be lz4
+    header = read_header(bytes(batch))._replace(attributes=3)  # claims to be lz4
+    odd = build_raw_batch(header, bytes(body))
     log.append(odd, headers_of(odd))
     write(log, ("a", "1"))
     write(log, ("a", "2"))

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memory_log import MemoryLog
 
 from moldau.log.disk import open_disk_log
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogStart, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex, TimestampMs

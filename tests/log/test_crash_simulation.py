@@ -28,6 +28,8 @@ from moldau.log.interface import (
     LogConfig,
 )
 from moldau.log.segment import Segment
+from moldau.log.truncation import LogTruncation
+from moldau.log.writer import LogWriter
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.records.batch import read_header
@@ -95,7 +97,7 @@ class Worker:
         # Under a laxer policy only what was really flushed is promised to survive.
         index = self.log.flushed_index
         if self.config.flush is not FlushPolicy.ALWAYS:
-            index = min(index, self.log.index_of(self.log._synced_offset))
+            index = min(index, self.log.index_of(self.log.synced_offset))
         place = 0
         at = 0
         for number, entry in enumerate(self.model.entries, 1):
@@ -408,7 +410,7 @@ def count_flushed_when_the_flush_begins(patch: pytest.MonkeyPatch) -> None:
 
 def count_a_late_flush_after_truncation(patch: pytest.MonkeyPatch) -> None:
     def end(log: DiskLog, task: DiskFlush) -> None:
-        task.truncations = log._truncations
+        task.truncations = log.truncations
         real(log, task)
 
     real = DiskLog.end_flush
@@ -426,17 +428,19 @@ def skip_flush_of_control_entries(patch: pytest.MonkeyPatch) -> None:
 
 def count_control_entries_before_they_are_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        DiskLog, "flushed_index", property(lambda log: log._controls.index_of(log.flushed_offset))
+        DiskLog,
+        "flushed_index",
+        property(lambda log: log.control_entries.index_of(log.flushed_offset)),
     )
 
 
 def write_on_before_a_control_entry_is_flushed(patch: pytest.MonkeyPatch) -> None:
-    never = property(lambda log: False, lambda log, to: None)
-    patch.setattr(DiskLog, "_is_journal_first", never, raising=False)
+    never = property(lambda writer: False, lambda writer, to: None)
+    patch.setattr(LogWriter, "_is_journal_first", never, raising=False)
 
 
 def write_control_entries_after_one_that_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DiskLog, "_flush_journal", lambda log: None)
+    patch.setattr(LogWriter, "flush_journal", lambda writer: None)
 
 
 def take_batches_of_an_epoch_that_nothing_tells_of(patch: pytest.MonkeyPatch) -> None:
@@ -457,7 +461,7 @@ def count_control_entries_before_the_data_below_them(patch: pytest.MonkeyPatch) 
     patch.setattr(
         DiskLog,
         "flushed_index",
-        property(lambda log: RaftIndex(log.flushed_offset + log._controls.count)),
+        property(lambda log: RaftIndex(log.flushed_offset + log.control_entries.count)),
     )
 
 
@@ -471,16 +475,18 @@ def truncate_without_cutting(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_the_journal_before_the_data(patch: pytest.MonkeyPatch) -> None:
-    def cut(log: DiskLog, place: int, position: int, offset: Offset, count: int) -> None:
-        log._journal.truncate(count)
-        real(log, place, position, offset, count)
+    def truncate(
+        part: LogTruncation, place: int, position: int, offset: Offset, count: int
+    ) -> None:
+        part._state.journal.truncate(count)
+        real(part, place, position, offset, count)
 
-    real = DiskLog._cut_data
-    patch.setattr(DiskLog, "_cut_data", cut)
+    real = LogTruncation._truncate_data
+    patch.setattr(LogTruncation, "_truncate_data", truncate)
 
 
 def leave_marks_as_they_are_when_truncating(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DiskLog, "_write_cut_mark", lambda log, target, position, offset: None)
+    patch.setattr(LogTruncation, "_write_lowered_mark", lambda *arguments: None)
 
 
 def recover_without_flushing(patch: pytest.MonkeyPatch) -> None:
@@ -510,8 +516,10 @@ def remove_segments_before_the_start_is_durable(patch: pytest.MonkeyPatch) -> No
 
 
 def keep_the_clean_mark_while_writing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("moldau.log.writing.FlushMark", always_clean)
-    patch.setattr(DiskLog, "_begin_writing", lambda log: setattr(log, "_is_fresh", False))
+    patch.setattr("moldau.log.disk_state.FlushMark", always_clean)
+    patch.setattr(
+        LogWriter, "begin_writing", lambda writer: setattr(writer._state, "is_fresh", False)
+    )
 
 
 def always_clean(flags: int, *fields: int) -> FlushMark:

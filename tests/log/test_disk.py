@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from moldau.log.disk import CLOSED_LOADED_MAX, DiskLog, open_disk_log, read_slice
+from moldau.log.disk import DiskLog, open_disk_log, read_slice
 from moldau.log.flush import ZeroFill
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig
 from moldau.log.os_filesystem import OsFiles
-from moldau.log.writing import FILL_BYTES_MAX, FILL_FIRST_BYTES
+from moldau.log.reader import CLOSED_LOADED_MAX
+from moldau.log.segment import Segment
+from moldau.log.writer import FILL_BYTES_MAX, FILL_FIRST_BYTES
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes
@@ -93,16 +95,16 @@ def test_zeros_are_written_ahead_in_growing_steps_with_flush_always_only() -> No
     for _ in range(400):
         append(log, value=b"x" * 10_000)
         flush(log)
-        assert len(disk.read(FIRST)) > log._active.position
+        assert len(disk.read(FIRST)) > log.active.position
         sizes.add(len(disk.read(FIRST)))
-    assert max(sizes) - log._active.position <= 2 * FILL_BYTES_MAX
+    assert max(sizes) - log.active.position <= 2 * FILL_BYTES_MAX
     assert len(sizes) < 40
     log.close()
-    assert len(disk.read(FIRST)) == log._active.position
+    assert len(disk.read(FIRST)) == log.active.position
 
     log = open_disk_log(disk, "other", LogConfig(flush=FlushPolicy.NEVER))
     append(log)
-    assert len(disk.read("other/00000000000000000000.log")) == log._active.position
+    assert len(disk.read("other/00000000000000000000.log")) == log.active.position
 
 
 def test_large_flushes_write_no_zeros_of_their_own() -> None:
@@ -111,7 +113,7 @@ def test_large_flushes_write_no_zeros_of_their_own() -> None:
     for _ in range(5):
         append(log, value=b"x" * 500_000)
         flush(log)
-    assert len(disk.read(FIRST)) == log._active.position
+    assert len(disk.read(FIRST)) == log.active.position
 
 
 def test_filling_stops_when_it_is_cancelled_and_when_the_disk_is_full() -> None:
@@ -144,7 +146,7 @@ def test_an_append_into_the_area_being_filled_is_not_overwritten() -> None:
     # The thread is slow: meanwhile the owner writes past the place where the zeros begin.
     for _ in range(30):
         batches.append(append(log, value=b"y" * 5000))
-    assert log._active.position > fill.start
+    assert log.active.position > fill.start
     task.run()
     log.end_flush(task)
     flush(log)
@@ -159,8 +161,12 @@ def test_with_flush_never_only_closed_segments_are_flushed() -> None:
     for _ in range(5):
         append(log)
     flush(log)
-    assert log._pending == []
+    assert log.pending == []
     assert log.begin_flush() is None
+
+
+def is_loaded(segment: Segment) -> bool:
+    return segment._file is not None or len(segment.index.offsets) > 0
 
 
 def test_reading_many_closed_segments_keeps_few_of_them_open() -> None:
@@ -170,7 +176,7 @@ def test_reading_many_closed_segments_keeps_few_of_them_open() -> None:
     flush(log)
     for offset, batch in enumerate(batches):
         assert read_bytes(log, offset, 1) == batch
-    loaded = [segment for segment in log._segments[:-1] if segment.is_loaded]
+    loaded = [segment for segment in log.segments[:-1] if is_loaded(segment)]
     assert len(loaded) <= CLOSED_LOADED_MAX
 
 
@@ -179,7 +185,7 @@ def test_an_idle_log_holds_no_descriptor(tmp_path: Path) -> None:
     append(log)
     log.close()
     log = open_disk_log(OsFiles(tmp_path), "log", LogConfig())
-    assert not log._active.is_loaded
+    assert not is_loaded(log.active)
     assert log.end_offset == 1
 
 
@@ -243,7 +249,7 @@ def test_a_failed_write_behind_a_flush_fences_the_log_but_the_flush_counts() -> 
     task = log.begin_flush()
     assert task is not None
     task.run()
-    log._active._file = BrokenFile()
+    log.active._file = BrokenFile()
     log.end_flush(task)
     assert log.flushed_offset == 1
     with pytest.raises(StorageError):

@@ -52,9 +52,9 @@ def test_records_wait_no_longer_than_the_largest_lag() -> None:
     assert clean(log, now=7000) is None
     assert clean(log, now=7001) is not None
     # A segment that is written to no more is closed for it.
-    assert log.end_offset - log._active.base_offset == 1
+    assert log.end_offset - log.active.base_offset == 1
     log.retain(TimestampMs(7001), log.end_offset)
-    assert log._active.base_offset == log.end_offset
+    assert log.active.base_offset == log.end_offset
 
 
 def test_small_segments_become_one_and_unchanged_ones_are_not_written_again() -> None:
@@ -163,5 +163,5 @@ def test_an_emptied_segment_can_still_expire() -> None:
     write(log, ("a", "4" * 250), time=6000)
     flush(log)
     clean(log, now=6000)
-    assert log._segments[0].max_timestamp != NO_TIMESTAMP
+    assert log.segments[0].max_timestamp != NO_TIMESTAMP
     assert log.retain(TimestampMs(7500), log.end_offset)

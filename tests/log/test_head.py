@@ -35,5 +35,5 @@ def test_a_head_that_ends_early_is_damaged(magic: bytes) -> None:
     files = SimDisk()
     files.makedirs("log")
     files.replace("log/start", seal(magic, b"short"))
-    with pytest.raises(CorruptionError, match="too few"):
+    with pytest.raises(CorruptionError, match="too short"):
         load_head(files, "log")

@@ -89,7 +89,7 @@ def test_an_old_batch_beyond_the_cut_does_not_come_back(monkeypatch: pytest.Monk
         flush(log)
         append(log, value=b"torn")
         append(log, value=b"next")
-        position = log._active.position
+        position = log.active.position
         disk.flip_bit(FIRST, position - len(make_batch(2, value=b"next")) - 1, 0)
         log = open_log(disk)
         assert log.end_offset == 1
@@ -177,7 +177,7 @@ def test_flushed_data_that_is_missing_is_corruption() -> None:
     disk = SimDisk()
     log = open_log(disk)
     append(log)
-    size = log._active.position
+    size = log.active.position
     append(log)
     flush(log)
     disk.open(FIRST).truncate(size)
@@ -195,7 +195,7 @@ def test_without_flush_always_a_bad_batch_before_a_good_one_is_corruption(
     first = append(log, value=b"x" * 50)
     second = append(log, value=b"y" * 50)
     disk.flip_bit(FIRST, HEADER_BYTES + 70, 3)
-    with pytest.raises(CorruptionError, match="followed by a good one"):
+    with pytest.raises(CorruptionError, match="followed by a valid one"):
         open_log(killed(disk), config)
     disk.flip_bit(FIRST, HEADER_BYTES + 70, 3)
     disk.flip_bit(FIRST, HEADER_BYTES + len(first) + 70, 3)

@@ -102,7 +102,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         ReportReplicas,
         topic_id=topic_ids,
         partition=partitions,
-        wish=st.integers(0, 3),
+        desired_version=st.integers(0, 3),
         voters=st.lists(brokers, max_size=3),
         learners=st.lists(brokers, max_size=1),
     ),
@@ -195,7 +195,7 @@ def reach(image: Image) -> Command:
                 return ReportReplicas(
                     topic_id=topic.topic_id,
                     partition=partition.index,
-                    wish=partition.wish,
+                    desired_version=partition.desired_version,
                     voters=partition.target,
                 )
     return SpreadInternalTopics()
@@ -277,9 +277,7 @@ def test_reading_the_end_of_the_log_twice_changes_nothing(
 
 def create_record(name: str, number: int) -> TopicCreated:
     return TopicCreated(
-        name=name,
-        topic_id=TopicId(number.to_bytes(16, "big")),
-        partitions=((BrokerId(1),),),
+        name=name, topic_id=TopicId(number.to_bytes(16, "big")), partitions=((BrokerId(1),),)
     )
 
 
@@ -364,7 +362,10 @@ def test_records_about_what_is_gone_or_older_change_nothing() -> None:
     topic_id = image.topics["a"].topic_id
     for partition in (-1, 1):
         reached = DesiredReplicasReached(
-            topic_id=topic_id, partition=PartitionIndex(partition), replicas=(one,), wish=1
+            topic_id=topic_id,
+            partition=PartitionIndex(partition),
+            replicas=(one,),
+            desired_version=1,
         )
         assert apply(image, reached) is image
 

@@ -1,11 +1,7 @@
 import pytest
 
 from moldau.metadata.apply import apply_all
-from moldau.metadata.broker_rules import (
-    BROKERS_MAX,
-    peer_refusal,
-    replicas_on,
-)
+from moldau.metadata.broker_rules import BROKERS_MAX, peer_refusal, replicas_on
 from moldau.metadata.commands import (
     AlterBrokerConfigs,
     Command,
@@ -172,9 +168,7 @@ def test_ids_and_directories_have_bounds() -> None:
     assert after(full, register(0, process="again")).brokers[BrokerId(0)].epoch == 2
 
 
-def test_a_draining_broker_gets_nothing_new_and_stays_draining_over_a_restart(
-    three: Image,
-) -> None:
+def test_a_draining_broker_gets_nothing_new_and_stays_draining_over_a_restart(three: Image) -> None:
     image = after(three, DrainBroker(broker_id=ONE), register(1, process="again"))
     assert image.brokers[ONE].state is BrokerState.DRAINING
     assert decide(DrainBroker(broker_id=ONE), image) == []
@@ -237,10 +231,10 @@ def test_a_broker_is_removed_only_when_nothing_is_left_on_it(three: Image) -> No
     assert "1 replica" in error.message
     moving = ReassignPartition(topic="a", partition=PartitionIndex(0), replicas=(3, 2))
     image = after(image, moving)
-    # Still a voter of the group, perhaps: the wish alone is not enough.
+    # Still a voter of the group, perhaps: the desired state alone is not enough.
     assert refused(image, remove()).code is ErrorCode.REASSIGNMENT_IN_PROGRESS
     reached = ReportReplicas(
-        topic_id=make_id(1), partition=PartitionIndex(0), wish=1, voters=(TWO, THREE)
+        topic_id=make_id(1), partition=PartitionIndex(0), desired_version=1, voters=(TWO, THREE)
     )
     image = after(image, reached)
     assert refused(image, remove(ONE, TWO)).code is ErrorCode.REASSIGNMENT_IN_PROGRESS
@@ -308,7 +302,7 @@ def test_a_peer_is_known_by_cluster_directory_and_registration(three: Image) -> 
 
     assert reason() is None
     assert reason(epoch=3) is None
-    assert "out of date" in str(reason(epoch=1))
+    assert "registered with 2 since" in str(reason(epoch=1))
     assert "not this cluster" in str(reason(cluster_id="d"))
     assert "another data directory" in str(reason(incarnation="wiped"))
     assert "not registered" in str(reason(broker_id=9))

@@ -27,10 +27,7 @@ numbers = st.integers(-(2**31), 2**31 - 1)
 configs = st.dictionaries(text, st.none() | text, max_size=3)
 endpoints = st.none() | st.builds(Endpoint, text, st.integers(0, 65535))
 change = st.builds(
-    ConfigChange,
-    name=text,
-    operation=st.sampled_from(ConfigOperation),
-    value=st.none() | text,
+    ConfigChange, name=text, operation=st.sampled_from(ConfigOperation), value=st.none() | text
 )
 # By field: the same name means the same thing in every command.
 FIELDS: dict[str, st.SearchStrategy[object]] = {
@@ -59,7 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "partition": numbers,
     "replicas": st.none() | st.lists(numbers, max_size=3),
     "allow_replication_factor_change": st.booleans(),
-    "wish": numbers,
+    "desired_version": numbers,
     "voters": st.lists(numbers, max_size=3),
     "learners": st.lists(numbers, max_size=3),
     "changes": st.lists(change, max_size=3),
@@ -113,7 +110,7 @@ def test_what_is_no_plain_number_keeps_its_type() -> None:
 
 def test_a_command_of_a_later_version_is_refused_by_its_name() -> None:
     payload = msgspec.msgpack.encode(("BalanceDisks", {"level": 9}))
-    with pytest.raises(RefusedError, match="'BalanceDisks' is not known here") as caught:
+    with pytest.raises(RefusedError, match="unknown command 'BalanceDisks'") as caught:
         decode_command(payload)
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 

@@ -123,8 +123,7 @@ def test_more_replicas_than_brokers_are_refused_with_both_numbers(three: Image) 
 
 def test_an_explicit_assignment_is_taken_as_given(three: Image) -> None:
     image = after(
-        three,
-        create("a", partitions=-1, replication_factor=-1, assignments={1: [3, 1], 0: [2, 3]}),
+        three, create("a", partitions=-1, replication_factor=-1, assignments={1: [3, 1], 0: [2, 3]})
     )
     topic = image.topics["a"]
     assert [(p.index, p.replicas) for p in topic.partitions] == [(0, (2, 3)), (1, (3, 1))]

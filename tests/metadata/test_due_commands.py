@@ -37,10 +37,10 @@ def register(number: int) -> RegisterBroker:
     return RegisterBroker(id=BrokerId(number), host="h", port=1, incarnation=f"dir-{number}")
 
 
-def step(members: Members, wish: Members) -> Members:
+def step(members: Members, desired: Members) -> Members:
     """One change of a group whose learners always keep up."""
     leader = members.voters[0]
-    changed = next_members(members, wish, leader=leader, ready=members.learners)
+    changed = next_members(members, desired, leader=leader, ready=members.learners)
     if changed is None:
         return members
     check_change(members, changed)
@@ -66,14 +66,14 @@ class Cluster:
         self.metadata = step(self.metadata, desired_members(self.image, self.metadata))
         for (topic_id, index), members in self.groups.items():
             partition = self.image.topics_by_id[topic_id].partitions[index]
-            after = step(members, Members(tuple(sorted(partition.wanted))))
+            after = step(members, Members(tuple(sorted(partition.desired))))
             self.groups[(topic_id, index)] = after
             assert set(after.everyone) <= set(partition.replicas)
             self.submit(
                 ReportReplicas(
                     topic_id=topic_id,
                     partition=index,
-                    wish=partition.wish,
+                    desired_version=partition.desired_version,
                     voters=after.voters,
                     learners=after.learners,
                 )

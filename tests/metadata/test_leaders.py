@@ -99,4 +99,4 @@ def test_announcements_lead_to_one_table_in_any_order_and_grouping(
     together = Leaders().announced(announcements)
     assert one_by_one._topics == together._topics
     for topic_id, partition, leader in announcements:
-        assert not leader.beats(together.of(topic_id, partition))
+        assert not leader.supersedes(together.of(topic_id, partition))

@@ -2,7 +2,6 @@
 
 import pytest
 
-from moldau.groups.queue.config import ATTEMPTS_LIMIT, QueueConfig
 from moldau.metadata.apply import apply_all
 from moldau.metadata.commands import (
     Command,
@@ -14,14 +13,10 @@ from moldau.metadata.commands import (
 )
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
-from moldau.metadata.queue_groups import (
-    ATTEMPTS_MAX,
-    BACKOFF_MS_MAX,
-    VISIBILITY_MS_MAX,
-    QueueSettings,
-)
+from moldau.metadata.queue_groups import QueueSettings
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicId
+from moldau.model.queue_limits import ATTEMPTS_MAX, BACKOFF_MS_MAX, VISIBILITY_MS_MAX
 
 
 def after(image: Image, *commands: Command) -> Image:
@@ -150,10 +145,3 @@ def test_groups_wait_until_every_broker_can_read_them_and_then_bind_later_ones(
     image = after(image, DefineQueueGroup(name="q"))
     assert image.feature_level == 2
     assert refused(image, register(2, feature_level_max=1)).code is ErrorCode.UNSUPPORTED_VERSION
-
-
-def test_the_bounds_are_those_of_the_queue() -> None:
-    config = QueueConfig()
-    assert config.visibility_ms_max == VISIBILITY_MS_MAX
-    assert config.delay_ms_max == BACKOFF_MS_MAX
-    assert ATTEMPTS_LIMIT == ATTEMPTS_MAX

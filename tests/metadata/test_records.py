@@ -148,10 +148,7 @@ NEW: list[tuple[str, MetadataRecord]] = [
         "0183a474797065ac62726f6b65722d7374617465a962726f6b65725f696401a5737461746502",
         BrokerStateSet(broker_id=BrokerId(1), state=BrokerState.REMOVED),
     ),
-    (
-        "0182a474797065ad666561747572652d6c6576656ca56c6576656c01",
-        FeatureLevelSet(level=1),
-    ),
+    ("0182a474797065ad666561747572652d6c6576656ca56c6576656c01", FeatureLevelSet(level=1)),
     (
         "0187a474797065af7265706c696361732d776973686564a8746f7069635f6964c410696969696969"
         "69696969696969696969a9706172746974696f6e00a87265706c69636173920201a6746172676574"
@@ -162,14 +159,14 @@ NEW: list[tuple[str, MetadataRecord]] = [
             replicas=(BrokerId(2), BrokerId(1)),
             target=(BrokerId(2),),
             origin=(BrokerId(1),),
-            wish=3,
+            desired_version=3,
         ),
     ),
     (
         "0185a474797065b07265706c696361732d72656163686564a8746f7069635f6964c4106969696969"
         "6969696969696969696969a9706172746974696f6e00a87265706c696361739102a47769736803",
         DesiredReplicasReached(
-            topic_id=ID, partition=PartitionIndex(0), replicas=(BrokerId(2),), wish=3
+            topic_id=ID, partition=PartitionIndex(0), replicas=(BrokerId(2),), desired_version=3
         ),
     ),
     (

@@ -19,9 +19,9 @@ from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image, Partition
 from moldau.metadata.replica_rules import (
     Reassignment,
+    default_replication,
     drain_moves,
     reassignments,
-    usual_replication,
 )
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
@@ -55,11 +55,11 @@ def move(*replicas: int, partition: int = 0, **changes: bool) -> ReassignPartiti
 CANCEL = ReassignPartition(topic="a", partition=ZERO, replicas=None)
 
 
-def report(wish: int, *voters: int, learners: tuple[int, ...] = ()) -> ReportReplicas:
+def report(desired_version: int, *voters: int, learners: tuple[int, ...] = ()) -> ReportReplicas:
     return ReportReplicas(
         topic_id=ID,
         partition=ZERO,
-        wish=wish,
+        desired_version=desired_version,
         voters=[BrokerId(number) for number in voters],
         learners=[BrokerId(number) for number in learners],
     )
@@ -90,12 +90,12 @@ def test_a_move_is_a_wish_until_the_group_has_reached_it(image: Image) -> None:
     partition = first(image)
     assert partition.replicas == (4, 5, 1, 2, 3)
     assert (partition.adding, partition.removing) == ((4, 5), (2, 3))
-    assert partition.wanted == (4, 5, 1)
+    assert partition.desired == (4, 5, 1)
     assert reassignments(image) == [
         Reassignment("a", ZERO, ids(4, 5, 1, 2, 3), ids(4, 5), ids(2, 3))
     ]
     image = after(image, report(1, 1, 4, 5))
-    assert first(image) == Partition(ZERO, ids(4, 5, 1), wish=1)
+    assert first(image) == Partition(ZERO, ids(4, 5, 1), desired_version=1)
     assert reassignments(image) == []
 
 
@@ -118,7 +118,7 @@ def test_a_report_about_something_gone_is_passed_over(image: Image) -> None:
     assert decide(report(0, 1, 2, 3), image) == []
     assert decide(report(0, 4), image) == []
     moving = after(image, move(4, 5, 6))
-    beyond = ReportReplicas(topic_id=ID, partition=PartitionIndex(1), wish=1, voters=())
+    beyond = ReportReplicas(topic_id=ID, partition=PartitionIndex(1), desired_version=1, voters=())
     assert decide(beyond, moving) == []
     assert decide(report(1, 4, 5, 6), after(moving, DeleteTopic(name="a"))) == []
 
@@ -127,7 +127,7 @@ def test_a_late_report_of_the_same_replicas_under_an_older_wish_does_not_count(
     image: Image,
 ) -> None:
     image = after(image, move(4, 5, 6), move(1, 2, 4), move(4, 5, 6))
-    assert first(image).wish == 3
+    assert first(image).desired_version == 3
     assert decide(report(1, 4, 5, 6), image) == []
     assert first(after(image, report(3, 4, 5, 6))).replicas == (4, 5, 6)
 
@@ -135,36 +135,36 @@ def test_a_late_report_of_the_same_replicas_under_an_older_wish_does_not_count(
 def test_cancelling_leads_back_and_lets_nobody_go_before_the_group_is_back(image: Image) -> None:
     image = after(image, move(4, 5, 6), CANCEL)
     partition = first(image)
-    assert partition.wanted == (1, 2, 3)
+    assert partition.desired == (1, 2, 3)
     assert set(partition.replicas) == {1, 2, 3, 4, 5, 6}
     assert (partition.adding, partition.removing) == ((), (4, 5, 6))
     assert decide(CANCEL, image) == []
     image = after(image, report(2, 1, 2, 3))
-    assert first(image) == Partition(ZERO, ids(1, 2, 3), wish=2)
+    assert first(image) == Partition(ZERO, ids(1, 2, 3), desired_version=2)
     assert refused(image, CANCEL).code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 def test_a_wish_may_change_on_the_way(image: Image) -> None:
     image = after(image, move(4, 5, 6), move(5, 2))
     partition = first(image)
-    assert partition.wanted == (5, 2)
+    assert partition.desired == (5, 2)
     assert partition.origin == (1, 2, 3)
     assert set(partition.replicas) == {1, 2, 3, 4, 5, 6}
     assert partition.adding == (5,)
     assert decide(move(5, 2), image) == []
-    assert first(after(image, CANCEL)).wanted == (1, 2, 3)
+    assert first(after(image, CANCEL)).desired == (1, 2, 3)
 
 
 def test_a_new_order_of_the_same_brokers_only_changes_the_preferred_leader(image: Image) -> None:
     image = after(image, move(3, 1, 2))
-    assert first(image) == Partition(ZERO, ids(3, 1, 2), wish=1)
+    assert first(image) == Partition(ZERO, ids(3, 1, 2), desired_version=1)
     assert decide(move(3, 1, 2), image) == []
 
 
 def test_a_new_order_on_the_way_does_not_end_the_move(image: Image) -> None:
     image = after(image, move(1, 2, 3, 4), move(4, 3, 2, 1))
     assert first(image).moving
-    assert first(image).wanted == (4, 3, 2, 1)
+    assert first(image).desired == (4, 3, 2, 1)
 
 
 def test_the_number_of_replicas_may_change_unless_the_client_says_no(image: Image) -> None:
@@ -198,7 +198,7 @@ def test_an_unknown_partition_is_refused(image: Image) -> None:
 def test_nothing_is_moved_to_a_broker_that_leaves_but_it_may_stay_for_now(image: Image) -> None:
     image = after(image, DrainBroker(broker_id=BrokerId(3)), DrainBroker(broker_id=BrokerId(6)))
     assert refused(image, move(1, 2, 6)).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert first(after(image, move(4, 2, 3))).wanted == (4, 2, 3)
+    assert first(after(image, move(4, 2, 3))).desired == (4, 2, 3)
 
 
 def test_moves_are_listed_for_the_partitions_asked_for(image: Image) -> None:
@@ -220,7 +220,12 @@ def offsets(partitions: int, factor: int) -> CreateTopic:
 
 def reach_all(image: Image) -> Image:
     reports = [
-        ReportReplicas(topic_id=topic.topic_id, partition=p.index, wish=p.wish, voters=p.target)
+        ReportReplicas(
+            topic_id=topic.topic_id,
+            partition=p.index,
+            desired_version=p.desired_version,
+            voters=p.target,
+        )
         for topic in image.topics.values()
         for p in topic.partitions
         if p.moving
@@ -229,11 +234,11 @@ def reach_all(image: Image) -> Image:
 
 
 def test_internal_topics_rise_to_three_replicas_as_brokers_join() -> None:
-    image = after(cluster(1), offsets(50, usual_replication(cluster(1))))
+    image = after(cluster(1), offsets(50, default_replication(cluster(1))))
     assert decide(SpreadInternalTopics(), image) == []
     for brokers, factor in ((2, 2), (3, 3), (4, 3)):
         image = reach_all(after(image, register(brokers), SpreadInternalTopics()))
-        assert usual_replication(image) == factor
+        assert default_replication(image) == factor
         partitions = image.topics["__consumer_offsets"].partitions
         assert {len(set(p.replicas)) for p in partitions} == {factor}
         if brokers < 4:

@@ -31,7 +31,7 @@ TOPIC = Topic(
             (BrokerId(2), BrokerId(1)),
             target=(BrokerId(2),),
             origin=(BrokerId(1),),
-            wish=3,
+            desired_version=3,
         ),
     ),
     configs={"retention.ms": "1"},
@@ -137,7 +137,7 @@ def test_a_length_that_is_only_announced_allocates_nothing() -> None:
 def test_a_snapshot_beyond_the_bound_is_refused_unread() -> None:
     data = encode_image(IMAGE)
     assert decode_image(data, len(data)) == IMAGE
-    with pytest.raises(CorruptionError, match="are the most"):
+    with pytest.raises(CorruptionError, match="the limit is"):
         decode_image(data, len(data) - 1)
 
 

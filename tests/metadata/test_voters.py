@@ -92,43 +92,45 @@ def test_every_step_is_safe_and_the_steps_arrive(
     watching: set[BrokerId],
     data: st.DataObject,
 ) -> None:
-    members, wish = make_members(voters, learners), make_members(wished, watching)
+    members, desired = make_members(voters, learners), make_members(wished, watching)
     leader = data.draw(st.sampled_from(members.voters))
-    fewest = min(len(members.voters), len(wish.voters))
-    most = max(len(members.voters), len(wish.voters) + 1)
+    fewest = min(len(members.voters), len(desired.voters))
+    most = max(len(members.voters), len(desired.voters) + 1)
     for _ in range(30):
-        step = next_members(members, wish, leader=leader, ready=members.everyone)
+        step = next_members(members, desired, leader=leader, ready=members.everyone)
         if step is None:
             break
         check_change(members, step)
         assert fewest <= len(step.voters) <= most
         if leader not in step.voters:
             # Whoever else has to go went before.
-            assert set(step.voters) <= set(wish.voters) | {leader}
+            assert set(step.voters) <= set(desired.voters) | {leader}
             leader = step.voters[0]
         members = step
-    assert members == wish
+    assert members == desired
 
 
 def test_a_voter_is_made_only_of_a_learner_that_has_caught_up() -> None:
-    members, wish = Members((ONE,)), Members((ONE, TWO, THREE))
-    members = next_members(members, wish, leader=ONE, ready=()) or members
+    members, desired = Members((ONE,)), Members((ONE, TWO, THREE))
+    members = next_members(members, desired, leader=ONE, ready=()) or members
     assert members == Members((ONE,), (TWO, THREE))
-    assert next_members(members, wish, leader=ONE, ready=()) is None
-    assert next_members(members, wish, leader=ONE, ready=(THREE,)) == Members((ONE, THREE), (TWO,))
+    assert next_members(members, desired, leader=ONE, ready=()) is None
+    assert next_members(members, desired, leader=ONE, ready=(THREE,)) == Members(
+        (ONE, THREE), (TWO,)
+    )
 
 
 def test_nobody_goes_before_the_successor_is_ready() -> None:
-    members, wish = Members((ONE, TWO, THREE), (FOUR,)), Members((TWO, THREE, FOUR))
-    assert next_members(members, wish, leader=TWO, ready=()) is None
-    step = next_members(members, wish, leader=TWO, ready=(FOUR,))
+    members, desired = Members((ONE, TWO, THREE), (FOUR,)), Members((TWO, THREE, FOUR))
+    assert next_members(members, desired, leader=TWO, ready=()) is None
+    step = next_members(members, desired, leader=TWO, ready=(FOUR,))
     assert step == Members((ONE, TWO, THREE, FOUR))
-    assert next_members(step, wish, leader=TWO, ready=()) == wish
+    assert next_members(step, desired, leader=TWO, ready=()) == desired
 
 
 def test_a_voter_that_shall_only_watch_becomes_a_learner_in_one_step() -> None:
-    members, wish = Members((ONE, TWO)), Members((ONE,), (TWO,))
-    assert next_members(members, wish, leader=ONE, ready=()) == wish
+    members, desired = Members((ONE, TWO)), Members((ONE,), (TWO,))
+    assert next_members(members, desired, leader=ONE, ready=()) == desired
 
 
 def after(image: Image, *commands: Command) -> Image:

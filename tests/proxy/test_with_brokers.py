@@ -69,7 +69,7 @@ def test_no_message_is_lost_and_none_comes_again_when_a_leader_is_killed(
 def test_it_starts_without_brokers_and_stops_when_it_is_told() -> None:
     (port,) = free_ports(1)
     with proxy_process([f"127.0.0.1:{port}"], "--timeout", "300ms") as proxy:
-        assert "nobody yet" in proxy.said
+        assert "no broker reachable yet" in proxy.said
         with grpc.insecure_channel(proxy.address) as channel:
             stub = queue_pb2_grpc.QueueStub(channel)
             with pytest.raises(grpc.RpcError) as raised:
@@ -118,7 +118,7 @@ def test_an_address_that_is_none_is_refused(listen: str) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "is no address" in done.stderr
+    assert "is not a valid address" in done.stderr
 
 
 def test_help_shows_how() -> None:
@@ -129,5 +129,5 @@ def test_help_shows_how() -> None:
         timeout=wait_seconds_max(),
         check=True,
     )
-    assert "moldau proxy --listen :9000 --brokers b1:8000,b2:8000" in done.stdout
+    assert "moldau proxy --listen 0.0.0.0:9000 --brokers b1:8000,b2:8000" in done.stdout
     assert "MOLDAU_GRPC" in done.stdout

@@ -98,7 +98,7 @@ class World:
     async def describe(self, group: str) -> GroupDescription:
         return self.told
 
-    async def beat(self, asked: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
+    async def heartbeat(self, asked: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
         if self.join_refusal is not None:
             raise self.join_refusal
         self.beats.append(asked)
@@ -109,16 +109,16 @@ class World:
             assigned=[(self.image.topics["t"].topic_id, [1])],
             revoking=[],
         )
-        return MemberHeartbeatResponse(interval_ms=2_000, told=told)
+        return MemberHeartbeatResponse(interval_ms=2_000, member=told)
 
     async def connect(self, mode: Mode | None = None, **asked: Any) -> Any:
-        given = {"group": "g", "topics": ("t",), **asked}
-        return await self.connecting.connect(ConnectOptions(mode=mode, **given))
+        grant = {"group": "g", "topics": ("t",), **asked}
+        return await self.connecting.connect(ConnectOptions(mode=mode, **grant))
 
-    async def why(self, mode: Mode | None = None, **asked: Any) -> ErrorReason:
+    async def reason(self, mode: Mode | None = None, **asked: Any) -> ErrorReason:
         with pytest.raises(QueueRefusedError) as caught:
             await self.connect(mode, **asked)
-        return caught.value.why
+        return caught.value.reason
 
 
 def member(*, is_queue: bool) -> MemberDescription:
@@ -138,9 +138,9 @@ async def test_a_new_group_is_ordered_unless_somebody_says_queue() -> None:
     assert connected.settings is None
     assert [(one.topic, one.partition) for one in connected.assignment.partitions] == [("t", 1)]
     assert world.submitted == []
-    (beat,) = world.beats
-    assert not beat.is_queue
-    assert (beat.client_id, beat.session_timeout_ms) == ("me", 10_000)
+    (heartbeat,) = world.beats
+    assert not heartbeat.is_queue
+    assert (heartbeat.client_id, heartbeat.session_timeout_ms) == ("me", 10_000)
     assert connected.consumer.startswith("me-")
     connected = await world.connect(Mode.QUEUE, attempts_max=2)
     assert connected.mode is Mode.QUEUE
@@ -183,42 +183,42 @@ async def test_what_is_known_elsewhere_is_asked_for_before_it_is_refused() -> No
     topic = CreateTopic(name="new", topic_id=TopicId(b"n" * 16), partitions=1, replication_factor=1)
     world.unheard = [topic]
     await world.connect(topics=("new",))
-    assert await world.why(topics=("missing",)) is ErrorReason.UNKNOWN_TOPIC
+    assert await world.reason(topics=("missing",)) is ErrorReason.UNKNOWN_TOPIC
     world.refusal = RefusedError(ErrorCode.NOT_CONTROLLER)
-    assert await world.why(topics=("missing",)) is ErrorReason.UNAVAILABLE
+    assert await world.reason(topics=("missing",)) is ErrorReason.UNAVAILABLE
 
 
 async def test_a_name_is_of_one_kind() -> None:
     world = World()
     world.told = group_told(member(is_queue=False))
-    assert await world.why(Mode.QUEUE) is ErrorReason.OTHER_MODE
+    assert await world.reason(Mode.QUEUE) is ErrorReason.OTHER_MODE
     assert (await world.connect()).mode is Mode.ORDERED
     world.told = group_told(offsets=True)
-    assert await world.why(Mode.QUEUE) is ErrorReason.OTHER_MODE
+    assert await world.reason(Mode.QUEUE) is ErrorReason.OTHER_MODE
     assert (await world.connect(Mode.ORDERED)).mode is Mode.ORDERED
     world.told = group_told(classic=1)
-    assert await world.why(Mode.QUEUE) is ErrorReason.OTHER_MODE
-    assert await world.why() is ErrorReason.OTHER_MODE
+    assert await world.reason(Mode.QUEUE) is ErrorReason.OTHER_MODE
+    assert await world.reason() is ErrorReason.OTHER_MODE
     world.told = group_told(member(is_queue=True))
-    assert await world.why(Mode.ORDERED) is ErrorReason.OTHER_MODE
+    assert await world.reason(Mode.ORDERED) is ErrorReason.OTHER_MODE
     assert world.image.queue_groups == {}
     assert (await world.connect()).mode is Mode.QUEUE
     # From now on the name stands in the metadata.
     world.told = group_told()
-    assert await world.why(Mode.ORDERED) is ErrorReason.OTHER_MODE
+    assert await world.reason(Mode.ORDERED) is ErrorReason.OTHER_MODE
 
 
 async def test_a_name_that_somebody_else_was_faster_with_is_given_back() -> None:
     world = World()
     world.join_refusal = QueueRefusedError(ErrorReason.OTHER_MODE)
-    assert await world.why(Mode.QUEUE) is ErrorReason.OTHER_MODE
+    assert await world.reason(Mode.QUEUE) is ErrorReason.OTHER_MODE
     assert world.image.queue_groups == {}
     assert isinstance(world.submitted[-1], DropQueueGroup)
     # Not so one that was there before, or that could not be asked.
     world.join_refusal = QueueRefusedError(ErrorReason.UNAVAILABLE)
-    assert await world.why(Mode.QUEUE) is ErrorReason.UNAVAILABLE
+    assert await world.reason(Mode.QUEUE) is ErrorReason.UNAVAILABLE
     world.join_refusal = QueueRefusedError(ErrorReason.OTHER_MODE)
-    assert await world.why(Mode.QUEUE) is ErrorReason.OTHER_MODE
+    assert await world.reason(Mode.QUEUE) is ErrorReason.OTHER_MODE
     assert "g" in world.image.queue_groups
     assert world.defined == []
 
@@ -236,7 +236,7 @@ async def test_what_is_out_of_bounds_is_refused() -> None:
         {"attempts_max": 3},
         {"dead_letter_topic": "d"},
     ):
-        assert await world.why(**asked) is ErrorReason.INVALID_ARGUMENT
+        assert await world.reason(**asked) is ErrorReason.INVALID_ARGUMENT
     for settings in (
         {"visibility_ms": 0},
         {"dead_letter_topic": "t"},
@@ -244,7 +244,7 @@ async def test_what_is_out_of_bounds_is_refused() -> None:
         {"group": "not a topic's name"},
         {"backoff_ms": 5, "backoff_ms_max": 4},
     ):
-        assert await world.why(Mode.QUEUE, **settings) is ErrorReason.INVALID_ARGUMENT
+        assert await world.reason(Mode.QUEUE, **settings) is ErrorReason.INVALID_ARGUMENT
     assert world.beats == []
     assert world.submitted == []
 
@@ -253,4 +253,4 @@ async def test_metadata_that_cannot_be_written_are_no_mistake_of_the_asker() -> 
     world = World()
     world.told = group_told(member(is_queue=True))
     world.refusal = RefusedError(ErrorCode.REQUEST_TIMED_OUT, "nobody leads")
-    assert await world.why(Mode.QUEUE) is ErrorReason.UNAVAILABLE
+    assert await world.reason(Mode.QUEUE) is ErrorReason.UNAVAILABLE

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from memory_log import MemoryLog
 from msgspec.structs import replace
 from queue_world import QueueWorld, values_of
 
@@ -12,7 +13,6 @@ from moldau.data import stored_batches
 from moldau.data.commit import trim_replica
 from moldau.data.stored_batches import bytes_of
 from moldau.log.interface import LogRead
-from moldau.log.memory import MemoryLog
 from moldau.model.ids import Offset
 from moldau.model.queue_headers import (
     DEAD_AT_HEADER,

@@ -7,13 +7,11 @@ import pytest
 from moldau.coordination.group_service import GroupService
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicPartition
+from moldau.net.peers.methods import PeerMethod
 from moldau.queues import group_rpc_client
 from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_handlers import GroupRpcHandlers
 from moldau.queues.group_rpc_messages import (
-    COMMIT_METHOD,
-    DESCRIBE_METHOD,
-    MEMBER_LEFT_METHOD,
     GroupDescription,
     GroupMemberRef,
     OffsetCommitResult,
@@ -40,7 +38,7 @@ class World:
             me=ME,
             clock=self.clock,
             groups=cast(GroupService, self),
-            answers=cast(GroupRpcHandlers, self),
+            handlers=cast(GroupRpcHandlers, self),
             caller=self,
             peers=lambda: [OTHER, THIRD],
         )
@@ -63,7 +61,7 @@ class World:
         return self._answer()
 
     # Of the coordinator's side; only what a test asks for here is answered.
-    beat = offsets = commit = describe
+    heartbeat = offsets = commit = describe
 
     def _answer(self) -> Any:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -82,7 +80,7 @@ async def test_the_coordinator_is_asked_where_it_is() -> None:
     world.answers = [TOLD]
     assert await world.calls.describe("g") == TOLD
     ((peer, method, payload),) = world.sent
-    assert (peer, method) == (OTHER, DESCRIBE_METHOD)
+    assert (peer, method) == (OTHER, PeerMethod.QUEUE_DESCRIBE)
     assert decode(payload, GroupMemberRef) == GroupMemberRef(group="g")
     world.coordinators = [ME]
     assert await world.calls.describe("g") == TOLD
@@ -101,7 +99,7 @@ async def test_a_coordinator_that_moves_or_loads_is_looked_for_again() -> None:
     partition = TopicPartition("t", PartitionIndex(0))
     assert await world.calls.commit("g", "m", [(partition, 9)]) == [OffsetCommitResult(0, 7)]
     assert world.here == 1
-    assert [method for _, method, _ in world.sent] == [COMMIT_METHOD] * 3
+    assert [method for _, method, _ in world.sent] == [PeerMethod.QUEUE_COMMIT] * 3
 
 
 async def test_nobody_is_asked_for_ever() -> None:
@@ -109,11 +107,11 @@ async def test_nobody_is_asked_for_ever() -> None:
     world.coordinators = [RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")]
     with pytest.raises(QueueRefusedError, match="nobody leads") as caught:
         await world.calls.describe("g")
-    assert caught.value.why is ErrorReason.UNAVAILABLE
+    assert caught.value.reason is ErrorReason.UNAVAILABLE
 
 
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("code", "reason"),
     [
         (ErrorCode.UNKNOWN_MEMBER_ID, ErrorReason.UNKNOWN_CONSUMER),
         (ErrorCode.GROUP_ID_NOT_FOUND, ErrorReason.OTHER_MODE),
@@ -123,12 +121,14 @@ async def test_nobody_is_asked_for_ever() -> None:
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorReason.UNAVAILABLE),
     ],
 )
-async def test_a_refusal_is_told_in_the_terms_of_queues(code: ErrorCode, why: ErrorReason) -> None:
+async def test_a_refusal_is_told_in_the_terms_of_queues(
+    code: ErrorCode, reason: ErrorReason
+) -> None:
     world = World()
     world.answers = [RefusedError(code, "for a reason")]
     with pytest.raises(QueueRefusedError, match="for a reason") as caught:
         await world.calls.describe("g")
-    assert caught.value.why is why
+    assert caught.value.reason is reason
     assert len(world.sent) == 1
 
 
@@ -137,6 +137,6 @@ async def test_all_peers_are_told_of_who_left_and_one_that_does_not_hear_is_no_h
     world.answers = [RefusedError(ErrorCode.NETWORK_EXCEPTION), b""]
     await world.calls.announce_member_left("g", "m")
     assert [(peer, method) for peer, method, _ in world.sent] == [
-        (OTHER, MEMBER_LEFT_METHOD),
-        (THIRD, MEMBER_LEFT_METHOD),
+        (OTHER, PeerMethod.QUEUE_MEMBER_LEFT),
+        (THIRD, PeerMethod.QUEUE_MEMBER_LEFT),
     ]

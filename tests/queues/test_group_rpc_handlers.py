@@ -25,7 +25,7 @@ from moldau.queues.group_rpc_messages import (
     MemberHeartbeatResponse,
     decode,
     encode,
-    unpacked,
+    unpack_partitions,
 )
 
 
@@ -61,7 +61,9 @@ class World:
         await self.groups.loaded()
         return self
 
-    async def beat(self, member: str, kind: HeartbeatKind, owned: set[int] | None = None, **fields):
+    async def heartbeat(
+        self, member: str, kind: HeartbeatKind, owned: set[int] | None = None, **fields
+    ):
         asked = MemberHeartbeatRequest(
             group=fields.pop("group", "g"),
             member=member,
@@ -74,7 +76,7 @@ class World:
         )
 
     async def join(self, member: str, **fields):
-        return await self.beat(
+        return await self.heartbeat(
             member, HeartbeatKind.JOIN, topics=("t",), session_timeout_ms=10_000, **fields
         )
 
@@ -84,7 +86,7 @@ class World:
         return ErrorCode(told.error), told.before
 
     def has(self, told: MemberHeartbeatResponse) -> frozenset[int]:
-        return unpacked(told.told.assigned).get(self.topic_id, frozenset())
+        return unpack_partitions(told.member.assigned).get(self.topic_id, frozenset())
 
 
 async def test_members_come_stay_and_go_without_naming_epochs():
@@ -94,19 +96,19 @@ async def test_members_come_stay_and_go_without_naming_epochs():
     assert 0 < joined.interval_ms <= 2_000
     await world.join("b")
     # It lets go in its own time, and the other gets it then.
-    told = await world.beat("a", HeartbeatKind.STAY, {0, 1, 2, 3})
+    told = await world.heartbeat("a", HeartbeatKind.STAY, {0, 1, 2, 3})
     kept = world.has(told)
     assert len(kept) == 2
-    assert unpacked(told.told.revoking)[world.topic_id] == frozenset({0, 1, 2, 3}) - kept
-    assert world.has(await world.beat("b", HeartbeatKind.STAY, set())) == frozenset()
-    await world.beat("a", HeartbeatKind.STAY, set(kept))
-    assert world.has(await world.beat("b", HeartbeatKind.STAY, set())) == {0, 1, 2, 3} - kept
-    assert (await world.beat("a", HeartbeatKind.LEAVE)).told is None
-    assert world.has(await world.beat("b", HeartbeatKind.STAY)) == {0, 1, 2, 3}
+    assert unpack_partitions(told.member.revoking)[world.topic_id] == frozenset({0, 1, 2, 3}) - kept
+    assert world.has(await world.heartbeat("b", HeartbeatKind.STAY, set())) == frozenset()
+    await world.heartbeat("a", HeartbeatKind.STAY, set(kept))
+    assert world.has(await world.heartbeat("b", HeartbeatKind.STAY, set())) == {0, 1, 2, 3} - kept
+    assert (await world.heartbeat("a", HeartbeatKind.LEAVE)).member is None
+    assert world.has(await world.heartbeat("b", HeartbeatKind.STAY)) == {0, 1, 2, 3}
     # Who is gone may say so again, but not stay.
-    assert (await world.beat("a", HeartbeatKind.LEAVE)).told is None
+    assert (await world.heartbeat("a", HeartbeatKind.LEAVE)).member is None
     with pytest.raises(RefusedError) as caught:
-        await world.beat("a", HeartbeatKind.STAY, set())
+        await world.heartbeat("a", HeartbeatKind.STAY, set())
     assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -115,7 +117,7 @@ async def test_a_heartbeat_that_changes_nothing_stores_nothing():
     await world.join("a", client_id="c")
     ends = [replica.log.end_offset for replica in world.replicas]
     for _ in range(3):
-        await world.beat("a", HeartbeatKind.STAY, {0, 1, 2, 3})
+        await world.heartbeat("a", HeartbeatKind.STAY, {0, 1, 2, 3})
     assert [replica.log.end_offset for replica in world.replicas] == ends
 
 
@@ -131,7 +133,7 @@ async def test_beats_at_the_same_time_do_not_fence_each_other():
     world = await World().started()
     await world.join("a")
     await world.join("b")
-    beats = [world.beat("a", HeartbeatKind.STAY, {0, 1}) for _ in range(5)]
+    beats = [world.heartbeat("a", HeartbeatKind.STAY, {0, 1}) for _ in range(5)]
     assert len({world.has(told) for told in await asyncio.gather(*beats)}) == 1
 
 
@@ -139,7 +141,7 @@ async def test_a_group_is_described_as_what_it_is():
     world = await World().started()
 
     async def told(group: str) -> GroupDescription:
-        payload = await world.answers.answer_describe(0, encode(GroupMemberRef(group=group)))
+        payload = await world.answers.handle_describe(0, encode(GroupMemberRef(group=group)))
         return decode(payload, GroupDescription)
 
     nobody = await told("n")
@@ -194,15 +196,15 @@ async def test_only_who_has_a_partition_stores_its_offset():
     world = await World().started()
     await world.join("a")
     await world.join("b")
-    kept = world.has(await world.beat("a", HeartbeatKind.STAY, {0, 1, 2, 3}))
+    kept = world.has(await world.heartbeat("a", HeartbeatKind.STAY, {0, 1, 2, 3}))
     (first, *_), (taken, *_) = sorted(kept), sorted({0, 1, 2, 3} - kept)
     # It is asked to let go of it, and has it still.
     assert (await world.commit("a", 1, taken))[0] is ErrorCode.NONE
     assert (await world.commit("b", 1, taken))[0] is ErrorCode.ILLEGAL_GENERATION
-    await world.beat("a", HeartbeatKind.STAY, set(kept))
+    await world.heartbeat("a", HeartbeatKind.STAY, set(kept))
     assert (await world.commit("a", 2, taken))[0] is ErrorCode.ILLEGAL_GENERATION
     assert (await world.commit("a", 2, first))[0] is ErrorCode.NONE
-    await world.beat("b", HeartbeatKind.STAY, set())
+    await world.heartbeat("b", HeartbeatKind.STAY, set())
     assert await world.commit("b", 2, taken) == (ErrorCode.NONE, 1)
     with pytest.raises(RefusedError) as caught:
         await world.commit("stranger", 2)
@@ -238,9 +240,9 @@ async def test_what_cannot_be_read_is_refused(payload):
     world = await World().started()
     for answer in (
         world.answers.handle_heartbeat,
-        world.answers.answer_commit,
-        world.answers.answer_offsets,
-        world.answers.answer_describe,
+        world.answers.handle_commit,
+        world.answers.handle_offsets,
+        world.answers.handle_describe,
         world.answers.handle_member_left,
     ):
         with pytest.raises(RefusedError) as caught:
@@ -254,7 +256,7 @@ async def test_who_does_not_coordinate_says_so():
     for index in (0, 1):
         world.groups.depose(index)
     with pytest.raises(RefusedError) as caught:
-        await world.beat("a", HeartbeatKind.STAY, set())
+        await world.heartbeat("a", HeartbeatKind.STAY, set())
     assert caught.value.code is ErrorCode.NOT_COORDINATOR
     with pytest.raises(RefusedError):
         await world.commit("a", 1)

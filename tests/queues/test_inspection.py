@@ -1,12 +1,6 @@
 """Stats and peeking: what is told of a queue, without taking anything."""
 
-from queue_world import (
-    QueueWorld,
-    ack,
-    settle,
-    stats,
-    values_of,
-)
+from queue_world import QueueWorld, ack, settle, stats, values_of
 
 from moldau.queues.settlement import Nacked
 from moldau.queues.types import MessageState

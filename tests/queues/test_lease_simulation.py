@@ -88,7 +88,7 @@ class Simulation:
         )
         if verdict == DONE:
             self.books.acked.add(value)
-        elif verdict.why is ErrorReason.UNAVAILABLE:
+        elif verdict.reason is ErrorReason.UNAVAILABLE:
             self.books.perhaps_acked.add(value)
 
     # ---- what goes wrong

@@ -15,9 +15,10 @@ from moldau.groups.queue.state import QueueId
 from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId
+from moldau.net.peers.methods import PeerMethod
 from moldau.queues import ledger_host as keeper_module
 from moldau.queues import ledgers as ledgers_module
-from moldau.queues.ledgers import FORGET_METHOD, STORED_METHOD, WRITE_METHOD, LedgerRequest
+from moldau.queues.ledgers import LedgerRequest
 
 
 async def led(world: LedgerWorld, queue: QueueId, epoch: int = 1) -> QueueLeader:
@@ -184,7 +185,7 @@ async def test_a_commit_that_does_not_come_is_not_waited_for_without_end(
     world.lead()
     leader = await led(world, world.queue(index=0))
     world.replicas[0].holds = True
-    monkeypatch.setattr(keeper_module, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(keeper_module, "RESPONSE_SECONDS_MAX", 0.01)
     record = leader.next_record()
     assert await written(world.ledgers.write(leader.queue, [record])) is ErrorCode.REQUEST_TIMED_OUT
     monkeypatch.undo()
@@ -262,9 +263,7 @@ async def test_an_append_whose_fate_is_unknown_ends_the_ledger_and_it_is_loaded_
     assert (await reading)[-1:] == encoded(record)
 
 
-async def test_a_leader_that_others_have_replaced_does_not_tell_what_it_stores(
-    hasty: None,
-) -> None:
+async def test_a_leader_that_others_have_replaced_does_not_tell_what_it_stores(hasty: None) -> None:
     world = LedgerWorld()
     world.lead()
     leader = await led(world, world.queue(index=0))
@@ -459,7 +458,11 @@ async def test_the_ledger_of_another_broker_is_used_like_ones_own() -> None:
     assert await written(world.ledgers.write(leader.queue, [record])) is Refusal.FENCED
     await world.ledgers.forget(leader.queue)
     assert await world.ledgers.stored(leader.queue) == []
-    assert {method for _, method in world.calls} == {STORED_METHOD, WRITE_METHOD, FORGET_METHOD}
+    assert {method for _, method in world.calls} == {
+        PeerMethod.LEDGER_READ,
+        PeerMethod.LEDGER_WRITE,
+        PeerMethod.LEDGER_FORGET,
+    }
 
 
 async def test_a_write_whose_answer_is_lost_is_not_sent_again() -> None:

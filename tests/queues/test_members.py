@@ -58,7 +58,7 @@ class World:
         self.members = Members(
             clock=self.clock,
             calls=cast(GroupRpcClient, self.coordinator),
-            on_gone=lambda group, name: self.gone.append((group, name)),
+            on_member_left=lambda group, name: self.gone.append((group, name)),
         )
 
 
@@ -68,9 +68,9 @@ async def test_a_member_is_asked_for_once_and_then_known() -> None:
     found = await world.members.member("g", "a")
     assert found.topics == ("t",)
     # What it must let go of it has until it has done so.
-    assert all(found.owns(TOPIC, index) for index in (0, 1, 9))
-    assert not found.owns(TOPIC, 2)
-    assert not found.owns(TopicId(b"x" * 16), 0)
+    assert all(found.is_assigned(TOPIC, index) for index in (0, 1, 9))
+    assert not found.is_assigned(TOPIC, 2)
+    assert not found.is_assigned(TopicId(b"x" * 16), 0)
     await world.members.member("g", "a")
     assert world.coordinator.asked == 1
 
@@ -83,7 +83,7 @@ async def test_who_is_unknown_is_looked_for_at_once() -> None:
     assert (await world.members.member("g", "b")).name == "b"
     with pytest.raises(QueueRefusedError) as caught:
         await world.members.member("g", "c")
-    assert caught.value.why is ErrorReason.UNKNOWN_CONSUMER
+    assert caught.value.reason is ErrorReason.UNKNOWN_CONSUMER
     assert world.coordinator.asked == 3
 
 
@@ -139,7 +139,7 @@ async def test_while_no_coordinator_answers_what_is_known_does_for_a_while() -> 
     world.clock.steady += 6
     with pytest.raises(QueueRefusedError) as caught:
         await world.members.member("g", "a")
-    assert caught.value.why is ErrorReason.UNAVAILABLE
+    assert caught.value.reason is ErrorReason.UNAVAILABLE
     world.coordinator.refusal = None
     await world.members.member("g", "a")
 
@@ -165,7 +165,7 @@ async def test_views_are_renewed_while_they_are_used_and_forgotten_after(
         # It is kept, although there is nobody in it, for the one who waits.
         before = asked.asked
         await until(lambda: later() and asked.asked > before + 2, "the view is renewed again")
-    await until(lambda: later() and not world.members.is_following("g"), "the view is forgotten")
+    await until(lambda: later() and "g" not in world.members._views, "the view is forgotten")
     running.cancel()
 
 
@@ -186,7 +186,7 @@ async def test_a_queue_is_followed_while_it_has_members_also_if_nobody_asks(
 
     def is_forgotten() -> bool:
         world.clock.steady += 20
-        return bool(world.gone) and not world.members.is_following("g")
+        return bool(world.gone) and "g" not in world.members._views
 
     await until(is_forgotten, "the queue is forgotten")
     assert world.gone == [("g", "a")]

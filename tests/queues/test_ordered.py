@@ -15,7 +15,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, PartitionIndex, TopicId, TopicPartition
 from moldau.queues import ordered
 from moldau.queues.group_rpc_messages import OffsetCommitResult
-from moldau.queues.ordered import ANSWER_BYTES_MAX, OrderedGroups
+from moldau.queues.ordered import POLL_RESPONSE_BYTES_MAX, OrderedGroups
 from moldau.queues.types import Delivery, ErrorReason, QueueRefusedError, TokenResult
 from moldau.testing.waiting import until
 
@@ -61,7 +61,7 @@ class World:
 
     # ---- a consumer
 
-    def has(self, topic: TopicId, index: int) -> bool:
+    def is_assigned(self, topic: TopicId, index: int) -> bool:
         return self.owned is None or index in self.owned
 
     async def poll(
@@ -75,22 +75,22 @@ class World:
             count,
             starts_at_end=at_end,
             wait_seconds=wait,
-            has=self.has,
+            is_assigned=self.is_assigned,
         )
 
     async def ack(self, *deliveries: Delivery, member: str = "m") -> list[ErrorReason | None]:
         tokens = [one.token for one in deliveries]
-        return _whys(await self.groups.ack("g", member, tokens))
+        return _reasons(await self.groups.ack("g", member, tokens))
 
     async def nack(
         self, *deliveries: Delivery, delay_ms: int | None = None
     ) -> list[ErrorReason | None]:
         tokens = [one.token for one in deliveries]
-        return _whys(await self.groups.nack("g", "m", tokens, delay_ms, self.has))
+        return _reasons(await self.groups.nack("g", "m", tokens, delay_ms, self.is_assigned))
 
 
-def _whys(verdicts: list[TokenResult]) -> list[ErrorReason | None]:
-    return [verdict.why for verdict in verdicts]
+def _reasons(verdicts: list[TokenResult]) -> list[ErrorReason | None]:
+    return [verdict.reason for verdict in verdicts]
 
 
 def place(index: int = 0) -> TopicPartition:
@@ -136,7 +136,7 @@ async def test_what_the_log_no_longer_holds_is_passed() -> None:
     assert len(await world.poll()) == 3
     world.broker.logs["t", 0].delete_before(Offset(end - 1))
     assert values_of(await world.poll()) == [b"c"]
-    world.groups._places.clear()
+    world.groups._positions.clear()
     assert values_of(await world.poll()) == [b"c"]
 
 
@@ -175,7 +175,7 @@ async def test_a_begin_that_cannot_be_stored_is_not_taken() -> None:
     world.refusal = ErrorCode.ILLEGAL_GENERATION
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll(at_end=True)
-    assert caught.value.why is ErrorReason.UNAVAILABLE
+    assert caught.value.reason is ErrorReason.UNAVAILABLE
 
 
 async def test_a_partition_that_pauses_leaves_the_others_alone() -> None:
@@ -213,7 +213,7 @@ async def test_an_answer_is_bounded_in_bytes_but_holds_one_message_at_least() ->
         await world.broker.send(bytes(700_000), partition=index)
     found = await world.poll()
     size = sum(len(one.record.value or b"") for one in found)
-    assert 700_000 <= size <= ANSWER_BYTES_MAX
+    assert 700_000 <= size <= POLL_RESPONSE_BYTES_MAX
 
 
 async def test_who_lost_a_partition_while_it_waited_gets_nothing_of_it() -> None:
@@ -260,7 +260,7 @@ async def test_who_does_not_lead_says_so() -> None:
     world.broker.replicas["t", 0].end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll()
-    assert caught.value.why is ErrorReason.NOT_LEADER
+    assert caught.value.reason is ErrorReason.NOT_LEADER
     assert await world.ack(found) == [ErrorReason.NOT_LEADER]
     assert world.committed == {}
 
@@ -341,7 +341,7 @@ async def test_a_partition_that_cannot_be_read_does_not_hide_the_others(
         taken = await world.poll()
         assert values_of(taken) == [b"d"]
     await world.ack(*taken)
-    with pytest.raises(QueueRefusedError, match="cannot be shown"):
+    with pytest.raises(QueueRefusedError, match="cannot be decoded"):
         await world.poll()
 
 
@@ -363,14 +363,14 @@ async def test_a_leader_that_may_be_none_any_more_asks_before_it_delivers(
     is_leading = False
     with pytest.raises(QueueRefusedError) as caught:
         await world.poll()
-    assert caught.value.why is ErrorReason.NOT_LEADER
+    assert caught.value.reason is ErrorReason.NOT_LEADER
 
 
 @pytest.mark.parametrize("by_leader", [False, True])
 async def test_a_poll_that_waits_ends_when_its_place_is_another_ones(by_leader: bool) -> None:
     world = await World.make()
     waiting = asyncio.create_task(world.poll(wait=30))
-    await until(lambda: bool(world.groups._places), "it has a place")
+    await until(lambda: bool(world.groups._positions), "it has a place")
     await asyncio.sleep(0.01)
     if by_leader:
         await world.broker.change_leader()

@@ -50,12 +50,12 @@ async def test_an_ack_that_is_being_written_when_leadership_ends_is_not_called_u
     await asyncio.sleep(0)
     changing = asyncio.create_task(world.change_leader())
     # One may be done, and is: the other cannot be.
-    assert [verdict.why for verdict in await first] == [ErrorReason.UNAVAILABLE]
-    assert [verdict.why for verdict in await second] == [ErrorReason.NOT_LEADER]
+    assert [verdict.reason for verdict in await first] == [ErrorReason.UNAVAILABLE]
+    assert [verdict.reason for verdict in await second] == [ErrorReason.NOT_LEADER]
     world.ledger.gate.set()
     await changing
     verdicts = await settle(world, taken, Acked())
-    assert [each.why for each in verdicts] == [ErrorReason.SETTLED, None]
+    assert [each.reason for each in verdicts] == [ErrorReason.SETTLED, None]
 
 
 async def test_nothing_is_taken_from_a_topic_that_was_made_anew_until_the_group_has_it() -> None:
@@ -147,14 +147,14 @@ async def test_no_more_tokens_wait_than_there_is_room_for() -> None:
     await asyncio.sleep(0)
     world.ledger.gate.set()
     assert await first == [DONE]
-    whys = [{verdict.why for verdict in await call} for call in calls]
-    assert whys == [
+    reasons = [{verdict.reason for verdict in await call} for call in calls]
+    assert reasons == [
         {None, ErrorReason.SETTLED},
         {ErrorReason.SETTLED},
         {ErrorReason.BUSY},
         {ErrorReason.BUSY},
     ]
-    assert (await settle(world, taken[1:] * 200, Acked()))[0].why is ErrorReason.SETTLED
+    assert (await settle(world, taken[1:] * 200, Acked()))[0].reason is ErrorReason.SETTLED
 
 
 async def test_of_large_messages_that_come_again_no_more_are_read_than_an_answer_has_room_for(
@@ -212,4 +212,4 @@ async def test_a_poll_of_a_queue_that_is_gone_for_good_ends() -> None:
     del world.groups["g"]
     with pytest.raises(QueueRefusedError) as caught:
         await waiting
-    assert caught.value.why is ErrorReason.UNKNOWN_GROUP
+    assert caught.value.reason is ErrorReason.UNKNOWN_GROUP

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from memory_log import MemoryLog
 from msgspec.structs import replace
 from queue_world import LIMITS
 
@@ -11,7 +12,6 @@ from moldau.data import stored_batches
 from moldau.groups.queue.commands import LogMessage
 from moldau.log.disk import open_disk_log
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
@@ -66,7 +66,7 @@ async def test_it_reads_on_from_where_it_was(on_disk: bool, codec: Codec, tmp_pa
     assert offered.read.messages == (LogMessage(Offset(1)), LogMessage(Offset(2)))
     taken = reader.take(Offset(2))
     assert [(offset, entry.record.value) for offset, entry in taken.items()] == [(1, b"b")]
-    assert reader.ahead_count == 1
+    assert len(reader._ahead) == 1
 
 
 async def test_an_offer_ends_before_what_is_too_much_and_holds_what_is_not_due() -> None:
@@ -77,7 +77,7 @@ async def test_an_offer_ends_before_what_is_too_much_and_holds_what_is_not_due()
     assert reader.offer(5, 2_500, NOW, is_first=True).ready_count == 2
     assert reader.offer(5, 10, NOW, is_first=True).ready_count == 1
     none = reader.offer(5, 10, NOW, is_first=False)
-    assert (none.ready_count, none.is_cut, none.read.end) == (0, True, 0)
+    assert (none.ready_count, none.is_size_limited, none.read.end) == (0, True, 0)
     reader.take(Offset(5))
     delayed = reader.offer(5, 1 << 20, NOW, is_first=True)
     assert (delayed.ready_count, delayed.read.messages) == (0, (LogMessage(Offset(5), 2_000),))
@@ -108,10 +108,7 @@ async def test_a_queue_that_is_set_elsewhere_reads_there() -> None:
     await reader.read_on(10)
     assert [
         message.offset for message in reader.offer(9, 99_999, NOW, is_first=True).read.messages
-    ] == [
-        1,
-        2,
-    ]
+    ] == [1, 2]
 
 
 def test_one_message_without_content_stands_for_a_batch_that_nobody_can_read(
@@ -124,7 +121,9 @@ def test_one_message_without_content_stands_for_a_batch_that_nobody_can_read(
     entries = decode_entries(data, (), Offset(0))
     assert [entry.record.value for entry in entries] == [None, b"d"]
     assert [entry.message.offset for entry in entries] == [0, 3]
-    assert entries[0].message.fault.startswith("offsets 0 to 2 cannot be read: it has 3 records")
+    assert entries[0].message.fault.startswith(
+        "offsets 0 to 2 cannot be read: the batch has 3 records"
+    )
     assert "offsets 0 to 2" in caplog.text
     assert decode_entries(data, (), Offset(2))[0].message.offset == 2
     assert [entry.message.offset for entry in decode_entries(data, (), Offset(3))] == [3]

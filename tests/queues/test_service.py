@@ -54,7 +54,7 @@ class World:
         self.views = Members(
             clock=broker.clock,
             calls=cast(Any, self),
-            on_gone=lambda *gone: self.service.on_gone(*gone),
+            on_member_left=lambda *gone: self.service.on_member_left(*gone),
         )
         self.service = QueueService(
             me=BrokerId(1),
@@ -65,7 +65,7 @@ class World:
             leader_of=lambda topic, index: self.leader,
             calls=cast(Any, self),
             members=self.views,
-            connecting=cast(Any, self),
+            connect_handler=cast(Any, self),
             leases=broker.host,
             ordered=OrderedGroups(
                 loop=loop,
@@ -99,7 +99,7 @@ class World:
 
     # ---- in place of the coordinator
 
-    def _told(self, name: str) -> MemberDescription:
+    def _commands(self, name: str) -> MemberDescription:
         topic_id = self.broker.topics["t"].topic_id
         is_queue = self.members[name]
         return MemberDescription(
@@ -113,17 +113,19 @@ class World:
     async def describe(self, group: str) -> GroupDescription:
         is_queue = group == "g"
         return GroupDescription(
-            members=[self._told(name) for name in self.members if self.members[name] == is_queue],
+            members=[
+                self._commands(name) for name in self.members if self.members[name] == is_queue
+            ],
             classic_members=0,
             has_offsets=False,
         )
 
-    async def beat(self, asked: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
+    async def heartbeat(self, asked: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
         self.beats.append(asked)
         if asked.kind is HeartbeatKind.LEAVE:
             self.members.pop(asked.member, None)
             return MemberHeartbeatResponse(interval_ms=0)
-        return MemberHeartbeatResponse(interval_ms=500, told=self._told(asked.member))
+        return MemberHeartbeatResponse(interval_ms=500, member=self._commands(asked.member))
 
     async def offsets(self, group: str, partitions: Any) -> list[int]:
         return [-1] * len(partitions)
@@ -141,14 +143,14 @@ class World:
 
     async def poll(self, consumer: str = "w", **asked: Any) -> list[bytes]:
         group = "g" if self.members.get(consumer, True) else "o"
-        given = {"count_max": 10, **asked}
-        polled = await self.service.poll(PollOptions(group=group, consumer=consumer, **given))
+        grant = {"count_max": 10, **asked}
+        polled = await self.service.poll(PollOptions(group=group, consumer=consumer, **grant))
         return values_of(polled.deliveries)
 
-    async def why(self, consumer: str = "w", **asked: Any) -> ErrorReason:
+    async def reason(self, consumer: str = "w", **asked: Any) -> ErrorReason:
         with pytest.raises(QueueRefusedError) as caught:
             await self.poll(consumer, **asked)
-        return caught.value.why
+        return caught.value.reason
 
 
 async def test_members_of_each_kind_get_messages_of_theirs() -> None:
@@ -159,7 +161,7 @@ async def test_members_of_each_kind_get_messages_of_theirs() -> None:
     assert await world.poll("v") == []
     # The ordered group takes nothing away, and nothing is taken away from it.
     assert await world.poll("m") == await world.poll("m") == [b"a", b"b"]
-    assert await world.why("stranger") is ErrorReason.UNKNOWN_CONSUMER
+    assert await world.reason("stranger") is ErrorReason.UNKNOWN_CONSUMER
 
 
 async def test_who_is_gone_waits_no_longer_and_what_it_has_is_for_others() -> None:
@@ -176,7 +178,7 @@ async def test_who_is_gone_waits_no_longer_and_what_it_has_is_for_others() -> No
     await world.service.disconnect("g", "w")
     with pytest.raises(QueueRefusedError) as caught:
         await waiting
-    assert caught.value.why is ErrorReason.UNKNOWN_CONSUMER
+    assert caught.value.reason is ErrorReason.UNKNOWN_CONSUMER
     assert await other == [b"a"]
     await until(lambda: world.told_gone == [("g", "w")], "the member is told as gone")
     assert not world.service._polling
@@ -199,16 +201,16 @@ async def test_partitions_that_are_named_must_exist_be_assigned_and_led_here() -
     one = {"t": frozenset({1})}
     await world.broker.send(b"a", partition=1)
     assert await world.poll(partitions=one) == [b"a"]
-    assert await world.why(partitions={"x": frozenset({0})}) is ErrorReason.UNKNOWN_TOPIC
-    assert await world.why(partitions={"t": frozenset({2})}) is ErrorReason.INVALID_ARGUMENT
+    assert await world.reason(partitions={"x": frozenset({0})}) is ErrorReason.UNKNOWN_TOPIC
+    assert await world.reason(partitions={"t": frozenset({2})}) is ErrorReason.INVALID_ARGUMENT
     await world.broker.create("other", 1)
-    assert await world.why(partitions={"other": frozenset({0})}) is ErrorReason.UNKNOWN_TOPIC
-    assert await world.why("m", partitions=one) is ErrorReason.NOT_ASSIGNED
+    assert await world.reason(partitions={"other": frozenset({0})}) is ErrorReason.UNKNOWN_TOPIC
+    assert await world.reason("m", partitions=one) is ErrorReason.NOT_ASSIGNED
     world.owned = [1]
     assert await world.poll("m", partitions=one) == [b"a"]
     world.broker.replicas["t", 1].end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert await world.why(partitions=one) is ErrorReason.NOT_LEADER
-    assert await world.why("m", partitions=one) is ErrorReason.NOT_LEADER
+    assert await world.reason(partitions=one) is ErrorReason.NOT_LEADER
+    assert await world.reason("m", partitions=one) is ErrorReason.NOT_LEADER
     # Who names none is given what there is here.
     assert await world.poll() == await world.poll("m") == []
 
@@ -238,20 +240,20 @@ async def test_what_is_for_queues_only_is_refused_for_others() -> None:
     world = await World.make()
     service = world.service
 
-    async def why(call: Any) -> ErrorReason:
+    async def reason(call: Any) -> ErrorReason:
         with pytest.raises(QueueRefusedError) as caught:
             await call
-        return caught.value.why
+        return caught.value.reason
 
-    assert await world.why("m", visibility_ms=5) is ErrorReason.INVALID_ARGUMENT
-    assert await why(service.extend("o", "m", [b"x"], visibility_ms=5)) is ErrorReason.OTHER_MODE
-    assert await why(service.stats("o")) is ErrorReason.OTHER_MODE
-    assert await why(service.peek("o", "t", count_max=1)) is ErrorReason.OTHER_MODE
-    assert await why(service.peek("g", "x", count_max=1)) is ErrorReason.UNKNOWN_TOPIC
-    assert await why(service.peek("g", "t", count_max=0)) is ErrorReason.INVALID_ARGUMENT
+    assert await world.reason("m", visibility_ms=5) is ErrorReason.INVALID_ARGUMENT
+    assert await reason(service.extend("o", "m", [b"x"], visibility_ms=5)) is ErrorReason.OTHER_MODE
+    assert await reason(service.stats("o")) is ErrorReason.OTHER_MODE
+    assert await reason(service.peek("o", "t", count_max=1)) is ErrorReason.OTHER_MODE
+    assert await reason(service.peek("g", "x", count_max=1)) is ErrorReason.UNKNOWN_TOPIC
+    assert await reason(service.peek("g", "t", count_max=0)) is ErrorReason.INVALID_ARGUMENT
     world.members = {}
-    assert await why(service.stats("nobody")) is ErrorReason.UNKNOWN_GROUP
-    assert await why(service.delete_group("nobody")) is ErrorReason.UNKNOWN_GROUP
+    assert await reason(service.stats("nobody")) is ErrorReason.UNKNOWN_GROUP
+    assert await reason(service.delete_group("nobody")) is ErrorReason.UNKNOWN_GROUP
 
 
 async def test_the_numbers_of_a_group_are_of_what_is_led_here() -> None:
@@ -292,12 +294,12 @@ async def test_a_deleted_group_has_neither_members_nor_messages_nor_a_name() -> 
     (found,) = (
         await world.service.poll(PollOptions(group="g", consumer="w", count_max=1))
     ).deliveries
-    assert (await world.service.ack("g", "w", [found.token]))[0].why is None
+    assert (await world.service.ack("g", "w", [found.token]))[0].reason is None
     await world.service.delete_group("g")
     assert world.submitted == [DropQueueGroup(name="g")]
-    assert sorted(beat.member for beat in world.beats) == ["v", "w"]
+    assert sorted(heartbeat.member for heartbeat in world.beats) == ["v", "w"]
     assert world.broker.ledger.forgotten
-    assert await world.why() is ErrorReason.UNKNOWN_CONSUMER
+    assert await world.reason() is ErrorReason.UNKNOWN_CONSUMER
 
 
 async def test_a_topic_that_was_added_to_the_group_elsewhere_is_looked_for(
@@ -314,6 +316,6 @@ async def test_a_topic_that_was_added_to_the_group_elsewhere_is_looked_for(
 
     with pytest.raises(QueueRefusedError) as caught:
         await world.service.poll(asked)
-    assert caught.value.why is ErrorReason.UNKNOWN_TOPIC
+    assert caught.value.reason is ErrorReason.UNKNOWN_TOPIC
     monkeypatch.setattr(world, "fresh", fresh)
     assert values_of((await world.service.poll(asked)).deliveries) == [b"a"]

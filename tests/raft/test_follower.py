@@ -103,7 +103,7 @@ def test_a_refusal_names_the_end_of_an_epoch_that_the_leader_can_have(
     node = follower(make_node, epochs)
     (answer,) = answers(node, node.receive(2, make_append(9, start, prev, [9])))
     assert not answer.is_accepted
-    assert (answer.asked, answer.matched, answer.hint_epoch) == (start, place, hint)
+    assert (answer.rejected_start, answer.matched, answer.hint_epoch) == (start, place, hint)
 
 
 def test_committed_entries_are_never_cut(make_node, make_append) -> None:
@@ -112,7 +112,7 @@ def test_committed_entries_are_never_cut(make_node, make_append) -> None:
     node.receive(3, make_append(10, 0, -1, [1, 5]))
     assert node.log.epochs == [1, 1]
     with pytest.raises(RaftError, match="contradicts"):
-        node.core._truncate(RaftIndex(1))
+        node.core._follower._truncate(RaftIndex(1))
 
 
 def test_members_go_with_the_entry_that_is_cut(make_node, make_append) -> None:

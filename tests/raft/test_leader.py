@@ -16,7 +16,7 @@ def answer(
     return AppendResponse(
         epoch=Epoch(epoch),
         is_accepted=True,
-        asked=RaftIndex(matched),
+        rejected_start=RaftIndex(matched),
         matched=RaftIndex(matched),
         flushed=RaftIndex(matched if flushed is None else flushed),
         hint_epoch=Epoch(epoch),
@@ -28,7 +28,7 @@ def refusal(epoch: int, asked: int, place: int, hint: int, log: int = FIRST_LOG)
     return AppendResponse(
         epoch=Epoch(epoch),
         is_accepted=False,
-        asked=RaftIndex(asked),
+        rejected_start=RaftIndex(asked),
         matched=RaftIndex(place),
         flushed=RaftIndex(0),
         hint_epoch=Epoch(hint),

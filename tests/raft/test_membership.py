@@ -56,10 +56,10 @@ def test_safe_changes_pass(old: Members, new: Members) -> None:
         (members(1, 2, 3), members(1, 2, 3, 4), "learner before"),
         (members(1, 2, 3, learners=(4,)), members(1, 2, 4), "one at a time"),
         (members(1, 2, 3), members(1), "one at a time"),
-        (members(1), members(), "needs a voter"),
-        (members(1, 2), members(1, 2, learners=(2,)), "voter and learner"),
-        (members(1, 2), members(2, 1), "out of order"),
-        (members(1, 2), members(1, 1, 2), "twice"),
+        (members(1), members(), "at least one voter"),
+        (members(1, 2), members(1, 2, learners=(2,)), "both voter and learner"),
+        (members(1, 2), members(2, 1), "sorted"),
+        (members(1, 2), members(1, 1, 2), "unique"),
     ],
 )
 def test_unsafe_changes_are_refused(old: Members, new: Members, reason: str) -> None:

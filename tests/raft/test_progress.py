@@ -9,7 +9,7 @@ CONFIG = RaftConfig(inflight_bytes_max=100, inflight_count_max=3)
 
 def replicating() -> Progress:
     progress = Progress(next_index=RaftIndex(5), now=0)
-    progress.answered(RaftIndex(5), RaftIndex(5), 500)
+    progress.acknowledged(RaftIndex(5), RaftIndex(5), 500)
     progress.become_replicate()
     return progress
 
@@ -20,7 +20,7 @@ def test_bytes_in_flight_take_up_the_room() -> None:
     assert progress.room(CONFIG) == 40
     progress.sent(RaftIndex(7), 50, 500)
     assert progress.room(CONFIG) < 0
-    progress.answered(RaftIndex(6), RaftIndex(6), 600)
+    progress.acknowledged(RaftIndex(6), RaftIndex(6), 600)
     assert progress.room(CONFIG) == 50
 
 
@@ -37,23 +37,23 @@ def test_a_deadline_runs_only_while_something_is_in_flight() -> None:
     progress.sent(RaftIndex(6), 1, 500)
     progress.sent(RaftIndex(7), 1, 700)
     assert progress.deadline == 500
-    progress.answered(RaftIndex(6), RaftIndex(5), 900)
+    progress.acknowledged(RaftIndex(6), RaftIndex(5), 900)
     assert progress.deadline == 900
-    progress.answered(RaftIndex(7), RaftIndex(5), 1000)
+    progress.acknowledged(RaftIndex(7), RaftIndex(5), 1000)
     assert progress.deadline == FOREVER
 
 
 def test_an_answer_that_brings_nothing_does_not_put_the_deadline_off() -> None:
     progress = replicating()
     progress.sent(RaftIndex(6), 1, 500)
-    progress.answered(RaftIndex(5), RaftIndex(5), 900)
+    progress.acknowledged(RaftIndex(5), RaftIndex(5), 900)
     assert progress.deadline == 500
 
 
 def test_old_answers_take_nothing_back() -> None:
     progress = replicating()
-    progress.answered(RaftIndex(9), RaftIndex(8), 0)
-    progress.answered(RaftIndex(6), RaftIndex(5), 0)
+    progress.acknowledged(RaftIndex(9), RaftIndex(8), 0)
+    progress.acknowledged(RaftIndex(6), RaftIndex(5), 0)
     assert (progress.received, progress.match) == (9, 8)
 
 
@@ -71,7 +71,7 @@ def test_under_load_a_member_is_judged_by_where_the_leader_was_at_its_last_answe
     assert progress.caught_up_at == 10
     progress.note_caught_up(RaftIndex(9), 20)
     assert progress.caught_up_at == 10
-    progress.answered(RaftIndex(9), RaftIndex(9), 0)
+    progress.acknowledged(RaftIndex(9), RaftIndex(9), 0)
     progress.note_caught_up(RaftIndex(15), 30)
     assert progress.caught_up_at == 20
     progress.note_caught_up(RaftIndex(20), 40)

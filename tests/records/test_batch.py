@@ -64,7 +64,7 @@ def test_header_agrees_with_another_implementation():
     assert header.base_sequence == theirs.base_sequence == 11
     assert header.last_sequence == theirs.last_sequence == 14
     assert header.record_count == theirs.records_count == 4
-    assert header.has_producer
+    assert header.producer_id >= 0
 
 
 def test_flags_are_read_from_the_attributes():
@@ -75,7 +75,7 @@ def test_flags_are_read_from_the_attributes():
         False,
         False,
     )
-    assert not plain.has_producer
+    assert plain.producer_id < 0
     assert read_header(batch_of(codec=Codec.LZ4)).codec == Codec.LZ4
     assert read_header(batch_of(append_time=5)).is_append_time
     assert read_header(batch_of(transactional=True)).is_transactional
@@ -262,7 +262,7 @@ def test_a_producer_without_epoch_or_sequence_is_an_invalid_record(epoch, sequen
 @pytest.mark.parametrize(("epoch", "sequence"), [(-1, -1), (0, 0), (-1, 0)])
 def test_without_a_producer_id_epoch_and_sequence_mean_nothing(epoch, sequence):
     batch = batch_of(producer_id=-1, producer_epoch=epoch, base_sequence=sequence)
-    assert not check_batches(memoryview(batch), bytes_max=BYTES_MAX)[0].has_producer
+    assert check_batches(memoryview(batch), bytes_max=BYTES_MAX)[0].producer_id < 0
 
 
 def test_transactional_batches_need_a_producer_id():

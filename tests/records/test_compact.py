@@ -12,12 +12,11 @@ from moldau.records.compact import (
     empty_batch,
     is_filler,
     keep_records,
-    open_body,
     scan_records,
     split_empty,
 )
 from moldau.records.compression import Codec
-from moldau.records.record import Record, build_batch, read_records
+from moldau.records.record import Record, build_batch, open_body, read_records
 
 
 def some_records(rng: random.Random, count: int, base: int) -> list[Record]:

@@ -52,7 +52,7 @@ class World:
             )
             monkeypatch.setattr(group.log, "end_check", self.ended.append)
         self.turns = 0
-        self.cold = ColdSends(loop=asyncio.get_running_loop(), steps=None, on_read=self._count)
+        self.cold = ColdSends(loop=asyncio.get_running_loop(), stepper=None, on_read=self._count)
 
     def _count(self) -> None:
         self.turns += 1
@@ -60,9 +60,9 @@ class World:
     def ask(self, group: RaftGroup) -> SendAppend:
         """As the end of a turn does: what waits is sent, or held back."""
         bulk = SendAppend(BrokerId(2), Epoch(1), RaftIndex(0), NO_EPOCH, 1000)
-        self.peer.ask(group, bulk)
+        self.peer.send_later(group, bulk)
         self.peer.waiting.pop(group)
-        assert self.cold.holds_back(self.peer, group, bulk)
+        assert self.cold.defer_if_cold(self.peer, group, bulk)
         return bulk
 
     async def finish(self, group: RaftGroup) -> None:
@@ -82,7 +82,7 @@ def test_it_comes_back_once_it_was_read_and_goes_then(monkeypatch: pytest.Monkey
         assert world.peer.waiting == {group: bulk}
         assert world.ended == [world.reads[group][0]]
         # Cold again, for memory is short: sent all the same.
-        assert not world.cold.holds_back(world.peer, group, bulk)
+        assert not world.cold.defer_if_cold(world.peer, group, bulk)
         # What comes next is looked at anew.
         world.reads[group].pop(0)
         world.ask(group)
@@ -106,7 +106,7 @@ def test_what_nobody_wants_any_more_does_not_come_back(
         elif how == "not the leader":
             world.peer.forget(group)
         else:
-            world.peer.ask(group, newer)
+            world.peer.send_later(group, newer)
             expected = {group: newer}
         await world.finish(group)
         assert world.peer.waiting == expected

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_log import MemoryLog
 from raft_brokers import PATIENT, Broker, Cluster, propose, run
 
-from moldau.log.memory import MemoryLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, RaftIndex
 from moldau.raft.config import RaftConfig
@@ -15,7 +15,7 @@ from moldau.replica.peer_codec import (
     CorruptAppend,
     RaftEnvelope,
     decode_frame,
-    encode_corrupt_append,
+    encode_message,
 )
 from moldau.testing.waiting import until
 
@@ -113,7 +113,7 @@ def test_entries_that_were_damaged_on_the_way_are_sent_again(
                 if parcel.parts and not told:
                     told += 1
                     corruption_reports.report_to_leader(
-                        peer, group, parcel._replace(damage="a flipped bit")
+                        peer, group, parcel._replace(corruption="a flipped bit")
                     )
                 else:
                     receive(peer, group, parcel)
@@ -143,23 +143,23 @@ def test_what_a_peer_says_of_damage_is_looked_into_only_where_it_can_be_true() -
 
             def tell(epoch: int, start: int) -> None:
                 told = CorruptAppend(Epoch(epoch), RaftIndex(start))
-                leader.driver.on_raft(other.id, memoryview(encode_corrupt_append(group.wire, told)))
+                leader.driver.on_raft(other.id, memoryview(encode_message(group.wire, told)))
 
             end = spoiled.end_index
             for wrong in ((epoch - 1, 2), (epoch + 1, 2), (epoch, end), (epoch, 3)):
-                group.damage_checked_at = -10_000
+                group.corruption_checked_at = -10_000
                 tell(*wrong)
                 assert group.failure is None
             # Just now, however slow the machine is.
-            group.damage_checked_at = leader.driver.now + 60_000
+            group.corruption_checked_at = leader.driver.now + 60_000
             tell(epoch, 1)
             assert group.failure is None
-            group.damage_checked_at = -10_000
+            group.corruption_checked_at = -10_000
             tell(epoch, 1)
             assert isinstance(group.failure, CorruptionError)
             (parcel,) = decode_frame(
-                memoryview(encode_corrupt_append(group.wire, CorruptAppend(epoch, RaftIndex(1))))
+                memoryview(encode_message(group.wire, CorruptAppend(epoch, RaftIndex(1))))
             )
-            assert parcel.damage == ""
+            assert parcel.corruption == ""
 
     run(scenario())

@@ -265,10 +265,10 @@ def test_a_beat_in_between_tells_followers_of_a_commit_at_once() -> None:
             others = [broker for broker in cluster.brokers.values() if broker is not leader]
             # Until the followers are on the list of the heartbeat.
             await until(
-                lambda: all(not peer.beat.unconfirmed for peer in driver._peers.values()),
+                lambda: all(not peer.heartbeat.unconfirmed for peer in driver._peers.values()),
                 "the followers are confirmed",
             )
-            driver._beats.stop()
+            driver._heartbeats.stop()
             end = propose(leader)
             await until(lambda: owner.commit == end, "the leader commits")
             assert all(broker.owners[0].commit < end for broker in others)
@@ -282,7 +282,7 @@ def test_a_beat_in_between_tells_followers_of_a_commit_at_once() -> None:
             assert [link.frames_total for link in leader.transport.links.values()] == [
                 count + 1 for count in frames
             ]
-            driver._beats.start()
+            driver._heartbeats.start()
             # From inside a commit: in the same turn.
             owner.on_committed = lambda _: driver.send_heartbeats_now()
             await cluster.produce()

@@ -27,7 +27,7 @@ def test_the_followers_of_a_process_that_ended_elect_another_leader_at_once() ->
             # and not try again.
             others = [broker for broker in cluster.brokers.values() if broker is not old]
             for rest_ms, broker in zip((1_000, 20_000), others, strict=True):
-                broker.group().core._election_ms = ENDLESS.election_ms_min + rest_ms
+                broker.group().core.election.timeout_ms = ENDLESS.election_ms_min + rest_ms
             old.stop()
             await cluster.wait_for_leader(other_than=old.id)
             assert await cluster.produce(2) == 5
@@ -62,7 +62,7 @@ def test_only_both_signs_together_are_an_end(monkeypatch: pytest.MonkeyPatch) ->
             for broker in followers:
                 link = broker.transport.links[leader.id]
                 address = link.address
-                link.move(("127.0.0.1", 1))
+                link.set_address(("127.0.0.1", 1))
                 await until(lambda link=link: link.is_connection_refused, "nobody answers")
                 await asyncio.sleep(0)
                 assert ended == []
@@ -71,7 +71,7 @@ def test_only_both_signs_together_are_an_end(monkeypatch: pytest.MonkeyPatch) ->
                 await until(lambda: ended, "it is taken for ended")
                 assert set(ended) == {leader.id}
                 ended.clear()
-                link.move(address)
+                link.set_address(address)
                 assert not link.is_connection_refused
 
     run(scenario())

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from effort import seeds
+from memory_log import MemoryLog
 from raft_brokers import PATIENT
 from replica_brokers import ReplicaBroker, ReplicaCluster
 
 from moldau.log.clean import CleanRequest
 from moldau.log.disk import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
@@ -83,7 +83,7 @@ def carry(view: GroupLog, start: RaftIndex, bytes_max: int) -> RaftEnvelope:
         METADATA_GROUP.wire, Epoch(99), start, Epoch(0), RaftIndex(0), reading.size
     )
     (parcel,) = decode_frame(memoryview(head + entries))
-    assert not parcel.damage
+    assert not parcel.corruption
     assert isinstance(parcel.message, AppendRequest)
     assert parcel.message.entries[-1].end == reading.end
     return parcel

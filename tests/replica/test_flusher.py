@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memory_log import MemoryLog
 
 from moldau.log.disk import open_disk_log
 from moldau.log.interface import FlushTask, LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.replica.flush_threads import FlushThreads

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from memory_log import MemoryLog
 
 from moldau.log.disk import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, LogStart, PartitionLog
-from moldau.log.memory import MemoryLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex

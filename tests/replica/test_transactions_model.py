@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 from effort import seeds
+from memory_log import MemoryLog
 
 from moldau.log.interface import ControlKind, LogConfig, LogStart
-from moldau.log.memory import MemoryLog
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (

@@ -56,10 +56,10 @@ def test_votes_asked_during_a_write_share_the_next_one() -> None:
     async def scenario() -> None:
         desk = Desk()
         desk.votes.gate.clear()
-        desk.writer.ask("a", ONE)
+        desk.writer.request("a", ONE)
         desk.writer.write()
         for name in ("b", "c", "a"):
-            desk.writer.ask(name, TWO)
+            desk.writer.request(name, TWO)
             desk.writer.write()
         assert desk.persisted == []
         desk.votes.gate.set()
@@ -80,11 +80,11 @@ def test_votes_that_found_no_room_are_written_again_unless_newer_ones_came(
     async def scenario() -> None:
         desk = Desk()
         desk.votes.failures = [DiskFullError("no room")]
-        desk.writer.ask("a", ONE)
-        desk.writer.ask("b", ONE)
+        desk.writer.request("a", ONE)
+        desk.writer.request("b", ONE)
         desk.writer.write()
         await until(lambda: desk.writer._is_waiting, "they found no room")
-        desk.writer.ask("b", TWO)
+        desk.writer.request("b", TWO)
         desk.writer.write()
         assert desk.votes.written == []
         desk.writer._write_again()
@@ -101,7 +101,7 @@ def test_a_failed_disk_is_reported_and_no_vote_counts() -> None:
         desk = Desk()
         for count, error in enumerate((StorageError("I/O error"), OSError("something else")), 1):
             desk.votes.failures = [error]
-            desk.writer.ask("a", ONE)
+            desk.writer.request("a", ONE)
             desk.writer.write()
             await until(lambda count=count: len(desk.failures) == count, "it is reported")
         assert desk.persisted == []
@@ -113,8 +113,8 @@ def test_a_failed_disk_is_reported_and_no_vote_counts() -> None:
 def test_a_deleted_group_is_forgotten_in_the_same_order() -> None:
     async def scenario() -> None:
         desk = Desk()
-        desk.writer.ask("a", ONE)
-        desk.writer.ask("b", ONE)
+        desk.writer.request("a", ONE)
+        desk.writer.request("b", ONE)
         desk.writer.forget("a")
         await until(lambda: desk.votes.written == [{"b": ONE}], "the other is written")
         assert desk.votes.forgotten == [frozenset({"a"})]
@@ -126,11 +126,11 @@ def test_a_deleted_group_is_forgotten_in_the_same_order() -> None:
 def test_a_stop_waits_for_the_write_under_way_and_begins_no_other() -> None:
     async def scenario() -> None:
         desk = Desk()
-        desk.writer.ask("a", ONE)
+        desk.writer.request("a", ONE)
         desk.writer.write()
         desk.writer.stop()
         assert desk.votes.written == [{"a": ONE}]
-        desk.writer.ask("b", ONE)
+        desk.writer.request("b", ONE)
         desk.writer.write()
         await asyncio.sleep(0.01)
         assert desk.votes.written == [{"a": ONE}]

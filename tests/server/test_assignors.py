@@ -68,7 +68,7 @@ def test_an_installed_one_is_loaded():
 
 
 def test_one_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(ConfigError, match=r"'mine'; there are: uniform, range, good"):
+    with pytest.raises(ConfigError, match=r"'mine'; available: uniform, range, good"):
         load("mine")
 
 

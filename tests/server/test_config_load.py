@@ -4,8 +4,9 @@ import pytest
 
 from moldau.model.errors import ConfigError
 from moldau.model.flush import FlushPolicy
-from moldau.server.config import Address, InvalidConfigError, ServerConfig, load_config
 from moldau.server.config.keys import KEYS
+from moldau.server.config.load import InvalidConfigError, load_config
+from moldau.server.config.schema import Address, ServerConfig
 
 
 def problems(*args, **kwargs):

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from moldau.server.config import ServerConfig, load_config
 from moldau.server.config.keys import KEYS
+from moldau.server.config.load import load_config
 from moldau.server.config.render import render_file, render_page
+from moldau.server.config.schema import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -49,7 +49,7 @@ async def test_slow_turns_are_counted_and_told_now_and_then(
     assert watch.slow_seconds_total == pytest.approx(12.0)
     assert watch.starved_seconds_total == 0.0
     first, second = (record.getMessage() for record in caplog.records)
-    assert first == "all clients waited for 1.00 s: the broker was busy"
+    assert first == "event loop blocked for 1.00 s: the broker was busy"
     assert second == f"{first} (9 more since the last warning)"
 
 
@@ -59,7 +59,7 @@ async def test_a_process_that_got_no_cpu_says_so(caplog: pytest.LogCaptureFixtur
     clock.pass_time(2.05, 0.01)
     watch.mark()
     assert watch.starved_seconds_total == pytest.approx(2.0)
-    assert "stood still for 2.00 s" in caplog.text
+    assert "process stalled for 2.00 s" in caplog.text
 
 
 async def test_the_place_of_a_slow_turn_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,6 +75,6 @@ async def test_the_place_of_a_slow_turn_is_named(caplog: pytest.LogCaptureFixtur
 
 
 def work_until_seen(watch: LoopWatch) -> None:
-    watch._place = ""  # of a machine that stood still before
-    while not watch._place:
+    watch._location = ""  # of a machine that stood still before
+    while not watch._location:
         pass

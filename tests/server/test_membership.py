@@ -217,7 +217,7 @@ def test_one_that_was_to_join_does_not_found_a_cluster(
     cluster.failure = RefusedError(ErrorCode.INVALID_REGISTRATION, "not now")
     with served(cluster) as world, pytest.raises(ConfigError):
         enter(tmp_path, join=world.port)
-    with pytest.raises(ConfigError, match="start it with --join-addr"):
+    with pytest.raises(ConfigError, match="start with --join-addr"):
         enter(tmp_path)
 
 
@@ -226,13 +226,16 @@ def test_a_member_without_metadata_cannot_return_by_itself(
 ) -> None:
     with served(cluster) as world:
         enter(tmp_path, join=world.port)
-    with pytest.raises(ConfigError, match="start it with --join-addr"):
+    with pytest.raises(ConfigError, match="start with --join-addr"):
         enter(tmp_path, is_log_empty=True)
 
 
 def test_what_is_joined_must_tell_its_state(tmp_path: Path, cluster: FakeCluster) -> None:
     cluster.image = b"\xc1"
-    with served(cluster) as world, pytest.raises(ConfigError, match="cannot be read"):
+    with (
+        served(cluster) as world,
+        pytest.raises(ConfigError, match="cannot decode the join response"),
+    ):
         enter(tmp_path, join=world.port)
 
 
@@ -278,7 +281,7 @@ def test_a_founder_that_lost_its_metadata_does_not_begin_anew_over_its_topics(
 ) -> None:
     enter(tmp_path)
     (tmp_path / "topics" / "t" / ("ab" * 16) / "0").mkdir(parents=True)
-    with pytest.raises(CorruptionError, match="is missing in the data directory"):
+    with pytest.raises(CorruptionError, match="is missing or empty"):
         enter(tmp_path, is_log_empty=True)
     assert enter(tmp_path, is_log_empty=False).is_bootstrap_broker
 
@@ -287,6 +290,6 @@ def test_a_member_without_its_votes_is_refused(tmp_path: Path) -> None:
     """Whoever forgets that it voted votes a second time."""
     enter(tmp_path)
     (tmp_path / VOTES_PATH).unlink()
-    with pytest.raises(CorruptionError, match="is missing in the data directory of a member"):
+    with pytest.raises(CorruptionError, match=r"is missing in .* of a cluster member"):
         enter(tmp_path, is_log_empty=False)
     assert not (tmp_path / VOTES_PATH).exists()

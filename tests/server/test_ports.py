@@ -27,7 +27,7 @@ def listen(host: str, port: int) -> socket.socket:
 def test_port_0_is_a_free_one_and_told_by_its_number() -> None:
     with ReservedPort("kafka.addr", Address(LOOPBACK, 0), None) as port:
         assert port.port > 0
-        assert port.told == Endpoint(LOOPBACK, port.port)
+        assert port.advertised == Endpoint(LOOPBACK, port.port)
         assert port.address == Address(LOOPBACK, port.port)
 
 
@@ -78,18 +78,18 @@ def test_of_two_that_hold_the_same_port_only_one_can_listen() -> None:
 def test_what_is_advertised_is_told_and_not_what_is_listened_on() -> None:
     told = Address("queue.example.org", 443)
     with ReservedPort("kafka.addr", Address(LOOPBACK, 0), told) as port:
-        assert port.told == Endpoint("queue.example.org", 443)
+        assert port.advertised == Endpoint("queue.example.org", 443)
         assert port.address.host == LOOPBACK
 
 
 def test_an_advertised_port_0_is_the_one_that_was_taken() -> None:
     with ReservedPort("kafka.addr", Address(LOOPBACK, 0), Address("queue.example.org", 0)) as port:
-        assert port.told == Endpoint("queue.example.org", port.port)
+        assert port.advertised == Endpoint("queue.example.org", port.port)
 
 
 def test_every_interface_is_told_as_this_machine() -> None:
     with ReservedPort("kafka.addr", Address("0.0.0.0", 0), None) as port:
-        assert port.told == Endpoint(socket.gethostname(), port.port)
+        assert port.advertised == Endpoint(socket.gethostname(), port.port)
 
 
 def test_who_comes_second_to_listen_is_told_so() -> None:

@@ -118,7 +118,7 @@ class World:
         self, store: FakeStore, *, join: int | None = None, entry: ClusterMembership = ENTRY
     ) -> None:
         self.store = store
-        self.told: list[Image] = []
+        self.images: list[Image] = []
         self.epochs: list[int] = []
         self.removed = 0
         self.cut_off = False
@@ -128,7 +128,7 @@ class World:
             entry,
             metadata,
             Machine(),
-            on_member_image=self.told.append,
+            on_member_image=self.images.append,
             on_epoch=self.epochs.append,
             is_cut_off=lambda: self.cut_off,
             on_removed=self._on_removed,
@@ -140,7 +140,7 @@ class World:
     def make(self) -> None:
         async def run() -> None:
             async with asyncio.timeout(wait_seconds_max()):
-                await self.registration.make()
+                await self.registration.register()
 
         asyncio.run(run())
 
@@ -148,7 +148,7 @@ class World:
         """Look after it; fails if it does not come to that. Raises what it ends with."""
 
         async def run() -> None:
-            keeping = asyncio.create_task(self.registration.keep())
+            keeping = asyncio.create_task(self.registration.run())
             await until(lambda: holds() or keeping.done(), "it came to that")
             keeping.cancel()
             (result,) = await asyncio.gather(keeping, return_exceptions=True)
@@ -169,7 +169,7 @@ def cluster() -> FakeCluster:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(registration, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(registration, "_LOST_SECONDS", 0.03)
 
 
@@ -199,7 +199,7 @@ def test_a_founder_names_the_cluster_first_and_only_once() -> None:
 
 def test_a_refusal_ends_the_start_in_the_words_of_the_cluster() -> None:
     refusal = RefusedError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker 2 was removed")
-    with pytest.raises(ConfigError, match=r"does not take this broker: .*Broker 2 was removed"):
+    with pytest.raises(ConfigError, match=r"rejected this broker: .*Broker 2 was removed"):
         World(FakeStore(EMPTY_IMAGE, refusal)).make()
 
 
@@ -213,7 +213,7 @@ def test_one_that_reaches_no_leader_asks_a_member_over_http(cluster: FakeCluster
     assert (asked.broker_id, asked.cluster_id) == (2, "c")
     assert (asked.incarnation, asked.process) == ("d", "now")
     # Its own log knew neither where the others are by now, nor its last registration.
-    assert world.told == [image_of("now", 4)]
+    assert world.images == [image_of("now", 4)]
     assert world.epochs[0] == 4
 
 
@@ -234,7 +234,7 @@ def test_members_are_found_in_the_log_if_nobody_names_one(cluster: FakeCluster) 
         world = World(store)
         world.make()
     assert len(cluster.asked) == 1
-    assert len(world.told) == 1
+    assert len(world.images) == 1
 
 
 def test_a_removed_broker_does_not_wait_for_a_cluster_that_is_not_its_own_any_more(
@@ -280,7 +280,7 @@ def test_whoever_registers_later_as_this_broker_supersedes_it() -> None:
     # An old image changes nothing.
     world.registration.check(image_of("before", 3))
     world.registration.check(image_of("now", 4))
-    with pytest.raises(SupersededError, match="elsewhere:2, from a copy of this data directory"):
+    with pytest.raises(SupersededError, match="elsewhere:2, with a copy of this data directory"):
         world.registration.check(image_of("later", 5, raft=ELSEWHERE))
 
 
@@ -341,8 +341,8 @@ def test_one_that_is_cut_off_asks_how_it_stands_and_believes_it(cluster: FakeClu
         shown(member, 4)
         world = running(member)
         world.cut_off = True
-        world.keep_until(lambda: len(world.told) > 1)
-    assert world.told[0] == image_of("now", 4)
+        world.keep_until(lambda: len(world.images) > 1)
+    assert world.images[0] == image_of("now", 4)
     assert set(world.epochs) == {4}
     assert world.removed == 0
 
@@ -386,4 +386,4 @@ def test_nobody_who_answers_is_no_reason_to_end(cluster: FakeCluster) -> None:
 
     world.registration._members = counted  # type: ignore[method-assign]
     world.keep_until(lambda: rounds > 3)
-    assert (world.removed, world.told) == (0, [])
+    assert (world.removed, world.images) == (0, [])

@@ -70,7 +70,7 @@ def test_a_failing_world_is_made_smaller() -> None:
 def test_one_world_is_run_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "3", "--virtual-seconds", "3", "--trace"]) == 0
     out = capsys.readouterr().out
-    assert "leads the metadata" in out
+    assert "is the metadata leader" in out
     assert "seed=3: " in out
 
 

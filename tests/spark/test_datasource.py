@@ -109,9 +109,9 @@ def test_filters_save_reading_where_spark_allows_it(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": "no-such-topic"}, "there is no topic no-such-topic: see option subscribe"),
+        ({"subscribe": "no-such-topic"}, "unknown topic no-such-topic: see option subscribe"),
         ({"subscribe": "a", "startingOfsets": "earliest"}, "did you mean startingOffsets"),
-        ({"subscribe": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss is true or false"),
+        ({"subscribe": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false"),
         ({}, "exactly one of the options subscribe"),
     ],
 )

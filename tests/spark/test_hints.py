@@ -5,10 +5,10 @@ import traceback
 import pytest
 
 from moldau.client.errors import ClientError
-from moldau.spark.hints import tells_hints
+from moldau.spark.hints import shows_hints
 
 
-@tells_hints
+@shows_hints()
 def fail(message: str, hint: str) -> None:
     raise ClientError(message, hint=hint)
 

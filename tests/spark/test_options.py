@@ -48,24 +48,24 @@ def test_settings_of_kafkas_clients_are_let_go_with_a_warning(
 def test_every_option_has_the_fate_that_the_table_says(
     option: Option, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moldau.spark.options._told", set())
+    monkeypatch.setattr("moldau.spark.options._warned", set())
     side = Side.READ if option.side is Side.BOTH else option.side
     options = Options({option.name.lower(): "1"})
-    if option.fate in (OptionSupport.REFUSED, OptionSupport.CANNOT):
+    if option.support in (OptionSupport.REFUSED, OptionSupport.CANNOT):
         with pytest.raises(InvalidArgumentError, match=option.name):
             options.check_names(side)
         return
     for _ in range(2):
         options.check_names(side)
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == (1 if option.fate is OptionSupport.NO_EFFECT else 0)
+    assert len(said) == (1 if option.support is OptionSupport.NO_EFFECT else 0)
     assert all(option.name in text for text in said)
 
 
 def test_options_that_read_and_write_share_are_told_where_they_mean_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moldau.spark.options._told", set())
+    monkeypatch.setattr("moldau.spark.options._warned", set())
     shared = Options({"subscribe": "a", "topic": "b", "kafka.transactional.id": "c"})
     shared.check_names(Side.READ)
     assert sorted(record.getMessage() for record in caplog.records) == [
@@ -100,7 +100,7 @@ def test_what_is_wrong_with_security_is_said_by_the_name_of_the_option() -> None
 def test_passwords_that_nobody_asks_for_are_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moldau.spark.options._told", set())
+    monkeypatch.setattr("moldau.spark.options._warned", set())
     Options({"kafka.sasl.password": "secret", "kafka.ssl.ca.location": "x"}).security()
     assert "option kafka.sasl.password has no effect" in caplog.text
     assert "option kafka.ssl.ca.location has no effect" in caplog.text
@@ -109,11 +109,11 @@ def test_passwords_that_nobody_asks_for_are_told(
 
 @pytest.mark.parametrize("value", ["yes", "", "1"])
 def test_a_flag_is_true_or_false(value: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="failOnDataLoss is true or false"):
+    with pytest.raises(InvalidArgumentError, match="failOnDataLoss must be true or false"):
         Options({"failOnDataLoss": value}).flag("failOnDataLoss", True)
 
 
 @pytest.mark.parametrize("value", ["many", "1.5", "0", "-3"])
 def test_a_count_is_a_whole_number_of_at_least_one(value: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="option minPartitions is"):
+    with pytest.raises(InvalidArgumentError, match="option minPartitions must be"):
         Options({"minPartitions": value}).whole_number("minPartitions")

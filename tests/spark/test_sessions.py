@@ -44,7 +44,7 @@ def test_masters_of_spark_are_taken(master: str) -> None:
     "master", ["", "locla[2]", "local[0]", "local[x]", "local[2", "spark://", "host:7077", "sc://"]
 )
 def test_what_is_no_master_is_refused_with_examples(master: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="no master of Spark") as raised:
+    with pytest.raises(InvalidArgumentError, match="is not a valid Spark master") as raised:
         moldau.spark.session(master)
     assert "spark://HOST:7077" in raised.value.hint
 

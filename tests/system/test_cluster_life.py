@@ -139,7 +139,7 @@ def test_a_broker_that_waits_for_its_cluster_ends_when_it_is_told_to(tmp_path: P
     again = start_only(tmp_path / "data")
     _, errors = again.communicate(timeout=wait_seconds_max())
     assert again.returncode != 0
-    assert "start it with --join-addr" in errors
+    assert "start with --join-addr" in errors
 
 
 def test_a_copy_of_a_data_directory_ends_the_broker_it_was_copied_from(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_copy_of_a_data_directory_ends_the_broker_it_was_copied_from(tmp_path:
         )
         with copy:
             assert process.wait(wait_seconds_max()) != 0
-            assert "from a copy of this data directory" in third.output
+            assert "with a copy of this data directory" in third.output
             assert copy.is_running
 
 

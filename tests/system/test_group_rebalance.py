@@ -78,7 +78,7 @@ def test_a_group_rebalances_while_its_coordinator_is_killed(cluster: Cluster, cl
         # What stayed was read once and in order, through the death and both rebalances. Classic
         # members start over when a rebalance is lost with its coordinator, from what is committed.
         if client == "confluent consumer":
-            # Two reasons to read again, told apart: the group took its place from the member, or
+            # Two reasons to read again, distinguished: the group took its place from the member, or
             # the member had its place and lost its position in a partition.
             assert stayed.isdisjoint(first.lost), f"{first.lost} were taken, of {stayed} too"
             for partition in stayed:

@@ -4,6 +4,7 @@ from itertools import count
 
 import pytest
 
+from moldau.model.coordinator_events import Persist, Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, PartitionIndex, TimestampMs, TopicPartition
 from moldau.transactions.config import TransactionConfig
@@ -14,12 +15,9 @@ from moldau.transactions.events import (
     InitProducer,
     MarkersFailed,
     MarkersWritten,
-    Persisted,
-    PersistFailed,
-    Tick,
     VerifyPartitions,
 )
-from moldau.transactions.results import NeedsProducerId, Persist, Reply, WriteMarkers
+from moldau.transactions.results import NeedsProducerId, WriteMarkers
 
 WALL_START_MS = 1_700_000_000_000
 

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 from effort import seeds
 
+from moldau.model.coordinator_events import Persist, Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, PartitionIndex, TimestampMs, TopicPartition
+from moldau.model.invariants import InvariantError
 from moldau.transactions import coordinator as coordinator_module
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
@@ -23,20 +25,10 @@ from moldau.transactions.events import (
     InitProducer,
     MarkersFailed,
     MarkersWritten,
-    Persisted,
-    PersistFailed,
-    Tick,
     VerifyPartitions,
 )
-from moldau.transactions.invariants import InvariantError
 from moldau.transactions.records import TransactionState, decode
-from moldau.transactions.results import (
-    NeedsProducerId,
-    Persist,
-    ProducerResult,
-    Reply,
-    WriteMarkers,
-)
+from moldau.transactions.results import NeedsProducerId, ProducerResult, WriteMarkers
 from moldau.transactions.transaction_entry import TransactionEntry
 
 S = TransactionState
@@ -364,17 +356,17 @@ def _one_marker_is_enough(monkeypatch):
 
 
 def _markers_before_the_decision_is_stored(monkeypatch):
-    honest = TransactionCoordinator._carry_out
+    honest = TransactionCoordinator._execute
 
     def carry_out(self, now, entry, event, verdict):
         if isinstance(verdict, decide.WriteState) and verdict.stored.state.is_prepared:
             before, entry.stored = entry.stored, verdict.stored
             entry.unmarked = set(verdict.stored.partitions)
-            self._end_or_ask(now, entry, waits=False)
+            self._finish_or_send_markers(now, entry, waits=False)
             entry.stored = before
         honest(self, now, entry, event, verdict)
 
-    monkeypatch.setattr(TransactionCoordinator, "_carry_out", carry_out)
+    monkeypatch.setattr(TransactionCoordinator, "_execute", carry_out)
 
 
 def _fencing_keeps_the_epoch(monkeypatch):

@@ -1,4 +1,4 @@
-"""Owns the scenario of a compacted topic whose brokers die while they compact."""
+"""The scenario of a compacted topic whose brokers die while they compact."""
 
 import random
 import time
@@ -16,7 +16,7 @@ LOAD = Load(
         "cleanup.policy=compact",
         "segment.bytes=20000",
         "min.cleanable.dirty.ratio=0.01",
-        # Whoever reads a value has so long to learn that it was removed.
+        # A reader of a value has this long to learn that it was removed.
         "delete.retention.ms=10000",
     ),
 )

@@ -1,4 +1,4 @@
-"""Owns controls: what promises nothing must lose something, and the checker must see it."""
+"""Controls: what promises nothing must lose something, and the checker must see it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Owns scenarios of disks of a cluster that lose power, fail, crawl, or fill up."""
+"""Scenarios of disks of a cluster that lose power, fail, crawl, or fill up."""
 
 import time
 from collections import Counter
@@ -152,8 +152,8 @@ class VolatileDisks:
 
     def prove(self, run: Run) -> None:
         run.expect(self.torn["sectors"] > 0, f"nothing was torn: {dict(self.torn)}")
-        told = [f"{name.replace('_', ' ')} {count}" for name, count in self.torn.items()]
-        run.proof(", ".join(told))
+        reported = [f"{name.replace('_', ' ')} {count}" for name, count in self.torn.items()]
+        run.proof(", ".join(reported))
 
 
 def torn_all(run: Run) -> None:
@@ -259,10 +259,10 @@ def disk_full(run: Run) -> None:
         run.await_acks_of(everything(run))
         victim = run.nodes[turn]
         led = run.cluster.led_by(victim)
-        elsewhere = [partition for partition in everything(run) if partition not in led]
+        not_led = [partition for partition in everything(run) if partition not in led]
         run.fault("ENOSPC on one", led)
         left = volumes[turn].fill()
-        run.await_acks_of(elsewhere, 40)
+        run.await_acks_of(not_led, 40)
         run.expect(run.read_all(), "reads did not go on while one disk was full")
         run.proof(f"broker {victim.number}: {left} bytes left")
         volumes[turn].relieve()

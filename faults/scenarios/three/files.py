@@ -1,4 +1,4 @@
-"""Owns the scenario in which each kind of file of one broker is damaged, and that broker leads."""
+"""The scenario in which each kind of file of one broker is damaged, and that broker leads."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Owns scenarios of brokers that join, leave, lose their data, or come back with damaged files."""
+"""Scenarios of brokers that join, leave, lose their data, or come back with damaged files."""
 
 import random
 import shutil
@@ -26,7 +26,7 @@ _NEW_TOPIC = "faults-later"
 
 
 def _broker(run: Run, number: int) -> dict[str, Any] | None:
-    """What the cluster says of a broker; None if it is no member."""
+    """What the cluster says of a broker; None if it is not a member."""
     for topology in run.cluster.topologies().values():
         for entry in topology["brokers"]:
             if entry["id"] == number:
@@ -44,12 +44,12 @@ def join(run: Run) -> Node:
 
 
 def leave(run: Run, node: Node, *, through: Node) -> None:
-    status, told = run.cluster.ask(through, "/api/v1/cluster/leave", {"broker": node.number})
-    run.expect(status == 202, f"leave of broker {node.number}: {status} {told}")
+    status, reported = run.cluster.ask(through, "/api/v1/cluster/leave", {"broker": node.number})
+    run.expect(status == 202, f"leave of broker {node.number}: {status} {reported}")
 
 
 def await_gone(run: Run, node: Node) -> None:
-    """Until no replica is left on it and it is no member any more."""
+    """Until no replica is left on it and it is not a member any more."""
     deadline = time.monotonic() + _MOVE_SECONDS_MAX
     while _broker(run, node.number) is not None:
         if time.monotonic() > deadline:
@@ -230,7 +230,7 @@ def damaged_files(run: Run) -> None:
         for kind, damage in damages(pattern):
             if run.quick and kind == "shortened":
                 continue
-            # A stop writes some of them anew, under another name.
+            # A stop writes some of them again, under another name.
             # The newest is what counts: nobody reads an older snapshot.
             (*_, path) = sorted(pattern.parent.glob(pattern.name))
             damage_files(run, victim, path, kind, damage)
@@ -241,7 +241,7 @@ def damaged_files(run: Run) -> None:
 
 
 def bit_flip(run: Run) -> None:
-    """A bit of a closed segment of one replica flips: clients never see it, whoever leads."""
+    """A bit of a closed segment of one replica flips: clients never see it."""
     run.start_brokers(BROKERS)
     run.start_load()
     victim = run.nodes[1]
@@ -315,6 +315,6 @@ def kill_during_retention(run: Run) -> None:
         kill(run, victim)
         run.restart(victim)
         run.await_whole()
-        run.proof(f"broker {victim.number} was away until no segment of its was left elsewhere")
+        run.proof(f"broker {victim.number} was away until no other broker had a segment of its log")
         run.record_bounds()
     run.finish()

@@ -1,4 +1,4 @@
-"""Owns the scenario of everything at once: kills, pauses and cuts that overlap, drawn by a seed."""
+"""The scenario of everything at once: kills, pauses and cuts that overlap, drawn by a seed."""
 
 import random
 import time

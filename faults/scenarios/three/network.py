@@ -1,4 +1,4 @@
-"""Owns scenarios of a broken network between brokers, and between clients and one broker."""
+"""Scenarios of a broken network between brokers, and between clients and one broker."""
 
 import random
 import time
@@ -31,9 +31,9 @@ def _proxies(run: Run) -> ProxyNetwork:
 def _prove(run: Run, source: str, target: str, node: Node) -> None:
     """`node` listens where the cut is tried."""
     port = int((node.raft if CLIENTS not in (source, target) else node.listen).rpartition(":")[2])
-    told = run.network.proof(source, target, port)
-    if told:
-        run.proof(told)
+    reported = run.network.proof(source, target, port)
+    if reported:
+        run.proof(reported)
     else:
         run.problem(f"something passed from {source} to {target}")
 
@@ -198,7 +198,7 @@ def cut_clients(run: Run) -> None:
 
 
 def rejoin(run: Run) -> None:
-    """A follower is alone for long, and comes back: nobody has to lead anew."""
+    """A follower is alone for long, and comes back: no election is needed."""
     run.start_brokers(BROKERS, network=_packets())
     run.start_load()
     run.await_whole()

@@ -1,4 +1,4 @@
-"""Owns scenarios of brokers of a cluster that die, stand still, or are restarted."""
+"""Scenarios of brokers of a cluster that die, stand still, or are restarted."""
 
 import random
 import time

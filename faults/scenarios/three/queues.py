@@ -1,4 +1,4 @@
-"""Owns the scenarios of workers that take single messages from a topic."""
+"""The scenarios of workers that take single messages from a topic."""
 
 import random
 import subprocess
@@ -111,6 +111,6 @@ def _isolate(run: Run, node: Node) -> None:
     time.sleep(_PAST_THE_LEASE_SECONDS)
     run.await_settled(30)
     port = int(others[0].raft.rpartition(":")[2])
-    told = run.network.proof(name_of(node.number), name_of(others[0].number), port)
-    run.expect(bool(told), f"something passed from {node.number} to {others[0].number}")
+    reported = run.network.proof(name_of(node.number), name_of(others[0].number), port)
+    run.expect(bool(reported), f"something passed from {node.number} to {others[0].number}")
     run.network.heal()

@@ -1,4 +1,4 @@
-"""Owns the scenario of brokers that get too little of the processor, all at once."""
+"""The scenario of brokers that get too little of the processor, all at once."""
 
 import random
 import re
@@ -8,7 +8,7 @@ from typing import Final
 from faults.run import Run
 from faults.scenarios.three.processes import BROKERS, everything
 
-_LED: Final = re.compile(r"leads the metadata, in epoch (\d+)")
+_LED: Final = re.compile(r"is the metadata leader \(epoch (\d+)\)")
 _CALM_SECONDS: Final = 15.0
 _STILL_SECONDS_MAX: Final = 2.5
 """Some longer than an election waits, most not."""
@@ -26,7 +26,7 @@ def starved(run: Run) -> None:
     run.fault("starved")
     bursts = _starve(run, rng, 15.0 if run.quick else 90.0)
     during = _metadata_epoch(run) - before
-    starved = sum("stood still" in node.output for node in run.nodes)
+    starved = sum("process stalled" in node.output for node in run.nodes)
     run.expect(starved == BROKERS, f"only {starved} brokers say that they stood still")
     run.proof(
         f"{bursts} times a broker stood still for up to {_STILL_SECONDS_MAX} s; "

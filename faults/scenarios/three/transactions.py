@@ -1,4 +1,4 @@
-"""Owns scenarios of transactions whose coordinator dies, and of requests that come too late."""
+"""Scenarios of transactions whose coordinator dies, and of requests that come too late."""
 
 import random
 import time

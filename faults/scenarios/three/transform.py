@@ -1,4 +1,4 @@
-"""Owns the scenario of applications that consume, transform and produce, exactly once."""
+"""The scenario of applications that consume, transform and produce, exactly once."""
 
 import random
 import time
@@ -84,7 +84,7 @@ def without_transactions(run: Run) -> None:
     run.finish()
     verdict = run.judge_output(OUTPUT)
     duplicates = verdict.count(Anomaly.DUPLICATE)
-    run.expect(duplicates > 0, "no duplicate was seen, so none would be elsewhere")
+    run.expect(duplicates > 0, "no duplicate was seen, so none would be found in other runs")
     run.note(f"{duplicates} inputs were transformed twice, as it must be seen")
 
 
@@ -101,7 +101,7 @@ def _isolate(run: Run, node: Node) -> None:
         run.network.cut(name_of(node.number), name_of(other.number))
     time.sleep(_ISOLATED_SECONDS)
     port = int(others[0].raft.rpartition(":")[2])
-    told = run.network.proof(name_of(node.number), name_of(others[0].number), port)
-    run.expect(bool(told), f"something passed from {node.number} to {others[0].number}")
+    reported = run.network.proof(name_of(node.number), name_of(others[0].number), port)
+    run.expect(bool(reported), f"something passed from {node.number} to {others[0].number}")
     run.network.heal()
     run.healed()

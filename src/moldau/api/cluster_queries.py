@@ -1,14 +1,14 @@
-"""Owns questions that no broker can answer alone: how far partitions reach, and which groups exist.
+"""Queries that need other brokers: the offsets of partitions, and the list of groups.
 
-The leader of a partition knows its offsets, the coordinator of a group that there is one. They are
-asked over the peer links. Who does not answer is named: part of an answer must not look like all.
+The leader of a partition knows its offsets, the coordinator of a group its state; both are queried
+by peer RPC. Brokers that do not respond are reported, so that a partial result is visible as such.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -18,23 +18,23 @@ from moldau.data.partitions import Partitions
 from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicPartition
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 
 log = logging.getLogger(__name__)
 
-EXTENTS_METHOD: Final = 20
-GROUPS_METHOD: Final = 21
 _CALL_SECONDS_MAX: Final = 3.0
 _PARTITIONS_PER_CALL_MAX: Final = 10_000
 GROUPS_PER_BROKER_MAX: Final = 20_000
-"""A reply between brokers has a bound, and so has the patience of who asks."""
+"""Limits the size of a response between brokers."""
 
 
 class PartitionExtent(NamedTuple):
-    """What a partition holds, as its leader says."""
+    """Offsets and size of a partition, from its leader."""
 
     start: int
     end: int
-    """The high watermark: the offset after the last record that is committed."""
+    """The high watermark."""
     size_bytes: int
 
 
@@ -47,23 +47,15 @@ class GroupListing(NamedTuple):
     group_type: str
 
 
-_Asked = list[tuple[str, int, bytes]]
-"""Name, partition and id of the topic: one of the same name may be another."""
-_decode_asked: Final = msgspec.msgpack.Decoder(_Asked).decode
+_Request = list[tuple[str, int, bytes]]
+"""Topic name, partition and topic id, as a topic may be recreated with the same name."""
+_decode_request: Final = msgspec.msgpack.Decoder(_Request).decode
 _decode_extents: Final = msgspec.msgpack.Decoder(list[PartitionExtent | None]).decode
 _decode_groups: Final = msgspec.msgpack.Decoder(list[GroupListing]).decode
 
 
-class PeerCaller(Protocol):
-    """Asks a peer. Raises RefusedError."""
-
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
-
-
 class ClusterQueries:
-    """Asks those who know, and answers for this broker."""
+    """Queries the responsible brokers, and responds for this one."""
 
     def __init__(
         self,
@@ -80,13 +72,13 @@ class ClusterQueries:
         self._groups = groups
         self._caller = caller
 
-    # ---- how far partitions reach
+    # ---- offsets of partitions
 
     async def extents(
         self, wanted: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, PartitionExtent]:
-        """Of those partitions whose leader tells; the others are missing."""
-        by_leader: dict[BrokerId, _Asked] = defaultdict(list)
+        """Without the partitions whose leader does not respond."""
+        by_leader: dict[BrokerId, _Request] = defaultdict(list)
         for name, index in wanted:
             topic = self._cluster.image.topic(name)
             if topic is not None and 0 <= index < len(topic.partitions):
@@ -94,34 +86,37 @@ class ClusterQueries:
                 if leader != NO_LEADER_ID:
                     by_leader[leader].append((name, index, topic.topic_id))
         found: dict[TopicPartition, PartitionExtent] = {}
-        for told in await asyncio.gather(
+        for response in await asyncio.gather(
             *(
-                self._ask_leader(leader, asked[at : at + _PARTITIONS_PER_CALL_MAX])
-                for leader, asked in by_leader.items()
-                for at in range(0, len(asked), _PARTITIONS_PER_CALL_MAX)
+                self._query_leader(leader, request[at : at + _PARTITIONS_PER_CALL_MAX])
+                for leader, request in by_leader.items()
+                for at in range(0, len(request), _PARTITIONS_PER_CALL_MAX)
             )
         ):
-            found.update(told)
+            found.update(response)
         return found
 
-    async def _ask_leader(
-        self, leader: BrokerId, asked: _Asked
+    async def _query_leader(
+        self, leader: BrokerId, request: _Request
     ) -> Mapping[TopicPartition, PartitionExtent]:
-        told: list[PartitionExtent | None]
+        response: list[PartitionExtent | None]
         if leader == self._me:
-            told = [self._extent(*one) for one in asked]
+            response = [self._extent(*one) for one in request]
         else:
             try:
                 reply = await self._caller.call(
-                    leader, EXTENTS_METHOD, msgspec.msgpack.encode(asked), _CALL_SECONDS_MAX
+                    leader,
+                    PeerMethod.PARTITION_EXTENTS,
+                    msgspec.msgpack.encode(request),
+                    _CALL_SECONDS_MAX,
                 )
-                told = _decode_extents(reply)
+                response = _decode_extents(reply)
             except (RefusedError, msgspec.MsgspecError) as error:
-                log.debug("broker %d did not say how far its partitions reach: %s", leader, error)
+                log.debug("broker %d returned no partition offsets: %s", leader, error)
                 return {}
         return {
             TopicPartition(name, PartitionIndex(index)): extent
-            for (name, index, _), extent in zip(asked, told, strict=False)
+            for (name, index, _), extent in zip(request, response, strict=False)
             if extent is not None
         }
 
@@ -135,35 +130,37 @@ class ClusterQueries:
         )
 
     async def on_extents_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers."""
+        """The RPC handler."""
         try:
-            asked = _decode_asked(payload)
+            request = _decode_request(payload)
         except msgspec.MsgspecError as error:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"extents: {error}") from None
-        return msgspec.msgpack.encode([self._extent(*one) for one in asked])
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"invalid request for partition offsets: {error}"
+            ) from None
+        return msgspec.msgpack.encode([self._extent(*one) for one in request])
 
-    # ---- which groups there are
+    # ---- groups
 
     async def groups(self) -> tuple[list[tuple[GroupListing, BrokerId]], list[BrokerId]]:
-        """All groups with their coordinators, by name; and the brokers that did not answer."""
+        """All groups with their coordinators, by name; and the brokers that did not respond."""
         brokers = sorted(self._cluster.image.brokers)
         found: dict[str, tuple[GroupListing, BrokerId]] = {}
-        silent = []
-        answers = await asyncio.gather(*(self._ask_coordinator(broker) for broker in brokers))
-        for broker, told in zip(brokers, answers, strict=True):
-            if told is None:
-                silent.append(broker)
+        unresponsive = []
+        responses = await asyncio.gather(*(self._query_coordinator(broker) for broker in brokers))
+        for broker, response in zip(brokers, responses, strict=True):
+            if response is None:
+                unresponsive.append(broker)
             else:
-                found.update((group.group_id, (group, broker)) for group in told)
-        return [found[name] for name in sorted(found)], silent
+                found.update((group.group_id, (group, broker)) for group in response)
+        return [found[name] for name in sorted(found)], unresponsive
 
-    async def _ask_coordinator(self, broker: BrokerId) -> list[GroupListing] | None:
+    async def _query_coordinator(self, broker: BrokerId) -> list[GroupListing] | None:
         try:
             if broker == self._me:
                 return self._list_groups()
             if broker not in self._cluster.alive:
                 return None
-            reply = await self._caller.call(broker, GROUPS_METHOD, b"", _CALL_SECONDS_MAX)
+            reply = await self._caller.call(broker, PeerMethod.LIST_GROUPS, b"", _CALL_SECONDS_MAX)
             return _decode_groups(reply)
         except (RefusedError, msgspec.MsgspecError) as error:
             log.debug("broker %d did not list its groups: %s", broker, error)
@@ -172,10 +169,11 @@ class ClusterQueries:
     def _list_groups(self) -> list[GroupListing]:
         error, listed = self._groups.list_groups((), ())
         if error is not ErrorCode.NONE:
-            raise RefusedError(error, "groups are being loaded")
+            raise RefusedError(error, "the coordinator is loading its groups")
         if len(listed) > GROUPS_PER_BROKER_MAX:
             raise RefusedError(
-                ErrorCode.POLICY_VIOLATION, f"{len(listed)} groups are too many to be listed"
+                ErrorCode.POLICY_VIOLATION,
+                f"{len(listed)} groups; the limit of a list is {GROUPS_PER_BROKER_MAX}",
             )
         return [
             GroupListing(one.group_id, one.protocol_type, str(one.state), str(one.group_type))
@@ -183,5 +181,5 @@ class ClusterQueries:
         ]
 
     async def on_groups_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers."""
+        """The RPC handler."""
         return msgspec.msgpack.encode(self._list_groups())

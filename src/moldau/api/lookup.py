@@ -1,4 +1,4 @@
-"""Owns how a door finds what its client names: a topic, and whoever leads a partition of it."""
+"""Lookup of topics and partition leaders, with errors for clients."""
 
 from moldau.api.broker import Broker
 from moldau.metadata.image import Topic
@@ -24,11 +24,11 @@ def check_partition(topic: Topic, partition: int) -> None:
 
 
 def remote_leader(broker: Broker, topic: Topic, partition: int) -> int | None:
-    """The broker that leads the partition, None if it is this one. Raises RefusedError."""
+    """The leader of the partition; None if it is this broker. Raises RefusedError."""
     check_partition(topic, partition)
     leader = broker.cluster.leader_of(topic, partition).broker
     if leader == NO_LEADER_ID:
         raise RefusedError(
-            ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader now"
+            ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader at the moment"
         )
     return None if leader == broker.broker_id else int(leader)

@@ -1,7 +1,7 @@
-"""Owns the way to the numbers that parts of the process count about themselves.
+"""Where /metrics reads numbers that are counted outside the services.
 
-They are counted where things happen and read when somebody asks: no registry is told of anything,
-so that a broker whom nobody asks spends nothing on it.
+Each part counts for itself, and the numbers are read only when /metrics is requested; there is no
+metrics registry.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,28 +17,28 @@ from moldau.replica.flusher import Flusher
 
 
 class SlowLoopTurns(NamedTuple):
-    """Turns of the event loop in which everybody had to wait for long."""
+    """Turns of the event loop that blocked all clients for long."""
 
     turns: int
     seconds: float
     starved_seconds: float
-    """Of those in which the process got no CPU."""
+    """The part in which the process got no CPU."""
 
 
 class MetricSources(Struct, frozen=True, kw_only=True):
-    """What the services of a broker cannot tell, since it happens above or below them."""
+    """Counters above and below the services."""
 
     requests_by_api: Callable[[], Mapping[str, int]]
-    """Kafka requests since the start, by the name of the API."""
+    """Kafka requests since the start, by API."""
     seconds_by_api: Callable[[], Mapping[str, Histogram]]
-    """How long they took, by the name of the API."""
+    """Their durations, by API."""
     listener: Listener
-    """Of Kafka clients."""
+    """Of the Kafka protocol."""
     flusher: Flusher
     cleaner: Callable[[], CleanerMetrics | None]
-    """None: the start has not come so far."""
+    """None during the start."""
     leaderships: Callable[[], int]
-    """How often a partition got its leader on this broker, since the start."""
+    """How often this broker became the leader of a partition, since the start."""
     slow_turns: Callable[[], SlowLoopTurns]
     scrub: Callable[[], ScrubMetrics | None]
-    """None: the start has not come so far."""
+    """None during the start."""

@@ -1,5 +1,4 @@
-"""Owns how single records become batches for the leaders of their partitions, for doors whose
-clients build no batches: which partition, how much in one batch, and what became of each."""
+"""Stores single records of HTTP and gRPC clients: partitions, batches, and results per record."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ _BATCH_BYTES_EXTRA: Final = 61
 
 
 class RecordProducer:
-    """Stores records in any partition, whoever leads it."""
+    """Stores records in any partition, on whichever broker its leader is."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -29,20 +28,20 @@ class RecordProducer:
         self,
         topic: Topic,
         records: list[Record],
-        places: list[int],
+        partitions: list[int],
         *,
         acks: int,
         timeout_seconds: float,
     ) -> dict[int, AppendResult]:
-        """What became of the records of each partition; `places` are theirs, one by one."""
+        """The result of each partition; `partitions` has the partition of each record."""
         if len(records) == 1:
-            by_partition = {places[0]: records}
+            by_partition = {partitions[0]: records}
         else:
             by_partition = {}
-            for record, partition in zip(records, places, strict=True):
+            for record, partition in zip(records, partitions, strict=True):
                 by_partition.setdefault(partition, []).append(record)
         bytes_max = self._batch_bytes_max(topic)
-        # Built for all before anything is sent: a request that is wrong stores nothing.
+        # All are built before any is sent: an invalid request stores nothing.
         batches = {
             partition: build_batches(theirs, bytes_max)
             for partition, theirs in by_partition.items()
@@ -55,62 +54,66 @@ class RecordProducer:
                     topic, partition, data, acks=acks, timeout_seconds=timeout_seconds
                 )
             }
-        answers = await asyncio.gather(
+        results = await asyncio.gather(
             *(
                 append(topic, partition, data, acks=acks, timeout_seconds=timeout_seconds)
                 for partition, data in batches.items()
             )
         )
-        return dict(zip(batches, answers, strict=True))
+        return dict(zip(batches, results, strict=True))
 
-    def places(self, topic: Topic, asked: Iterable[tuple[int | None, bytes | None]]) -> list[int]:
-        """Partitions for records, each with the one it asks for and its key. Raises RefusedError.
+    def partitions_for(
+        self, topic: Topic, requested: Iterable[tuple[int | None, bytes | None]]
+    ) -> list[int]:
+        """The partition of each record, given its requested partition and its key.
 
-        As Kafka's producers do: by the key, and without one all together, each time another.
+        As Kafka's producers do: by key; records without a key go together to one partition, and the
+        next call uses another. Raises RefusedError.
         """
         count = len(topic.partitions)
         unkeyed = self._next_partition(topic)
-        places = []
-        for partition, key in asked:
+        partitions = []
+        for partition, key in requested:
             if partition is None:
-                places.append(unkeyed if key is None or count == 1 else partition_of(key, count))
+                partitions.append(
+                    unkeyed if key is None or count == 1 else partition_of(key, count)
+                )
                 continue
             check_partition(topic, partition)
-            places.append(partition)
-        return places
+            partitions.append(partition)
+        return partitions
 
     def _next_partition(self, topic: Topic) -> int:
-        """One that is led here if there is any: that spares a way."""
+        """Round robin; prefers partitions led by this broker, which saves an RPC."""
         self._turn += 1
-        get, count = self._broker.partitions.get, len(topic.partitions)
+        is_leader, count = self._broker.replicas.is_leader, len(topic.partitions)
         for step in range(count):
             index = (self._turn + step) % count
-            hosted = get(topic.name, index)
-            if hosted is not None and hosted.replica.is_leader:
+            if is_leader(topic.name, index):
                 return index
         return self._turn % count
 
     def _batch_bytes_max(self, topic: Topic) -> int:
-        hosted = self._broker.partitions.get(topic.name, 0)
-        if hosted is not None:
-            return hosted.config.message_bytes_max
+        known = self._broker.replicas.message_bytes_max(topic.name)
+        if known is not None:
+            return known
         for entry in self._broker.configs.describe_topic(topic):
             if entry.name == "max.message.bytes":
                 return int(entry.value)
         raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, "max.message.bytes is not set")
 
 
-def offsets_of(places: list[int], answers: dict[int, AppendResult]) -> list[int]:
-    """Of each record; -1 for those that were not stored, or of which it is not known."""
-    if len(answers) == 1:
-        ((_, found),) = answers.items()
+def offsets_of(partitions: list[int], results: dict[int, AppendResult]) -> list[int]:
+    """The offset of each record; -1 if it was not stored, or it is unknown."""
+    if len(results) == 1:
+        ((_, found),) = results.items()
         if found.error is not ErrorCode.NONE:
-            return [-1] * len(places)
-        return list(range(found.base_offset, found.base_offset + len(places)))
-    following = {partition: found.base_offset for partition, found in answers.items()}
+            return [-1] * len(partitions)
+        return list(range(found.base_offset, found.base_offset + len(partitions)))
+    following = {partition: found.base_offset for partition, found in results.items()}
     offsets = []
-    for partition in places:
-        if answers[partition].error is ErrorCode.NONE:
+    for partition in partitions:
+        if results[partition].error is ErrorCode.NONE:
             offsets.append(following[partition])
             following[partition] += 1
         else:
@@ -119,8 +122,8 @@ def offsets_of(places: list[int], answers: dict[int, AppendResult]) -> list[int]
 
 
 def build_batches(records: list[Record], bytes_max: int) -> bytes:
-    """As few batches as fit the topic's bound. A record that is too large makes one of its own,
-    which the leader refuses."""
+    """As few batches as the size limit allows. A record that is too large gets its own batch, which
+    the leader rejects."""
     sizes = [_bytes_of(record) for record in records]
     if sum(sizes) <= bytes_max - _BATCH_BYTES_EXTRA:
         return build_batch(records)
@@ -140,7 +143,7 @@ def build_batches(records: list[Record], bytes_max: int) -> bytes:
 
 
 def _bytes_of(record: Record) -> int:
-    """At most."""
+    """An upper bound."""
     _, _, key, value, headers = record
     size = _RECORD_BYTES_EXTRA + len(key or b"") + len(value or b"")
     for name, content in headers:

@@ -1,6 +1,6 @@
-"""Owns `moldau dev` and `moldau broker`: start one, look at those of a cluster, take one out.
+"""`moldau dev` and `moldau broker`: start a broker; list, inspect and remove brokers.
 
-The server is imported only when a broker is started.
+The server is imported only to start a broker.
 """
 
 import os
@@ -26,12 +26,18 @@ from moldau.cli.cluster.topology import (
     single_copies,
 )
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.options import Duration, KeyValue, output_option, yes_option
+from moldau.cli.options import (
+    config_option,
+    output_option,
+    set_option,
+    timeout_option,
+    yes_option,
+)
 from moldau.cli.output import emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
     from moldau.model.topology import Topology
-    from moldau.server.config import ResolvedConfig
+    from moldau.server.config.load import ResolvedConfig
     from moldau.server.run import BrokerInfo
 
 _DEV_PRESET: Mapping[str, object] = {
@@ -40,21 +46,7 @@ _DEV_PRESET: Mapping[str, object] = {
     "group.consumer_heartbeat_interval_ms": 500,
 }
 
-_CONFIG = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Configuration: .yaml, .toml, .json, .ini, .env or .properties; also MOLDAU_CONFIG.",
-)
-_SET = click.option(
-    "--set",
-    "settings",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any setting, by its key; may be repeated.",
-)
+_SET = set_option("Any setting")
 
 
 @click.group(
@@ -67,7 +59,7 @@ _SET = click.option(
     ),
 )
 def broker() -> None:
-    """Start a broker, or look at those of a cluster and take one out."""
+    """Start a broker; list, inspect and remove the brokers of a cluster."""
 
 
 def load(
@@ -77,8 +69,8 @@ def load(
     preset: Mapping[str, object] | None = None,
     option_names: Mapping[str, str] | None = None,
 ) -> "ResolvedConfig":
-    """The configuration of a command: its own flags, --set, the environment and the file."""
-    from moldau.server.config import load_config
+    """The configuration from flags, --set, the environment and the file."""
+    from moldau.server.config.load import load_config
 
     given = {key: value for key, value in flags.items() if value is not None}
     for key, _ in settings:
@@ -100,7 +92,7 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
     "start",
     cls=Command,
     examples=(
-        "moldau broker start --data-dir /var/lib/moldau --bootstrap   # the first of a cluster",
+        "moldau broker start --data-dir /var/lib/moldau --bootstrap   # first broker of a cluster",
         "moldau broker start --join-addr host1.example:8080 --config broker.yaml",
         "MOLDAU_LOG__FLUSH=interval moldau broker start --set topic.partitions=6",
     ),
@@ -110,24 +102,24 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
     "--broker-id",
     "broker_id",
     metavar="N",
-    help="Number of this broker; without it the cluster chooses.",
+    help="Broker id; the cluster assigns one if it is not given.",
 )
 @click.option("--kafka-addr", metavar="HOST:PORT", help="Listener for Kafka clients.")
 @click.option("--raft-addr", metavar="HOST:PORT", help="Listener for other brokers.")
 @click.option("--grpc-addr", metavar="HOST:PORT", help="Listener of the queue API.")
 @click.option("--http-addr", metavar="HOST:PORT", help="Listener of the HTTP API.")
 @click.option(
-    "--join-addr", metavar="HOST:PORT", help="HTTP address of any member of the cluster to join."
+    "--join-addr", metavar="HOST:PORT", help="HTTP address of any broker of the cluster to join."
 )
 @click.option(
     "--bootstrap",
     is_flag=True,
     default=None,
-    help="Found a cluster if the data directory is empty: once, for its first broker.",
+    help="Create a new cluster if the data directory is empty; only for its first broker.",
 )
-@click.option("--rack", metavar="NAME", help="Machine or zone; replicas spread over racks.")
-@click.option("--data-dir", metavar="DIR", help="Where everything is kept.")
-@_CONFIG
+@click.option("--rack", metavar="NAME", help="Machine or zone; replicas are spread over racks.")
+@click.option("--data-dir", metavar="DIR", help="Data directory.")
+@config_option
 @_SET
 def start(
     broker_id: str | None,
@@ -142,7 +134,7 @@ def start(
     config_file: str | None,
     settings: tuple[tuple[str, str], ...],
 ) -> int:
-    """Start a broker and run it until it is told to stop (SIGTERM or Ctrl-C)."""
+    """Run a broker until SIGTERM or Ctrl-C."""
     flags = {
         "broker_id": broker_id,
         "kafka.addr": kafka_addr,
@@ -170,7 +162,7 @@ def start(
 @output_option
 @http_option
 def list_brokers(output: str, http: str) -> None:
-    """List the brokers of a cluster, with how much each leads and holds."""
+    """List the brokers of a cluster, with their leaders and replicas."""
     _, topology = connect(http)
     emit_rows(broker_rows(topology), output, name="id")
     if output == "table":
@@ -181,7 +173,7 @@ def list_brokers(output: str, http: str) -> None:
     "status",
     cls=Command,
     examples=(
-        "moldau broker status              # is the cluster well? exit code 1 if not",
+        "moldau broker status              # exits with 1 if there is a problem",
         "moldau broker status 2            # one broker and its partitions",
         "moldau broker status -o json --http host1.example:8080",
     ),
@@ -190,7 +182,7 @@ def list_brokers(output: str, http: str) -> None:
 @output_option
 @http_option
 def status(number: int | None, output: str, http: str) -> int:
-    """Show how the brokers are, or one with its partitions; exit code 1 if something is wrong."""
+    """Show the health of all brokers, or one and its partitions. Exits with 1 on problems."""
     _, topology = connect(http)
     if number is None:
         return _show_all(topology, output)
@@ -200,7 +192,7 @@ def status(number: int | None, output: str, http: str) -> int:
 def _show_all(topology: "Topology", output: str) -> int:
     found = problems(topology) + broker_problems(topology)
     single = single_copies(topology)
-    notes = [f"{single.found}; for more: {single.command}"] if single else []
+    notes = [f"{single.text}; add replicas: {single.command}"] if single else []
     document = {
         "cluster_id": topology.cluster_id,
         "controller": topology.controller,
@@ -259,23 +251,21 @@ def _show_one(topology: "Topology", number: int, output: str) -> int:
     ),
 )
 @click.argument("number", metavar="N", type=int, shell_complete=complete_brokers)
-@click.option("--cancel", is_flag=True, help="Take it back: the broker stays.")
-@click.option("--wait/--no-wait", default=True, help="Wait until it is gone.  [default: wait]")
-@click.option(
-    "--timeout", type=Duration(), default="30m", show_default=True, help="Longest to wait."
-)
+@click.option("--cancel", is_flag=True, help="Cancel the drain: the broker stays.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it has left.  [default: wait]")
+@timeout_option("30m")
 @yes_option
 @http_option
 def remove(number: int, cancel: bool, wait: bool, timeout: float, yes: bool, http: str) -> None:
-    """Drain a broker: its replicas move to the others, then it leaves the cluster."""
+    """Drain a broker: move its replicas to other brokers, then remove it from the cluster."""
     client, topology = connect(http)
     if cancel:
         find_broker(topology, number)
         client.keep(number)
-        say(f"broker {number} stays")
+        say(f"cancelled the drain of broker {number}")
         return
     if drain(client, topology, number, yes=yes, wait=wait, seconds_max=timeout):
-        say(f"broker {number} has left the cluster, and its process ends")
+        say(f"broker {number} has left the cluster; its process exits")
 
 
 @command(
@@ -290,10 +280,10 @@ def remove(number: int, cancel: bool, wait: bool, timeout: float, yes: bool, htt
     "-p",
     "--port",
     metavar="PORT",
-    help="Port of the Kafka listener, and the others as far from theirs; 0: any free ones.",
+    help="Kafka port; the Raft, HTTP and gRPC ports shift by the same amount. 0: any free ports.",
 )
-@click.option("--data-dir", metavar="DIR", help="Where everything is kept.  [default: ./.moldau]")
-@_CONFIG
+@click.option("--data-dir", metavar="DIR", help="Data directory.  [default: ./.moldau]")
+@config_option
 @_SET
 def dev(
     port: str | None,
@@ -301,26 +291,26 @@ def dev(
     config_file: str | None,
     settings: tuple[tuple[str, str], ...],
 ) -> int:
-    """Start one broker for development, on defaults that need no configuration."""
+    """Start one broker for development, without configuration."""
     flags = {"port": port, "data_dir": data_dir}
-    resolved = load(flags, settings, config_file, preset={**_DEV_PRESET, **_beside(port)})
+    resolved = load(flags, settings, config_file, preset={**_DEV_PRESET, **_shifted_ports(port)})
     return _serve(resolved, lambda info: click.echo(f"{ready_line(info)}\n\n{next_steps(info)}"))
 
 
-def _beside(port: str | None) -> dict[str, object]:
-    """The other ports of a broker on a port of its own, so that two of them can run."""
+def _shifted_ports(port: str | None) -> dict[str, object]:
+    """The other ports, shifted like the Kafka port, so that several brokers can run."""
     if port is None or not (port.isascii() and port.isdigit()):
         return {}
     number = int(port)
     moved = {}
     for key, usual in (("raft.addr", 19092), ("http.addr", 8080), ("grpc.addr", 8000)):
-        beside = usual + number - 9092 if number else 0
-        moved[key] = f"127.0.0.1:{beside if 0 < beside <= 65535 else 0}"
+        shifted = usual + number - 9092 if number else 0
+        moved[key] = f"127.0.0.1:{shifted if 0 < shifted <= 65535 else 0}"
     return dict(moved)
 
 
 def ready_line(info: "BrokerInfo") -> str:
-    """One line that people read and programs wait for."""
+    """The line that scripts and the supervisor wait for."""
     return (
         f"moldau {__version__} ready on {info.kafka_addr} "
         f"(broker {info.broker_id}, cluster {info.cluster_id}, data in {info.data_dir})"
@@ -328,7 +318,7 @@ def ready_line(info: "BrokerInfo") -> str:
 
 
 def next_steps(info: "BrokerInfo") -> str:
-    """What to type now."""
+    """Commands to try next."""
     address = str(info.kafka_addr)
     option = "" if address.endswith(":9092") else f" -b {address}"
     return (

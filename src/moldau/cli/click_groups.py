@@ -1,7 +1,7 @@
-"""Owns the shape of our commands: groups that import a command when it is called, and examples.
+"""click groups that import a command only when it is called, and commands with examples.
 
-`moldau --help` and tab completion must not wait for the Kafka client or the server to be imported,
-so a group knows only the names of its commands, one line about each, and where they live.
+`moldau --help` and shell completion must not import the Kafka client or the server, so a group
+knows only the name, summary and module of each command.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# A summary is a sentence: it is wrapped where the terminal is narrow, never cut.
+# Long enough for a sentence: summaries are wrapped, never shortened.
 _SUMMARY_CHARACTERS_MAX = 200
 
 
@@ -21,12 +21,12 @@ class LazyCommand(NamedTuple):
     """A command that is not imported yet."""
 
     target: str
-    """module:attribute"""
+    """module:attribute, below the package of the group."""
     summary: str
 
 
 class NoSuchCommand(click.UsageError):
-    """A command that does not exist, and the one that was probably meant."""
+    """An unknown command, with the most similar one as hint."""
 
     def __init__(self, ctx: click.Context, name: str, known: Sequence[str]) -> None:
         import difflib
@@ -37,7 +37,7 @@ class NoSuchCommand(click.UsageError):
 
 
 class ExamplesMixin:
-    """Help pages that end with lines to copy."""
+    """Help pages that end with examples."""
 
     examples: Sequence[str] = ()
 
@@ -63,12 +63,14 @@ class LazyGroup(ExamplesMixin, click.Group):
     def __init__(
         self,
         *args: Any,
-        lazy: Mapping[str, LazyCommand] | None = None,
+        lazy: Mapping[str, tuple[str, str]] | None = None,
+        package: str = "moldau.cli",
         examples: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._lazy = dict(lazy or {})
+        self._lazy = {name: LazyCommand(*each) for name, each in (lazy or {}).items()}
+        self._package = package
         self.examples = examples
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -78,9 +80,9 @@ class LazyGroup(ExamplesMixin, click.Group):
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self._lazy[cmd_name].target.partition(":")
-        command = getattr(import_module(module), attribute)
+        command = getattr(import_module(f"{self._package}.{module}"), attribute)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module}:{attribute} is no command")
+            raise TypeError(f"{module}:{attribute} is not a click command")
         return command
 
     def resolve_command(
@@ -94,7 +96,7 @@ class LazyGroup(ExamplesMixin, click.Group):
             raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the summaries, so that nothing is imported."""
+        """Uses the summaries, so that no command is imported."""
         rows = [(name, lazy.summary) for name, lazy in self._lazy.items()]
         for name in super().list_commands(ctx):
             command = super().get_command(ctx, name)
@@ -104,7 +106,7 @@ class LazyGroup(ExamplesMixin, click.Group):
             formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """Names with their summaries; click would import every command for that."""
+        """Names with summaries; click would import every command."""
         from click.shell_completion import CompletionItem
 
         if incomplete.startswith("-") or not self._lazy:

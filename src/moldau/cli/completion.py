@@ -1,4 +1,4 @@
-"""Owns `moldau completion`: the scripts that make the tab key work."""
+"""`moldau completion`: prints shell completion scripts."""
 
 import click
 
@@ -21,5 +21,5 @@ def completion(shell: str) -> None:
 
     classes = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
     completer = classes[shell](cli, {}, "moldau", "_MOLDAU_COMPLETE")
-    # Not source(): that starts a bash to ask for its version, and there may be none here.
+    # Not source(): it runs bash to check its version, and bash may not be installed.
     click.echo(completer.source_template % completer.source_vars())

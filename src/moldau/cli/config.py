@@ -1,4 +1,4 @@
-"""Owns `moldau config`: a file to start from, and what is in force and why."""
+"""`moldau config`: writes a configuration file, and shows effective settings and their source."""
 
 import os
 from typing import Any
@@ -8,7 +8,7 @@ import click
 from moldau.cli.broker import load
 from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError
-from moldau.cli.options import KeyValue, output_option
+from moldau.cli.options import config_option, output_option, set_option
 from moldau.cli.output import emit_json, emit_rows, emit_yaml, say
 
 Settings = tuple[tuple[str, str], ...]
@@ -24,7 +24,7 @@ Settings = tuple[tuple[str, str], ...]
     ),
 )
 def config() -> None:
-    """Write a configuration file; show what is in force."""
+    """Write a configuration file; show the effective settings."""
 
 
 @config.command(
@@ -37,19 +37,12 @@ def config() -> None:
     ),
 )
 @click.argument("file", default="broker.yaml", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "settings",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Set a value in the new file; may be repeated.",
-)
-@click.option("-f", "--force", is_flag=True, help="Replace a file that is there.")
+@set_option("Set a value in the new file")
+@click.option("-f", "--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: str, settings: Settings, force: bool) -> None:
-    """Write a YAML file with every setting, its meaning and its default (- for stdout)."""
-    from moldau.server.config import load_config
+    """Write a YAML file with every setting, its description and default (- for stdout)."""
     from moldau.server.config.keys import ALIASES
+    from moldau.server.config.load import load_config
     from moldau.server.config.render import render_file
 
     names = {key: f"--set {key}" for key, _ in settings}
@@ -60,13 +53,13 @@ def init(file: str, settings: Settings, force: bool) -> None:
         click.echo(text, nl=False)
         return
     if not file.endswith((".yaml", ".yml")):
-        raise CommandError(f"{file} must end in .yaml: that is what is written")
+        raise CommandError(f"{file} must end in .yaml or .yml")
     try:
         with open(file, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise CommandError(f"{file} exists already", hint="replace it: add --force") from None
-    say(f"wrote {file}; start a broker with it: moldau broker start --bootstrap --config {file}")
+        raise CommandError(f"{file} already exists", hint="overwrite it: --force") from None
+    say(f"wrote {file}; start a broker: moldau broker start --bootstrap --config {file}")
 
 
 @config.command(
@@ -78,25 +71,12 @@ def init(file: str, settings: Settings, force: bool) -> None:
         "moldau config show -o json",
     ),
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="The file to read; also MOLDAU_CONFIG.",
-)
-@click.option(
-    "--set",
-    "settings",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="As a flag of the broker would; may be repeated.",
-)
-@click.option("--changed", is_flag=True, help="Only what is not a default.")
+@config_option
+@set_option("Override a setting")
+@click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
 @output_option
 def show(config_file: str | None, settings: Settings, changed: bool, output: str) -> None:
-    """Print every setting with its value and where it comes from."""
+    """Print every setting with its value and its source."""
     from moldau.server.config.keys import KEYS
     from moldau.server.config.load import Layer
     from moldau.server.config.values import format_value
@@ -117,7 +97,7 @@ def show(config_file: str | None, settings: Settings, changed: bool, output: str
         return
     emit_rows(rows, output, name="key")
     if output == "table" and not rows:
-        say("everything is at its default")
+        say("all settings have their default")
     file = config_file or os.environ.get("MOLDAU_CONFIG")
     if output == "table" and not file and not changed:
-        say("no file was read; write one: moldau config init")
+        say("no configuration file in use; write one: moldau config init")

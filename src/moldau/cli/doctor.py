@@ -1,8 +1,7 @@
-"""Owns `moldau doctor`: what keeps a broker from starting, or clients from reaching it, and how
-the cluster of a broker that runs is.
+"""`moldau doctor`: checks whether a broker can start and clients can reach it, and the cluster.
 
-Every check looks and changes nothing (a directory is tried with a file that is removed at once),
-is bounded in time, and says what to do.
+Checks change nothing (a directory is tested with a temporary file), are bounded in time, and say
+what to do.
 """
 
 import os
@@ -12,9 +11,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -22,29 +20,38 @@ from moldau import __version__
 from moldau.cli.broker import load
 from moldau.cli.click_groups import command
 from moldau.cli.errors import ExitCode
-from moldau.cli.options import KeyValue, Properties
+from moldau.cli.options import (
+    Brokers,
+    Properties,
+    config_option,
+    document_output_option,
+    set_option,
+)
 from moldau.cli.output import color_wanted, emit_json, emit_yaml, format_bytes
 
 if TYPE_CHECKING:
-    from moldau.server.config import Address, ServerConfig
+    from moldau.server.config.schema import Address, ServerConfig
 
 _CONNECT_SECONDS_MAX = 3.0
-_SPARE_FILES = 512
-"""File descriptors that a broker needs beside those of its connections."""
+_OTHER_FILES = 512
+"""File descriptors that a broker needs in addition to those of its connections."""
 
 _PACKAGES = ("confluent-kafka", "uvloop", "crc32c", "cramjam", "msgspec", "click", "rich", "PyYAML")
+_ADVERTISED_HINT = "clients connect to this address; set kafka.advertised"
 
 
 class CheckStatus(StrEnum):
-    """What a check found."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
     TROUBLE = "trouble"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+_COLORS = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.TROUBLE: "red"}
+
+
+class CheckResult(NamedTuple):
     """One line of the report."""
 
     check: str
@@ -53,60 +60,73 @@ class CheckResult:
     hint: str = ""
 
 
+def _ok(check: str, detail: str, hint: str = "") -> CheckResult:
+    return CheckResult(check, CheckStatus.OK, detail, hint)
+
+
+def _warning(check: str, detail: str, hint: str = "") -> CheckResult:
+    return CheckResult(check, CheckStatus.WARNING, detail, hint)
+
+
+def _trouble(check: str, detail: str, hint: str = "") -> CheckResult:
+    return CheckResult(check, CheckStatus.TROUBLE, detail, hint)
+
+
 @command(
     "doctor",
     examples=(
         "moldau doctor",
-        "moldau doctor --config broker.yaml",
-        "moldau doctor --set data_dir=/var/lib/moldau -o json",
+        "moldau doctor --config broker.yaml -o json",
+        "moldau doctor -b broker.example:9092      # can clients here reach that cluster?",
     ),
 )
-@click.option("--config", "config_file", type=click.Path(dir_okay=False), metavar="FILE",
-              help="The broker's configuration; also MOLDAU_CONFIG.")  # fmt: skip
-@click.option("--set", "settings", type=KeyValue(), multiple=True, metavar="KEY=VALUE",
-              help="A setting of the broker; may be repeated.")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(("table", "json", "yaml")), default="table",
-              show_default=True)  # fmt: skip
-def doctor(config_file: str | None, settings: Properties, output: str) -> int:
-    """Look for what keeps a broker from starting, or clients from reaching it.
+@config_option
+@set_option("A setting of the broker")
+@click.option("-b", "--brokers", type=Brokers(), metavar="HOST:PORT[,…]",
+              help="Only check whether a client here can reach these brokers.")  # fmt: skip
+@document_output_option
+def doctor(config_file: str | None, settings: Properties, brokers: str | None, output: str) -> int:
+    """Check whether a broker can start here and clients can reach it.
 
-    If the broker runs, its cluster is looked at as well.
-
-    Exits with 1 if there is trouble.
+    If the broker runs, its cluster is checked as well. Exits with 1 if there is trouble.
     """
-    resolved = load({}, settings, config_file)
-    findings = list(examine(resolved.config))
-    rows = [
-        {"check": f.check, "verdict": str(f.verdict), "detail": f.detail, "hint": f.hint}
-        for f in findings
-    ]
+    if brokers is not None:
+        found = [*check_versions(), *check_brokers(brokers)]
+    else:
+        found = list(check_all(load({}, settings, config_file).config))
+    rows = [{**result._asdict(), "verdict": str(result.verdict)} for result in found]
     if output == "json":
         emit_json(rows)
     elif output == "yaml":
         emit_yaml(rows)
     else:
-        for finding in findings:
-            _print(finding)
-    trouble = any(finding.verdict is CheckStatus.TROUBLE for finding in findings)
-    return ExitCode.FAILED if trouble else ExitCode.OK
+        for result in found:
+            _print(result)
+    has_trouble = any(result.verdict is CheckStatus.TROUBLE for result in found)
+    return ExitCode.FAILED if has_trouble else ExitCode.OK
 
 
-_COLORS = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.TROUBLE: "red"}
-
-
-def _print(finding: CheckResult) -> None:
+def _print(result: CheckResult) -> None:
     color = color_wanted()
-    mark = click.style(f"{finding.verdict:<8}", fg=_COLORS[finding.verdict], bold=True)
-    click.echo(f"{mark} {finding.check}: {finding.detail}", color=color)
-    if finding.hint:
-        click.echo(f"{'':<8} hint: {finding.hint}")
+    mark = click.style(f"{result.verdict:<8}", fg=_COLORS[result.verdict], bold=True)
+    click.echo(f"{mark} {result.check}: {result.detail}", color=color)
+    if result.hint:
+        click.echo(f"{'':<8} hint: {result.hint}")
 
 
-def examine(config: "ServerConfig") -> Iterator[CheckResult]:
-    """All checks, one after another."""
+def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
+    """All checks of a broker's configuration, one after another."""
     yield from check_versions()
     running = broker_at(config.kafka.addr)
-    yield check_port(config.kafka.addr, running)
+    yield check_port("kafka.addr", config.kafka.addr, running)
+    if running is None:
+        for key, address in (
+            ("raft.addr", config.raft.addr),
+            ("http.addr", config.http.addr),
+            ("grpc.addr", config.grpc.addr),
+        ):
+            if address is not None:
+                yield check_port(key, address, None)
     yield from check_data_dir(config.data_dir, running is not None)
     yield check_disk(config.data_dir, config.log.disk_reserve_bytes)
     yield check_advertised(config, running is not None)
@@ -116,16 +136,14 @@ def examine(config: "ServerConfig") -> Iterator[CheckResult]:
 
 
 def check_versions() -> Iterator[CheckResult]:
-    """What runs here, for bug reports."""
+    """Installed versions, for bug reports."""
     from importlib.metadata import PackageNotFoundError, version
 
     import confluent_kafka
 
-    python = platform.python_version()
-    yield CheckResult(
-        check="versions",
-        verdict=CheckStatus.OK,
-        detail=f"moldau {__version__}, Python {python} on {platform.system()} "
+    yield _ok(
+        "versions",
+        f"moldau {__version__}, Python {platform.python_version()} on {platform.system()} "
         f"{platform.machine()}, librdkafka {confluent_kafka.libversion()[0]}",
     )
     found, missing = [], []
@@ -134,115 +152,121 @@ def check_versions() -> Iterator[CheckResult]:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
-    yield CheckResult(check="libraries", verdict=CheckStatus.OK, detail=", ".join(found))
+    yield _ok("libraries", ", ".join(found))
     if missing:
-        yield CheckResult(
-            check="libraries",
-            verdict=CheckStatus.WARNING,
-            detail=f"not installed: {', '.join(missing)}",
-            hint="install them: pip install moldau",
-        )
+        detail = f"not installed: {', '.join(missing)}"
+        yield _warning("libraries", detail, "install them: pip install moldau")
 
 
-def broker_at(address: "Address") -> str | None:
-    """What answers as a Kafka broker at an address, or None."""
-    try:
-        socket.create_connection(_reachable(address), timeout=_CONNECT_SECONDS_MAX).close()
-    except OSError:
-        return None
+def check_brokers(brokers: str) -> Iterator[CheckResult]:
+    """Can a client reach these brokers, and every address that they advertise?"""
     from moldau.client.errors import ClientError
     from moldau.client.kafka.admin import Admin
 
     try:
-        cluster, nodes = Admin(str(_reachable(address))).nodes()
+        cluster, nodes = Admin(brokers).nodes()
+    except ClientError as error:
+        yield _trouble(f"brokers {brokers}", str(error), error.hint)
+        return
+    ids = ", ".join(str(node.id) for node in nodes)
+    yield _ok(f"brokers {brokers}", f"cluster {cluster}, brokers {ids}")
+    for node in nodes:
+        name = f"broker {node.id} at {node.host}:{node.port}"
+        if reason := _connect_error(node.host, node.port):
+            yield _trouble(name, f"cannot be reached ({reason})", _ADVERTISED_HINT)
+        else:
+            yield _ok(name, "reachable")
+
+
+def broker_at(address: "Address") -> str | None:
+    """The cluster and id of the Kafka broker at an address, or None."""
+    from moldau.client.errors import ClientError
+    from moldau.client.kafka.admin import Admin
+
+    reachable = _reachable(address)
+    if _connect_error(*reachable):
+        return None
+    try:
+        cluster, nodes = Admin(str(reachable)).nodes()
     except ClientError:
         return None
     return f"cluster {cluster}, broker {', '.join(str(node.id) for node in nodes)}"
 
 
 def _reachable(address: "Address") -> "Address":
-    """An address to connect to, for one that may be bound on all interfaces."""
+    """An address to connect to, also for one bound to all interfaces."""
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     return address._replace(host=loopback.get(address.host, address.host))
 
 
-def check_port(address: "Address", running: str | None) -> CheckResult:
-    """Could a broker bind its address now?"""
+def check_port(key: str, address: "Address", running: str | None) -> CheckResult:
+    """Can a broker bind this address now?"""
     name = f"port {address}"
     if running is not None:
-        return CheckResult(
-            check=name,
-            verdict=CheckStatus.WARNING,
-            detail=f"a broker runs here already ({running})",
-            hint="for a second one: moldau dev --port 0 --data-dir ./.moldau-2",
+        return _warning(
+            name,
+            f"a broker is already running ({running})",
+            "start a second one: moldau dev --port 0 --data-dir ./.moldau-2",
         )
     try:
-        family, kind, _, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        return CheckResult(
-            check=name,
-            verdict=CheckStatus.TROUBLE,
-            detail=f"{address.host} is no address of this machine ({error.strerror})",
-            hint="set kafka.addr",
-        )
-    with socket.socket(family, kind) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        detail = f"{address.host} is not an address of this machine ({error.strerror})"
+        return _trouble(name, detail, f"set {key}")
+    with socket.socket(family, kind) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(place)
+            listener.bind(target)
         except OSError as error:
-            return CheckResult(
-                check=name,
-                verdict=CheckStatus.TROUBLE,
-                detail=f"cannot be bound ({(error.strerror or str(error)).lower()})",
-                hint="another program has it; take another port: moldau dev --port 9192",
+            return _trouble(
+                name,
+                f"cannot bind {key} ({(error.strerror or str(error)).lower()})",
+                f"find the program: lsof -i :{address.port} · use another port: "
+                f"--set {key}=HOST:PORT, or moldau dev --port 9192",
             )
-    return CheckResult(check=name, verdict=CheckStatus.OK, detail="free")
+    return _ok(name, f"free ({key})")
 
 
 def check_data_dir(data_dir: str, running: bool) -> Iterator[CheckResult]:
-    """Is the directory there or could it be made, may we write, and does nobody else?"""
+    """Does the directory exist or can it be created, is it writable, and not in use?"""
     name = f"data directory {data_dir}"
+    other = "use another directory: --data-dir DIR"
     if not os.path.exists(data_dir):
         parent = _existing_parent(data_dir)
-        able = os.access(parent, os.W_OK | os.X_OK)
-        yield CheckResult(
-            check=name,
-            verdict=CheckStatus.OK if able else CheckStatus.TROUBLE,
-            detail="will be created" if able else f"cannot be created: {parent} is not writable",
-            hint="" if able else "choose another: --data-dir DIR",
-        )
+        if not os.path.isdir(parent):
+            yield _trouble(name, f"cannot be created: {parent} is not a directory", other)
+        elif not os.access(parent, os.W_OK | os.X_OK):
+            yield _trouble(name, f"cannot be created: {parent} is not writable", other)
+        else:
+            yield _ok(name, "will be created")
         return
     if not os.path.isdir(data_dir):
-        yield CheckResult(
-            check=name, verdict=CheckStatus.TROUBLE, detail="is a file and no directory"
-        )
+        yield _trouble(name, "is a file, not a directory", other)
         return
     try:
         with tempfile.TemporaryFile(dir=data_dir) as stream:
             stream.write(b"moldau")
             stream.flush()
     except OSError as error:
-        yield CheckResult(
-            check=name,
-            verdict=CheckStatus.TROUBLE,
-            detail=f"cannot be written ({(error.strerror or str(error)).lower()})",
-            hint="give this user the right to, or choose another: --data-dir DIR",
+        yield _trouble(
+            name,
+            f"is not writable ({(error.strerror or str(error)).lower()})",
+            f"change its permissions · {other}",
         )
         return
-    holder = lock_holder(data_dir)
-    if holder:
-        yield CheckResult(
-            check=name,
-            verdict=CheckStatus.WARNING if running else CheckStatus.TROUBLE,
-            detail=f"in use by process {holder}",
-            hint="" if running else "stop that broker, or choose another: --data-dir DIR",
+    if pid := lock_holder(data_dir):
+        detail = f"in use by process {pid}"
+        yield (
+            _warning(name, detail)
+            if running
+            else _trouble(name, detail, f"stop that broker · {other}")
         )
         return
-    yield CheckResult(check=name, verdict=CheckStatus.OK, detail="writable, and used by no broker")
+    yield _ok(name, "writable, not in use")
 
 
 def lock_holder(data_dir: str) -> str:
-    """The process that holds the directory's lock, or nothing."""
+    """The pid of the broker that has locked the directory, or an empty text."""
     import fcntl
 
     from moldau.model.layout import LOCK_FILE
@@ -267,73 +291,56 @@ def _existing_parent(path: str) -> str:
 
 
 def check_disk(data_dir: str, reserve_bytes: int) -> CheckResult:
-    """Would produce be refused for want of space?"""
-    place = _existing_parent(data_dir)
-    usage = shutil.disk_usage(place)
+    """Would the broker reject writes because the disk is full?"""
+    path = _existing_parent(data_dir)
+    usage = shutil.disk_usage(path)
     detail = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free"
-    inodes = os.statvfs(place)
+    inodes = os.statvfs(path)
     if usage.free <= reserve_bytes:
-        return CheckResult(
-            check="disk",
-            verdict=CheckStatus.TROUBLE,
-            detail=f"{detail}: below the reserve of {format_bytes(reserve_bytes)}, so produce "
-            "is refused",
-            hint="free some space, shorten log.retention_ms, or lower log.disk_reserve_bytes",
+        return _trouble(
+            "disk",
+            f"{detail}, less than the reserve of {format_bytes(reserve_bytes)}: the broker rejects "
+            "writes",
+            "free disk space, shorten log.retention_ms, or lower log.disk_reserve_bytes",
         )
     if inodes.f_files and inodes.f_favail < 1000:
-        return CheckResult(
-            check="disk",
-            verdict=CheckStatus.TROUBLE,
-            detail=f"only {inodes.f_favail} more files can be created",
-            hint="remove some files: the file system has no room for names",
+        return _trouble(
+            "disk", f"only {inodes.f_favail} inodes free", "delete files: every file needs an inode"
         )
     if usage.free < 4 * reserve_bytes:
-        return CheckResult(
-            check="disk", verdict=CheckStatus.WARNING, detail=f"{detail}: nearly full"
-        )
-    return CheckResult(check="disk", verdict=CheckStatus.OK, detail=detail)
+        return _warning("disk", f"{detail}: nearly full")
+    return _ok("disk", detail)
 
 
 def check_advertised(config: "ServerConfig", running: bool) -> CheckResult:
-    """Can the address that clients are told be reached from here?"""
+    """Can the advertised address be resolved, and reached if the broker runs?"""
     advertised = config.kafka.advertised or config.kafka.addr
     name = f"advertised address {advertised}"
     try:
         found = socket.getaddrinfo(*advertised, type=socket.SOCK_STREAM)
     except socket.gaierror:
-        return CheckResult(
-            check=name,
-            verdict=CheckStatus.TROUBLE,
-            detail=f"no such host: {advertised.host}",
-            hint="clients are sent there after the first contact; set kafka.advertised",
-        )
+        return _trouble(name, f"unknown host {advertised.host}", _ADVERTISED_HINT)
     resolved = ", ".join(sorted({str(entry[4][0]) for entry in found}))
     if not running:
-        return CheckResult(check=name, verdict=CheckStatus.OK, detail=f"resolves to {resolved}")
-    reason = _connect_error(advertised)
-    if reason:
-        return CheckResult(
-            check=name,
-            verdict=CheckStatus.TROUBLE,
-            detail=f"resolves to {resolved}, but cannot be reached ({reason})",
-            hint="clients are sent there after the first contact; set kafka.advertised",
-        )
-    return CheckResult(check=name, verdict=CheckStatus.OK, detail=f"reachable ({resolved})")
+        return _ok(name, f"resolves to {resolved}")
+    if reason := _connect_error(*advertised):
+        detail = f"resolves to {resolved}, but cannot be reached ({reason})"
+        return _trouble(name, detail, _ADVERTISED_HINT)
+    return _ok(name, f"reachable ({resolved})")
 
 
-def _connect_error(address: "Address") -> str:
+def _connect_error(host: str, port: int) -> str:
     try:
-        place = (address.host, address.port)
-        socket.create_connection(place, timeout=_CONNECT_SECONDS_MAX).close()
+        socket.create_connection((host, port), timeout=_CONNECT_SECONDS_MAX).close()
     except TimeoutError:
-        return f"no answer within {_CONNECT_SECONDS_MAX:g} s"
+        return f"timed out after {_CONNECT_SECONDS_MAX:g} s"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
 
 
 def check_cluster(http: "Address") -> Iterator[CheckResult]:
-    """Is the cluster of the broker that runs here whole, and has every topic more than one copy?"""
+    """Is the cluster of the running broker healthy, and has every topic several replicas?"""
     from moldau.cli.cluster.health import broker_problems
     from moldau.cli.cluster.topology import connect, headline, problems, single_copies
     from moldau.client.errors import ClientError
@@ -341,45 +348,31 @@ def check_cluster(http: "Address") -> Iterator[CheckResult]:
     try:
         _, topology = connect(str(_reachable(http)))
     except ClientError as error:
-        yield CheckResult(
-            check="cluster",
-            verdict=CheckStatus.WARNING,
-            detail=f"the broker cannot be asked over HTTP ({error})",
-            hint="is http.addr the one that it was started with?",
-        )
+        detail = f"the broker does not respond over HTTP ({error})"
+        yield _warning("cluster", detail, "was it started with another http.addr?")
         return
-    found = problems(topology) + broker_problems(topology)
-    yield CheckResult(
-        check="cluster",
-        verdict=CheckStatus.TROUBLE if found else CheckStatus.OK,
-        detail="; ".join(found) or headline(topology),
-        hint="look closer: moldau broker status" if found else "",
-    )
+    if found := problems(topology) + broker_problems(topology):
+        yield _trouble("cluster", "; ".join(found), "details: moldau broker status")
+    else:
+        yield _ok("cluster", headline(topology))
     if single := single_copies(topology):
-        yield CheckResult(
-            check="copies",
-            verdict=CheckStatus.WARNING,
-            detail=f"{single.found}: records are lost if that disk fails",
-            hint=f"for more copies, topic by topic: {single.command}",
-        )
+        detail = f"{single.text}: a disk failure loses its messages"
+        yield _warning("copies", detail, f"add replicas, topic by topic: {single.command}")
 
 
 def check_open_files(connections_max: int) -> CheckResult:
-    """May the process hold as many connections as it is configured for?"""
+    """Does the limit of open files allow the configured connections?"""
     if sys.platform == "win32":
-        return CheckResult(check="open files", verdict=CheckStatus.OK, detail="not limited here")
+        return _ok("open files", "not limited here")
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections_max + _SPARE_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        return CheckResult(
-            check="open files",
-            verdict=CheckStatus.WARNING,
-            detail=f"the limit of {soft} is too low for kafka.connections_max = {connections_max}",
-            hint=f"raise it: ulimit -n {wanted} · or lower kafka.connections_max",
+    needed = connections_max + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        return _warning(
+            "open files",
+            f"the limit of {soft} is too low for kafka.connections_max = {connections_max}",
+            f"raise it: ulimit -n {needed} · or lower kafka.connections_max",
         )
     shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-    return CheckResult(
-        check="open files", verdict=CheckStatus.OK, detail=f"limit {shown} (hard {hard})"
-    )
+    return _ok("open files", f"limit {shown} (hard {hard})")

@@ -1,4 +1,4 @@
-"""Owns `moldau group`: consumer groups, their members and their lag."""
+"""`moldau group`: consumer groups, their members, offsets and lag."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,16 @@ from moldau.cli.options import (
     output_option,
     yes_option,
 )
-from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
+from moldau.cli.output import (
+    NO_LEADER_HINT,
+    confirm,
+    counted,
+    emit_document,
+    emit_rows,
+    emit_table,
+    existing_names,
+    say,
+)
 from moldau.cli.start_position import Position, PositionParam
 
 if TYPE_CHECKING:
@@ -34,7 +43,7 @@ Part = tuple[str, int]
     ),
 )
 def group() -> None:
-    """Consumer groups: their members, their lag, and where they read on."""
+    """List, describe, seek and delete consumer groups."""
 
 
 @group.command(
@@ -58,7 +67,7 @@ def list_groups(output: str, brokers: str, properties: Properties) -> None:
     ]
     emit_rows(rows, output, name="name")
     if not rows and output == "table":
-        say("no groups; a consumer makes one: moldau consume TOPIC --group NAME")
+        say("no groups; create one: moldau consume TOPIC --group NAME")
 
 
 @group.command(
@@ -74,7 +83,7 @@ def list_groups(output: str, brokers: str, properties: Properties) -> None:
 @output_option
 @brokers_option
 def describe(name: str, output: str, brokers: str, properties: Properties) -> None:
-    """Show a group's members, and how far it is behind in each partition."""
+    """Show a group's members, and its lag by partition."""
     from moldau.client.kafka.admin import Admin
 
     detail = Admin(brokers, dict(properties)).group(name)
@@ -110,7 +119,7 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
 
 
 def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
-    """A row per partition; None where nothing is committed or nobody could be asked."""
+    """A row per partition; None where nothing is committed or no leader responded."""
     return [
         {
             "topic": lag.topic,
@@ -118,7 +127,7 @@ def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
             "committed": lag.committed_offset if lag.committed_offset >= 0 else None,
             "end": lag.end_offset if lag.end_offset >= 0 else None,
             "lag": lag.lag if lag.lag >= 0 else None,
-            # Two members may well have the same client id and host.
+            # Client id and host need not be unique.
             "member": lag.member.id if lag.member else None,
             "host": lag.member.host if lag.member else None,
         }
@@ -139,7 +148,7 @@ def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
 @output_option
 @brokers_option
 def lag(name: str, output: str, brokers: str, properties: Properties) -> None:
-    """Show how many messages a group has not read yet, by partition."""
+    """Show how many messages a group has not consumed yet, by partition."""
     from moldau.client.kafka.admin import Admin
 
     rows = [
@@ -174,9 +183,16 @@ def lag(name: str, output: str, brokers: str, properties: Properties) -> None:
     "topics",
     multiple=True,
     shell_complete=complete_topics,
-    help="Only this topic, all of its partitions; repeat for more. Else: what is committed.",
+    help="Only this topic; may be repeated.  [default: all partitions with a committed offset]",
 )
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Only this one.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=int,
+    multiple=True,
+    help="Only this partition; may be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @yes_option
 @output_option
@@ -192,7 +208,7 @@ def seek(
     brokers: str,
     properties: Properties,
 ) -> None:
-    """Make a group without members read on from another place. Shows the change first."""
+    """Change the committed offsets of a group without members. Shows the change first."""
     from moldau.client.errors import NotFoundError
     from moldau.client.kafka.admin import Admin
 
@@ -202,15 +218,14 @@ def seek(
     except NotFoundError:
         if not topics:
             raise
-        # A group may be told where to begin before its first member comes.
+        # Offsets of a new group may be set before its first member joins.
         committed: dict[Part, int] = {}
     else:
         if detail.members:
             raise CommandError(
-                f"group {name} has {counted(len(detail.members), 'member')}, which would go on "
-                "where they are",
+                f"group {name} has {counted(len(detail.members), 'member')}; offsets can only be "
+                "changed while it has none",
                 hint="stop its consumers first",
-                code=ExitCode.FAILED,
             )
         committed = {(one.topic, one.partition): one.committed_offset for one in detail.lags}
     parts = _parts(admin, committed, topics, partitions)
@@ -242,7 +257,7 @@ def seek(
 def _parts(
     admin: "Admin", committed: Mapping[Part, int], topics: Sequence[str], numbers: Sequence[int]
 ) -> list[Part]:
-    """What is to change: of the topics named every partition, else what the group has."""
+    """The partitions to change: all of the named topics, else those with a committed offset."""
     if topics:
         found = [
             (topic, part.partition) for topic in topics for part in admin.topic(topic).partitions
@@ -252,23 +267,27 @@ def _parts(
     chosen = [part for part in found if not numbers or part[1] in numbers]
     if not chosen:
         raise CommandError(
-            "there is no such partition",
-            hint="name the topic: --topic TOPIC",
+            f"the group has no committed offset {'in these partitions' if numbers else 'yet'}"
+            if not topics
+            else f"no such partition in {', '.join(topics)}",
+            hint="choose a topic: --topic TOPIC · a queue group has none: see moldau queue list",
             code=ExitCode.NOT_FOUND,
         )
     return chosen
 
 
 def _resolve(admin: "Admin", position: Position, parts: Sequence[Part]) -> dict[Part, int]:
-    """The offsets that are meant, within what each partition holds."""
+    """The new offsets, clamped to each partition's range."""
     ranges = admin.offset_range(parts)
     if missing := [f"{topic}-{number}" for topic, number in parts if (topic, number) not in ranges]:
         raise CommandError(
-            f"nobody leads {', '.join(missing)}; nothing was changed", code=ExitCode.UNREACHABLE
+            f"no leader for {', '.join(missing)}; nothing was changed",
+            hint=NO_LEADER_HINT,
+            code=ExitCode.UNREACHABLE,
         )
     if position.time_ms is not None:
         found = admin.offsets_at(parts, position.time_ms)
-        # Nothing that young: what comes next is.
+        # No message at or after that time: use the end.
         return {part: at if at >= 0 else ranges[part][1] for part, at in found.items()}
     return {part: position.within(*ranges[part]) for part in parts}
 
@@ -285,30 +304,18 @@ def _resolve(admin: "Admin", position: Position, parts: Sequence[Part]) -> dict[
 @click.argument(
     "names", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups
 )
-@click.option("--if-exists", is_flag=True, help="Be content if it is not there.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the group does not exist.")
 @yes_option
 @brokers_option
 def delete(
     names: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
 ) -> None:
-    """Delete groups without members, with their committed offsets."""
-    from moldau.client.errors import NotFoundError
+    """Delete groups without members, and their committed offsets."""
     from moldau.client.kafka.admin import Admin
 
     admin = Admin(brokers, dict(properties))
     existing = {info.name for info in admin.groups()}
-    present = []
-    for name in names:
-        if name in existing:
-            present.append(name)
-        elif if_exists:
-            say(f"group {name} does not exist")
-        else:
-            # Before anything is deleted, so that a typo leaves all as it was.
-            raise NotFoundError(
-                f"group {name} does not exist; nothing was deleted",
-                hint="list them: moldau group list · be content: --if-exists",
-            )
+    present = existing_names("group", names, existing, if_exists=if_exists)
     if not present:
         return
     confirm(f"Delete {', '.join(present)} with all committed offsets?", yes=yes)

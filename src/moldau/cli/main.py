@@ -1,6 +1,6 @@
-"""Owns the entry point: the tree of commands, and what happens to an error on its way out.
+"""The entry point: the tree of commands, and the exit code and output of every error.
 
-Nothing heavy is imported here. A stack trace never reaches a user for an error that we raise.
+Imports nothing heavy, so that `moldau --help` is fast. Our own errors print no stack trace.
 """
 
 import os
@@ -10,64 +10,47 @@ from typing import NoReturn
 import click
 
 from moldau import __version__
-from moldau.cli.click_groups import LazyCommand, LazyGroup
-from moldau.cli.errors import ExitCode, exit_code, report, report_error
+from moldau.cli.click_groups import LazyGroup
+from moldau.cli.errors import ExitCode, exit_code
+from moldau.cli.output import report, report_error
 from moldau.model.errors import MoldauError
 
 _COMMANDS = {
-    "dev": LazyCommand("moldau.cli.broker:dev", "Start one broker for development, here and now."),
-    "cluster": LazyCommand(
-        "moldau.cli.cluster.commands:cluster", "Run several brokers on this machine."
+    "dev": ("broker:dev", "Start one broker for development."),
+    "cluster": ("cluster.commands:cluster", "Run several brokers on this machine."),
+    "broker": ("broker:broker", "Start a broker; list, inspect, drain and remove brokers."),
+    "topic": ("topic:topic", "Create, list, describe, alter and delete topics."),
+    "partition": (
+        "partition:partition",
+        "Move partitions to other brokers; elect preferred leaders.",
     ),
-    "broker": LazyCommand(
-        "moldau.cli.broker:broker", "Start a broker; list, drain and remove them."
+    "produce": ("messages.produce:produce", "Send messages, one per line."),
+    "consume": (
+        "messages.consume:consume",
+        "Print messages of a topic, alone or in a consumer group.",
     ),
-    "topic": LazyCommand(
-        "moldau.cli.topic:topic", "Create, list, describe, alter and delete topics."
+    "tail": ("messages.tail:tail", "Print the last messages of topics, then new ones."),
+    "queue": ("queue.commands:queue", "Use topics as work queues: send, work, redrive."),
+    "proxy": ("proxy:proxy", "Serve the queue API for clients that cannot route to brokers."),
+    "pipeline": (
+        "pipeline.commands:pipeline",
+        "Archive, compact, replay, aggregate and audit topics on Spark.",
     ),
-    "partition": LazyCommand(
-        "moldau.cli.partition:partition", "Move partitions to other brokers, and their leaders."
-    ),
-    "produce": LazyCommand("moldau.cli.messages.produce:produce", "Send messages, a line each."),
-    "consume": LazyCommand(
-        "moldau.cli.messages.consume:consume", "Print messages, alone or in a group."
-    ),
-    "tail": LazyCommand(
-        "moldau.cli.messages.tail:tail", "Print the last messages and follow the end."
-    ),
-    "queue": LazyCommand(
-        "moldau.cli.queue.commands:queue", "Use topics as work queues: send, work, redrive."
-    ),
-    "proxy": LazyCommand(
-        "moldau.cli.proxy:proxy", "Serve the queue API for clients that know no brokers."
-    ),
-    "pipeline": LazyCommand(
-        "moldau.cli.pipeline.commands:pipeline",
-        "Archive, compact, replay, aggregate, audit, on Spark.",
-    ),
-    "group": LazyCommand(
-        "moldau.cli.group:group", "List and describe consumer groups and their lag."
-    ),
-    "transaction": LazyCommand(
-        "moldau.cli.transaction:transaction", "List, describe and abort transactions."
-    ),
-    "config": LazyCommand(
-        "moldau.cli.config:config", "Write a configuration file; show what is in force."
-    ),
-    "bench": LazyCommand("moldau.cli.bench.command:bench", "Measure throughput and latency."),
-    "doctor": LazyCommand("moldau.cli.doctor:doctor", "Look for what keeps a broker from working."),
-    "completion": LazyCommand(
-        "moldau.cli.completion:completion", "Print a shell completion script."
-    ),
+    "group": ("group:group", "List, describe, seek and delete consumer groups."),
+    "transaction": ("transaction:transaction", "List, describe and abort transactions."),
+    "config": ("config:config", "Write a configuration file; show the effective settings."),
+    "bench": ("bench.command:bench", "Measure throughput and latency."),
+    "doctor": ("doctor:doctor", "Check this machine, a configuration and a running cluster."),
+    "completion": ("completion:completion", "Print a shell completion script."),
 }
 
 
 class _PipeClosed(Exception):
-    """Whoever read our output has gone."""
+    """The program that reads our output has closed the pipe."""
 
 
 class _Root(LazyGroup):
-    """The tree's root. click would end the process with 1 for a closed pipe; we do not."""
+    """The root command. click would exit with 1 for a closed pipe; we exit with 0."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -131,7 +114,7 @@ def _report_usage(error: click.ClickException) -> None:
 
 
 def _broken_pipe() -> int:
-    """`| head` has what it wanted; the interpreter must not complain when it flushes stdout."""
+    """Normal with `| head`; keep the interpreter from reporting an error when it flushes stdout."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
@@ -139,15 +122,15 @@ def _broken_pipe() -> int:
 
 
 def open_standard_streams() -> None:
-    """Give a process that was started without stdin, stdout or stderr the null device for them.
+    """Open the null device for each of stdin, stdout and stderr that is closed.
 
-    Not only for our own printing: the next file or socket to be opened would get the free number,
-    and whatever writes to file 2 would then write into a log of the broker.
+    Otherwise the next file or socket would get its number, and a message to stderr could be
+    written into a log segment.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
-    # Python has None where there was nothing at its start.
+    # Python sets the stream to None if it was closed at start.
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             mode = "w" if number else "r"

@@ -1,32 +1,36 @@
-"""Owns the options that many commands share, their types, and the completion of topic names."""
+"""Options that many commands share, their types, and completion of topic and group names."""
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
 from moldau.cli.output import FORMATS
 
 Properties = tuple[tuple[str, str], ...]
-"""What -X and --config collect."""
+"""Values of -X and --config."""
 
-# Generic for the type checker only: not so in every version of click that we support.
 if TYPE_CHECKING:
-    _FloatParam = click.ParamType[float]
-    _PairParam = click.ParamType[tuple[str, str]]
-    _TextParam = click.ParamType[str]
+    ParamType: TypeAlias = click.ParamType
 else:
-    _FloatParam = _PairParam = _TextParam = click.ParamType
+
+    class ParamType(click.ParamType):
+        """Generic at runtime, too: not every supported version of click is."""
+
+        def __class_getitem__(cls, item: object) -> type:
+            return cls
+
 
 DEFAULT_BROKERS = "localhost:9092"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 
-class Duration(_FloatParam):
+class Duration(ParamType[float]):
     """A time in seconds: `5`, `500ms`, `2m`."""
 
     name = "duration"
@@ -36,13 +40,45 @@ class Duration(_FloatParam):
     ) -> float:
         if isinstance(value, int | float):
             return float(value)
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", str(value).strip())
+        match = _DURATION.fullmatch(str(value).strip())
         if match is None:
-            self.fail(f"{value!r} is no duration; write 5s, 500ms or 2m", param, ctx)
+            self.fail(
+                f"{value!r} is not a valid duration; write 500ms, 30s, 5m, 2h or 7d", param, ctx
+            )
         return float(match[1]) * _SECONDS[match[2]]
 
 
-class KeyValue(_PairParam):
+class Integer(click.IntRange):
+    """An integer; errors name the bounds."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not an integer{_bounds(self.min, self.max)}", param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number; errors name the bounds."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not a number{_bounds(self.min, self.max)}", param, ctx)
+
+
+def _bounds(least: float | None, most: float | None) -> str:
+    if most is None:
+        return "" if least is None else f" of at least {least}"
+    return f" from {least} to {most}"
+
+
+class KeyValue(ParamType[tuple[str, str]]):
     """KEY=VALUE."""
 
     name = "key=value"
@@ -58,8 +94,8 @@ class KeyValue(_PairParam):
         return key, text
 
 
-class Brokers(_TextParam):
-    """HOST:PORT[,HOST:PORT…], checked before anything is tried with it."""
+class Brokers(ParamType[str]):
+    """HOST:PORT[,HOST:PORT…], where :PORT is a port of localhost."""
 
     name = "brokers"
 
@@ -67,15 +103,22 @@ class Brokers(_TextParam):
         from moldau.client.addresses import split_brokers
         from moldau.client.errors import ClientError
 
+        text = with_localhost(str(value))
         try:
-            split_brokers(str(value))
+            split_brokers(text)
         except ClientError as error:
-            self.fail(f"{error}; {error.hint}", param, ctx)
-        return str(value)
+            self.fail(f"{error}; write HOST:PORT", param, ctx)
+        return text
+
+
+def with_localhost(addresses: str) -> str:
+    """The addresses with localhost as the host of every :PORT."""
+    parts = (part.strip() for part in addresses.split(","))
+    return ",".join(f"localhost{part}" if part.startswith(":") else part for part in parts)
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for the tab key: quick, and silent where no broker answers."""
+    """Topic names for shell completion; empty if no broker responds."""
     names = _topic_names(str(ctx.params.get("brokers") or DEFAULT_BROKERS))
     shown = [name for name in names if incomplete.startswith("_") or not name.startswith("__")]
     return _items(shown, incomplete)
@@ -86,7 +129,7 @@ def _topic_names(brokers: str) -> list[str]:
     from moldau.client.kafka.connect import probe
 
     try:
-        # A second is as long as a person waits for the tab key.
+        # Completion must not take longer than a second.
         probe(brokers, 0.5)
     except ClientError:
         return []
@@ -102,7 +145,7 @@ def _topic_names(brokers: str) -> list[str]:
 
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Group names for the tab key."""
+    """Group names for shell completion."""
     from moldau.client.errors import ClientError
     from moldau.client.kafka.connect import probe
 
@@ -123,22 +166,49 @@ def _items(names: list[str], incomplete: str) -> list[Any]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def brokers_option(function: _F) -> _F:
-    """-b/--brokers, and -X for what librdkafka has and we have no option for."""
-    function = click.option(
-        "-X",
-        "--property",
-        "properties",
+def pairs_option(*names: str, help_text: str, **more: Any) -> Callable[[_F], _F]:
+    """KEY=VALUE, which may be repeated."""
+    return click.option(
+        *names,
         type=KeyValue(),
         multiple=True,
         metavar="KEY=VALUE",
-        help="A librdkafka property; may be repeated.",
+        help=f"{help_text}; may be repeated.",
+        **more,
+    )
+
+
+def set_option(help_text: str) -> Callable[[_F], _F]:
+    """--set, for settings of a broker."""
+    return pairs_option("--set", "settings", help_text=help_text)
+
+
+def config_option(function: _F) -> _F:
+    """--config, the configuration file of a broker."""
+    return click.option(
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Configuration (.yaml, .toml, .json, .ini, .env, .properties); also MOLDAU_CONFIG.",
     )(function)
-    return plain_brokers_option(function)
+
+
+def timeout_option(default: str) -> Callable[[_F], _F]:
+    """--timeout of a command that waits."""
+    return click.option(
+        "--timeout", type=Duration(), default=default, show_default=True, help="Give up after this."
+    )
+
+
+def brokers_option(function: _F) -> _F:
+    """-b/--brokers, and -X for properties of librdkafka."""
+    option = pairs_option("-X", "--property", "properties", help_text="A librdkafka property")
+    return plain_brokers_option(option(function))
 
 
 def plain_brokers_option(function: _F) -> _F:
-    """-b/--brokers, for commands that use no librdkafka."""
+    """-b/--brokers, for commands that do not use librdkafka."""
     return click.option(
         "-b",
         "--brokers",
@@ -148,27 +218,36 @@ def plain_brokers_option(function: _F) -> _F:
         show_default=True,
         metavar="HOST:PORT[,…]",
         is_eager=True,
-        help="Where to connect; also MOLDAU_BROKERS.",
+        help="Kafka addresses of brokers; also MOLDAU_BROKERS.",
     )(function)
 
 
 def output_option(function: _F) -> _F:
     """-o/--output."""
+    return _output_option(FORMATS)(function)
+
+
+def document_output_option(function: _F) -> _F:
+    """-o/--output, for a result without a name."""
+    return _output_option(tuple(name for name in FORMATS if name != "name"))(function)
+
+
+def _output_option(formats: Sequence[str]) -> Callable[[_F], _F]:
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(FORMATS),
+        type=click.Choice(formats),
         default="table",
         show_default=True,
-        help="How to print it.",
-    )(function)
+        help="Output format.",
+    )
 
 
 def yes_option(function: _F) -> _F:
     """-y/--yes."""
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 def topic_argument(function: _F) -> _F:
-    """TOPIC, completed from the broker."""
+    """TOPIC, with completion."""
     return click.argument("topic", shell_complete=complete_topics)(function)

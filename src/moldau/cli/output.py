@@ -1,38 +1,68 @@
-"""Owns what a command prints: data to stdout, everything else to stderr, plain unless a terminal.
+"""What a command prints: data to stdout, everything else to stderr, colour only on a terminal.
 
-Rows go out as an aligned table, as JSON, as YAML or as bare names; a script gets the same fields in
-each. NO_COLOR and TERM are the only variables that are looked at here.
+Rows are printed as an aligned table, JSON, YAML or bare names, with the same fields in each.
 """
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.client.errors import ADDRESS_HINT, TOPIC_EXISTS_HINT, NotFoundError
+from moldau.model.errors import MoldauError
+
 FORMATS = ("table", "json", "yaml", "name")
 
 Row = Mapping[str, Any]
 
-NO_LEADER_HINT = "moldau broker status, or the brokers' logs, say why"
+NO_LEADER_HINT = "see moldau broker status and the brokers' logs"
+_OPTION_HINTS = {
+    ADDRESS_HINT: "-b HOST:PORT or MOLDAU_BROKERS",
+    TOPIC_EXISTS_HINT: "pass --if-not-exists to ignore this",
+}
+"""Hints of the Python clients name arguments; the command line has options instead."""
 
 
 def color_wanted(*, err: bool = False) -> bool:
-    """Colours for people only: a terminal that has some, and no NO_COLOR."""
+    """True for a terminal with colours, unless NO_COLOR is set."""
     stream = sys.stderr if err else sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def say(text: str = "") -> None:
-    """Something for the person at the terminal, beside the data."""
+    """Print a message for the user to stderr."""
     click.echo(text, err=True, color=color_wanted(err=True))
 
 
+def report(message: str, hint: str = "") -> None:
+    """Print an error, one `error:` per line of the message, and its hint."""
+    color = color_wanted(err=True)
+    for argument, option in _OPTION_HINTS.items():
+        hint = hint.replace(argument, option)
+    for line in message.splitlines() or [message]:
+        click.echo(click.style("error:", fg="red", bold=True) + f" {line}", err=True, color=color)
+    # Errors that come through Spark as text already contain their hint.
+    if hint and hint not in message:
+        click.echo(click.style("hint:", fg="cyan", bold=True) + f"  {hint}", err=True, color=color)
+
+
+def report_error(error: MoldauError) -> None:
+    """Print an error of ours; of a list of problems, each with its hint."""
+    problems = getattr(error, "problems", None)
+    if problems:
+        for problem in problems:
+            report(problem.text, problem.hint)
+    else:
+        report(str(error), error.hint)
+
+
 def emit_rows(rows: Sequence[Row], output: str, *, name: str) -> None:
-    """A list. `name` is the field that identifies a row, for -o name."""
+    """Print a list. `name` is the field to print for -o name."""
     if output == "json":
         emit_json(rows)
     elif output == "yaml":
@@ -45,7 +75,7 @@ def emit_rows(rows: Sequence[Row], output: str, *, name: str) -> None:
 
 
 def emit_document(document: Mapping[str, Any], output: str, *, name: str) -> bool:
-    """One object. False if it was asked for as a table, which only the command can lay out."""
+    """Print one object. False for a table, which the command lays out itself."""
     if output == "json":
         emit_json(document)
     elif output == "yaml":
@@ -69,7 +99,7 @@ def emit_yaml(value: object) -> None:
 
 
 def emit_table(rows: Sequence[Row], indent: str = "") -> None:
-    """Columns as wide as they need to be: never wrapped and never cut, so that grep works."""
+    """Print columns, never wrapped or shortened, so that grep works."""
     titles = list(rows[0])
     cells = [[cell_text(row[title]) for title in titles] for row in rows]
     right = [all(_is_number(row[title]) for row in rows) for title in titles]
@@ -97,7 +127,7 @@ def _is_number(value: object) -> bool:
 
 
 def cell_text(value: object) -> str:
-    """A value in a table; nothing is a dash, so that columns stay columns."""
+    """A value in a table; a dash if there is none."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -108,28 +138,49 @@ def cell_text(value: object) -> str:
 
 
 def one_line(data: bytes | None, characters_max: int) -> str | None:
-    """Bytes as something for a table: what is not printable as a space, and cut if need be."""
+    """Bytes for a table: unprintable characters become spaces, long text ends with …."""
     if data is None:
         return None
-    # Four bytes are a character at most: a message of megabytes is not read for its beginning.
+    # A character has at most four bytes; do not decode megabytes for the first few.
     text = data[: 4 * characters_max + 4].decode(errors="replace")
     shown = "".join(character if character.isprintable() else " " for character in text).strip()
-    is_cut = len(shown) > characters_max or len(data) > 4 * characters_max + 4
-    return shown[: characters_max - 1] + "…" if is_cut else shown
+    is_shortened = len(shown) > characters_max or len(data) > 4 * characters_max + 4
+    return shown[: characters_max - 1] + "…" if is_shortened else shown
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed; without a terminal there is nobody to ask."""
+def confirm(prompt: str, *, yes: bool) -> None:
+    """Ask for confirmation. Raises CommandError without a terminal, click.Abort for "no"."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        from moldau.cli.errors import CommandError, ExitCode
-
         raise CommandError(
-            f"{question} Nobody is here to answer", hint="add -y to say yes", code=ExitCode.USAGE
+            f"confirmation needed, and stdin is not a terminal: {prompt}",
+            hint="confirm with -y",
+            code=ExitCode.USAGE,
         )
-    if not click.confirm(question, err=True):
+    if not click.confirm(prompt, err=True):
         raise click.Abort
+
+
+def existing_names(
+    kind: str, names: Iterable[str], existing: Container[str], *, if_exists: bool
+) -> list[str]:
+    """The names that exist. Raises NotFoundError for another one, unless `if_exists`.
+
+    Called before anything is deleted: a typo must not delete the others.
+    """
+    found = []
+    for name in names:
+        if name in existing:
+            found.append(name)
+        elif if_exists:
+            say(f"{kind} {name} does not exist")
+        else:
+            raise NotFoundError(
+                f"{kind} {name} does not exist; nothing was deleted",
+                hint=f"list them: moldau {kind} list · ignore missing ones: --if-exists",
+            )
+    return found
 
 
 def counted(count: int, noun: str) -> str:
@@ -148,7 +199,7 @@ def format_bytes(count: float) -> str:
 
 @contextmanager
 def progress_bar(title: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal; nothing elsewhere."""
+    """A progress bar, if stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda count: None
         return

@@ -1,4 +1,4 @@
-"""Owns `moldau partition`: moves of partitions to other brokers, and their preferred leaders."""
+"""`moldau partition`: move partitions to other brokers, and elect preferred leaders."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ import click
 from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
-    DEFAULT_BROKERS,
-    Brokers,
-    Duration,
+    ParamType,
     complete_topics,
     output_option,
+    plain_brokers_option,
+    timeout_option,
     yes_option,
 )
 from moldau.cli.output import confirm, counted, emit_rows, emit_table, progress_bar, say
@@ -26,16 +26,12 @@ if TYPE_CHECKING:
         PartitionReplicas,
     )
 
-    _IdsParam = click.ParamType[tuple[int, ...]]
-else:
-    _IdsParam = click.ParamType
-
 _POLL_SECONDS = 0.3
 _REFUSALS_SHOWN_MAX = 10
 
 
-class BrokerIds(_IdsParam):
-    """1,2,4: numbers of brokers, each once."""
+class BrokerIds(ParamType[tuple[int, ...]]):
+    """1,2,4: different broker ids."""
 
     name = "brokers"
 
@@ -46,24 +42,13 @@ class BrokerIds(_IdsParam):
             return value
         parts = [part.strip() for part in str(value).split(",")]
         if not all(part.isascii() and part.isdigit() for part in parts):
-            self.fail(f"{value!r} is no list of brokers; write 1,2,4", param, ctx)
+            self.fail(f"{value!r} is not a list of broker ids; write 1,2,4", param, ctx)
         ids = tuple(int(part) for part in parts)
         if len(set(ids)) != len(ids):
-            self.fail(f"{value!r} names a broker twice", param, ctx)
+            self.fail(f"{value!r} contains a broker twice", param, ctx)
         return ids
 
 
-_BROKERS = click.option(
-    "-b",
-    "--brokers",
-    type=Brokers(),
-    envvar="MOLDAU_BROKERS",
-    default=DEFAULT_BROKERS,
-    show_default=True,
-    metavar="HOST:PORT[,…]",
-    is_eager=True,
-    help="Where to connect; also MOLDAU_BROKERS.",
-)
 _TARGETS = click.argument(
     "targets", metavar="TOPIC[:PARTITION]...", nargs=-1, shell_complete=complete_topics
 )
@@ -79,7 +64,7 @@ _TARGETS = click.argument(
     ),
 )
 def partition() -> None:
-    """Move partitions to other brokers, and their leaders."""
+    """Move partitions to other brokers; elect preferred leaders."""
 
 
 def _admin(brokers: str) -> "PartitionAdmin":
@@ -88,26 +73,26 @@ def _admin(brokers: str) -> "PartitionAdmin":
     return PartitionAdmin(brokers)
 
 
-def _places(
+def _targeted(
     admin: "PartitionAdmin", targets: Sequence[str]
 ) -> "dict[Part, tuple[PartitionReplicas, bool]]":
-    """Where the named partitions lie, and whether each was named by its number."""
+    """The replicas of the named partitions, and whether each was named by its index."""
     from moldau.client.errors import NotFoundError
 
     found: dict[Part, tuple[PartitionReplicas, bool]] = {}
     for target in targets:
         topic, colon, text = target.partition(":")
-        places = {place.partition: place for place in admin.places(topic)}
-        numbers = list(places)
+        current = {one.partition: one for one in admin.places(topic)}
+        numbers = list(current)
         if colon:
             numbers = _numbers(target, text)
         for number in numbers:
-            if number not in places:
+            if number not in current:
                 raise NotFoundError(
-                    f"{topic} has partitions 0 to {len(places) - 1}, not {number}",
-                    hint=f"look at it: moldau topic describe {topic}",
+                    f"{topic} has partitions 0 to {len(current) - 1}, not {number}",
+                    hint=f"list them: moldau topic describe {topic}",
                 )
-            found[topic, number] = (places[number], bool(colon))
+            found[topic, number] = (current[number], bool(colon))
     return found
 
 
@@ -115,7 +100,9 @@ def _numbers(target: str, text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise CommandError(
-            f"{target!r} is no partition", hint="write TOPIC or TOPIC:0", code=ExitCode.USAGE
+            f"{target!r} is not a valid partition",
+            hint="write TOPIC or TOPIC:0",
+            code=ExitCode.USAGE,
         )
     return [int(part) for part in parts]
 
@@ -142,14 +129,14 @@ def _numbers(target: str, text: str) -> list[int]:
     type=BrokerIds(),
     required=True,
     metavar="N,N,…",
-    help="The brokers that shall hold it, the preferred leader first.",
+    help="Broker ids of the new replicas, the preferred leader first.",
 )
-@click.option("--wait/--no-wait", default=True, help="Until it is done.  [default: wait]")
 @click.option(
-    "--timeout", type=Duration(), default="30m", show_default=True, help="Longest to wait."
+    "--wait/--no-wait", default=True, help="Wait until the move is done.  [default: wait]"
 )
+@timeout_option("30m")
 @yes_option
-@_BROKERS
+@plain_brokers_option
 def move(
     targets: tuple[str, ...],
     replicas: tuple[int, ...],
@@ -158,30 +145,30 @@ def move(
     yes: bool,
     brokers: str,
 ) -> None:
-    """Move partitions to other brokers while clients go on.
+    """Move partitions to other brokers, without interrupting clients.
 
-    For a whole topic the brokers take turns as preferred leader; a partition that is named by its
-    number gets them in the order given.
+    For a whole topic, preferred leaders are spread over the brokers. A partition given as TOPIC:N
+    gets its replicas in the order given.
     """
     with _admin(brokers) as admin:
-        places = _places(admin, targets)
+        current = _targeted(admin, targets)
         _check_known(admin, replicas)
         wanted = {
             part: replicas if exact else _rotated(replicas, part[1])
-            for part, (place, exact) in places.items()
+            for part, (_, exact) in current.items()
         }
-        moves = {part: to for part, to in wanted.items() if places[part][0].replicas != to}
+        moves = {part: to for part, to in wanted.items() if current[part][0].replicas != to}
         if not moves:
-            say("nothing to move: all is there already")
+            say("nothing to move: the partitions already have these replicas")
             return
         emit_table(
             [
                 {
                     "topic": topic,
                     "partition": number,
-                    "from": list(places[topic, number][0].replicas),
+                    "from": list(current[topic, number][0].replicas),
                     "to": list(to),
-                    "new": [one for one in to if one not in places[topic, number][0].replicas],
+                    "new": [one for one in to if one not in current[topic, number][0].replicas],
                 }
                 for (topic, number), to in moves.items()
             ]
@@ -189,12 +176,12 @@ def move(
         confirm(f"Move {counted(len(moves), 'partition')}?", yes=yes)
         refused = admin.move(moves)
         _report_refusals(refused, "move", len(moves))
-        going = {part: to for part, to in moves.items() if part not in _parts(refused)}
+        moving = {part: to for part, to in moves.items() if part not in _parts(refused)}
         if not wait:
-            say(f"{counted(len(going), 'partition')} on the way: moldau partition list-moves")
+            say(f"moving {counted(len(moving), 'partition')}; watch: moldau partition list-moves")
         else:
-            _await_moves(admin, going, timeout)
-            say(f"moved {counted(len(going), 'partition')}")
+            _await_moves(admin, moving, timeout)
+            say(f"moved {counted(len(moving), 'partition')}")
         if refused:
             raise CommandError(f"{counted(len(refused), 'partition')} not moved")
 
@@ -209,8 +196,8 @@ def _check_known(admin: "PartitionAdmin", replicas: Sequence[int]) -> None:
     unknown = [number for number in replicas if number not in known]
     if unknown:
         raise CommandError(
-            f"there is no broker {', '.join(map(str, unknown))}",
-            hint=f"brokers that are up: {', '.join(map(str, known))}",
+            f"unknown broker {', '.join(map(str, unknown))}",
+            hint=f"live brokers: {', '.join(map(str, known))}",
             code=ExitCode.NOT_FOUND,
         )
 
@@ -219,50 +206,50 @@ def _parts(refused: "Sequence[PartitionRefusal]") -> "set[Part]":
     return {(one.topic, one.partition) for one in refused}
 
 
-def _report_refusals(refused: "Sequence[PartitionRefusal]", doing: str, asked: int) -> None:
-    """Say what was refused; raise if that is everything."""
+def _report_refusals(refused: "Sequence[PartitionRefusal]", doing: str, total: int) -> None:
+    """Print rejected partitions; raises CommandError if all were rejected."""
     if not refused:
         return
     lines = [str(one) for one in refused[:_REFUSALS_SHOWN_MAX]]
     if len(refused) > _REFUSALS_SHOWN_MAX:
         lines.append(f"… and {len(refused) - _REFUSALS_SHOWN_MAX} more")
-    if len(refused) >= asked:
+    if len(refused) >= total:
         raise CommandError("\n".join(f"cannot {doing} {line}" for line in lines))
     for line in lines:
         say(f"cannot {doing} {line}")
 
 
 def _await_moves(
-    admin: "PartitionAdmin", going: "Mapping[Part, Sequence[int]]", seconds_max: float
+    admin: "PartitionAdmin", moving: "Mapping[Part, Sequence[int]]", seconds_max: float
 ) -> None:
     deadline = time.monotonic() + seconds_max
-    hint = "watch it: moldau partition list-moves · take it back: moldau partition cancel"
+    hint = "watch it: moldau partition list-moves · cancel it: moldau partition cancel"
     try:
-        with progress_bar("moving", len(going)) as advance:
-            while left := admin.moves(going):
-                advance(len(going) - len(left))
+        with progress_bar("moving", len(moving)) as advance:
+            while left := admin.moves(moving):
+                advance(len(moving) - len(left))
                 if time.monotonic() >= deadline:
                     raise CommandError(
                         f"{counted(len(left), 'partition')} not moved within {seconds_max:g} s",
-                        hint=f"it goes on by itself; {hint}",
+                        hint=f"it continues in the background; {hint}",
                     )
                 time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
-        say(f"the moves go on by themselves; {hint}")
+        say(f"the moves continue in the background; {hint}")
         raise
-    _check_arrived(admin, going)
+    _check_arrived(admin, moving)
 
 
-def _check_arrived(admin: "PartitionAdmin", going: "Mapping[Part, Sequence[int]]") -> None:
-    """Somebody else may have taken a move back, or sent a partition elsewhere."""
-    for topic in dict.fromkeys(topic for topic, _ in going):
-        for place in admin.places(topic):
-            wanted = going.get((topic, place.partition))
-            if wanted is not None and set(place.replicas) != set(wanted):
+def _check_arrived(admin: "PartitionAdmin", moving: "Mapping[Part, Sequence[int]]") -> None:
+    """Raises CommandError if another client cancelled or changed a move."""
+    for topic in dict.fromkeys(topic for topic, _ in moving):
+        for one in admin.places(topic):
+            wanted = moving.get((topic, one.partition))
+            if wanted is not None and set(one.replicas) != set(wanted):
                 raise CommandError(
-                    f"{topic}:{place.partition} is on {','.join(map(str, place.replicas))} now: "
-                    "the move was taken back or changed meanwhile",
-                    hint=f"look at it: moldau topic describe {topic}",
+                    f"{topic}:{one.partition} is on {','.join(map(str, one.replicas))}: "
+                    "another client cancelled or changed the move",
+                    hint=f"check it: moldau topic describe {topic}",
                 )
 
 
@@ -276,9 +263,9 @@ def _check_arrived(admin: "PartitionAdmin", going: "Mapping[Part, Sequence[int]]
     ),
 )
 @output_option
-@_BROKERS
+@plain_brokers_option
 def list_moves(output: str, brokers: str) -> None:
-    """List the moves that are under way."""
+    """List moves in progress."""
     with _admin(brokers) as admin:
         rows = [
             {
@@ -291,11 +278,11 @@ def list_moves(output: str, brokers: str) -> None:
             }
             for one in admin.moves()
         ]
-    if output in ("table",):
+    if output == "table":
         rows = [{key: row[key] for key in row if key != "name"} for row in rows]
     emit_rows(rows, output, name="name")
     if not rows and output == "table":
-        say("nothing is being moved")
+        say("no moves in progress")
 
 
 @partition.command(
@@ -304,28 +291,28 @@ def list_moves(output: str, brokers: str) -> None:
     examples=(
         "moldau partition cancel orders",
         "moldau partition cancel orders:0 -y",
-        "moldau partition cancel        # every move that is under way",
+        "moldau partition cancel        # all moves in progress",
     ),
 )
 @_TARGETS
 @yes_option
-@_BROKERS
+@plain_brokers_option
 def cancel(targets: tuple[str, ...], yes: bool, brokers: str) -> None:
-    """Take moves back: the partitions stay where they were."""
+    """Cancel moves: the partitions keep their old replicas."""
     with _admin(brokers) as admin:
-        going = {(one.topic, one.partition) for one in admin.moves()}
+        moving = {(one.topic, one.partition) for one in admin.moves()}
         if targets:
-            going &= set(_places(admin, targets))
-        if not going:
-            say("nothing to take back: none of it is being moved")
+            moving &= set(_targeted(admin, targets))
+        if not moving:
+            say("nothing to cancel: no such move in progress")
             return
-        names = ", ".join(f"{topic}:{number}" for topic, number in sorted(going))
-        confirm(f"Take back the moves of {names}?", yes=yes)
-        refused = admin.move(dict.fromkeys(sorted(going), None))
-        _report_refusals(refused, "take back the move of", len(going))
-        say(f"took back {counted(len(going) - len(refused), 'move')}")
+        names = ", ".join(f"{topic}:{number}" for topic, number in sorted(moving))
+        confirm(f"Cancel the moves of {names}?", yes=yes)
+        refused = admin.move(dict.fromkeys(sorted(moving), None))
+        _report_refusals(refused, "cancel the move of", len(moving))
+        say(f"cancelled {counted(len(moving) - len(refused), 'move')}")
         if refused:
-            raise CommandError(f"{counted(len(refused), 'move')} not taken back")
+            raise CommandError(f"{counted(len(refused), 'move')} not cancelled")
 
 
 @partition.command(
@@ -338,18 +325,18 @@ def cancel(targets: tuple[str, ...], yes: bool, brokers: str) -> None:
     ),
 )
 @_TARGETS
-@_BROKERS
+@plain_brokers_option
 def elect_leaders(targets: tuple[str, ...], brokers: str) -> None:
-    """Give partitions back to their preferred leaders, the first of their replicas."""
+    """Make the preferred leader, the first replica, the leader again."""
     from moldau.model.errors import ErrorCode
 
     with _admin(brokers) as admin:
-        parts = list(_places(admin, targets)) if targets else None
+        parts = list(_targeted(admin, targets)) if targets else None
         elected, refused = admin.elect(parts)
-        # They are as they should be.
+        # Already led by the preferred leader.
         refused = [one for one in refused if one.code != ErrorCode.ELECTION_NOT_NEEDED]
         if elected:
-            say(f"{counted(len(elected), 'partition')} led by the preferred broker again")
+            say(f"elected the preferred leader of {counted(len(elected), 'partition')}")
         elif not refused:
-            say("nothing to do: every preferred broker leads already")
+            say("nothing to do: every preferred leader already leads")
         _report_refusals(refused, "elect the preferred leader of", len(refused))

@@ -1,4 +1,4 @@
-"""Owns `moldau proxy`: the queue API for clients that know no brokers."""
+"""`moldau proxy`: serves the queue API and routes calls to the brokers."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
 @command(
     "proxy",
     examples=(
-        "moldau proxy                                           # for a broker on this machine",
-        "moldau proxy --listen :9000 --brokers b1:8000,b2:8000  # for clients on other machines",
-        "moldau proxy --brokers http://b1:8080                  # learn addresses over HTTP",
+        "moldau proxy                                                   # for a local broker",
+        "moldau proxy --listen 0.0.0.0:9000 --brokers b1:8000,b2:8000   # for other machines",
+        "moldau proxy --brokers http://b1:8080                          # discover over HTTP",
     ),
 )
 @click.option(
@@ -29,7 +29,7 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
     default=_LISTEN_DEFAULT,
     show_default=True,
     metavar="[HOST]:PORT",
-    help="Where clients connect; without a host, from any machine.",
+    help="Address for clients; :PORT is localhost, 0.0.0.0:PORT all interfaces.",
 )
 @click.option(
     "-b",
@@ -39,7 +39,7 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
     default="localhost:8000",
     show_default=True,
     metavar="HOST:PORT[,…]",
-    help="gRPC addresses of some brokers, or http://HOST:PORT of their HTTP; also MOLDAU_GRPC.",
+    help="gRPC addresses of some brokers, or http://HOST:PORT of their HTTP API; also MOLDAU_GRPC.",
 )
 @click.option(
     "--timeout",
@@ -48,16 +48,16 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
     default="15s",
     show_default=True,
     metavar="DURATION",
-    help="How long a call may look for a broker that answers.",
+    help="Deadline of a call while no broker responds.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log what happens to brokers and streams.")
+@click.option("-v", "--verbose", is_flag=True, help="Log changes of brokers and streams.")
 def proxy(listen: str, brokers: str, seconds_max: float, verbose: bool) -> None:
-    """Serve the queue API (gRPC) for clients in any language, with the routing hidden.
+    """Serve the queue API (gRPC) for clients that cannot route calls to partition leaders.
 
-    Clients talk to the proxy as to a single broker: it finds the leaders of partitions, spreads
-    polls over them, brings acks back to where they belong, and goes on when brokers come and go.
+    Clients use the proxy like a single broker. It finds the leaders of partitions, spreads polls
+    over them, routes acks to the right broker, and follows brokers that join and leave.
     """
-    # gRPC's core would write a line for every connection that ends; what matters is told by us.
+    # gRPC's core would log a line for every closed connection; we log what matters.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
@@ -77,12 +77,13 @@ async def _serve(listen: str, brokers: str, seconds_max: float) -> None:
     server = Proxy(listen, seeds_of(brokers), seconds_max=seconds_max)
     await server.start()
     host = listen.rpartition(":")[0]
-    shown = f"{'*' if host in ('[::]', '0.0.0.0') else host}:{server.port}"
+    address = f"{'*' if host in ('[::]', '0.0.0.0') else host}:{server.port}"
     alive = server.brokers
-    behind = f"{counted(len(alive), 'broker')}: {', '.join(alive)}"
-    # To stdout, as brokers do: whoever starts it waits for this line.
+    reached = f"{counted(len(alive), 'broker')} reachable: {', '.join(alive)}"
+    # To stdout, as brokers do: scripts wait for this line.
     click.echo(
-        f"proxy ready at {shown}, for {behind if alive else f'nobody yet: {brokers} is silent'}"
+        f"proxy listening on {address}; "
+        + (reached if alive else f"no broker reachable yet ({brokers}), retrying")
     )
     try:
         await stopping.wait()
@@ -91,10 +92,10 @@ async def _serve(listen: str, brokers: str, seconds_max: float) -> None:
 
 
 def _listen_address(listen: str) -> str:
-    """[HOST]:PORT as gRPC wants it."""
+    """[HOST]:PORT as HOST:PORT."""
     host, colon, port = listen.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise click.BadParameter(
-            f"{listen!r} is no address; write HOST:PORT or :PORT", param_hint="--listen"
+            f"{listen!r} is not a valid address; write HOST:PORT or :PORT", param_hint="--listen"
         )
-    return f"{host or '[::]'}:{port}"
+    return f"{host or '127.0.0.1'}:{port}"

@@ -1,4 +1,4 @@
-"""Owns how a long-running command is told to stop: by signal, or because nobody reads any more."""
+"""How a long-running command ends: by a signal, or because its output is closed."""
 
 import select
 import signal
@@ -9,23 +9,23 @@ from types import FrameType
 
 
 class Stop:
-    """Set by the first Ctrl-C or SIGTERM; a second one interrupts whatever is going on."""
+    """Set by the first Ctrl-C or SIGTERM; a second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __bool__(self) -> bool:
-        return self.asked
+        return self.requested
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
 
 @contextmanager
 def stop_signals(*more: signal.Signals) -> Iterator[Stop]:
-    """Within, SIGINT and SIGTERM (and `more`) only set the returned flag."""
+    """Within the block, SIGINT, SIGTERM and `more` only set the returned flag."""
     stop = Stop()
     numbers = (signal.SIGINT, signal.SIGTERM, *more)
     before = [signal.signal(number, stop.handle) for number in numbers]
@@ -37,34 +37,34 @@ def stop_signals(*more: signal.Signals) -> Iterator[Stop]:
 
 
 class Interrupts:
-    """Ctrl-C as an exception, except within `with interrupts:`, at whose end it is raised.
+    """Raises KeyboardInterrupt for Ctrl-C, but within `with interrupts:` only at its end.
 
-    For calls of librdkafka: they run Python callbacks inside a C call, which loses an exception
-    that a signal raises there.
+    For calls of librdkafka, which run Python callbacks inside a C call: an exception that a signal
+    raises there is lost.
     """
 
     def __init__(self) -> None:
-        self._held = False
-        self._asked = False
+        self._deferring = False
+        self._pending = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._held:
+        if not self._deferring:
             raise KeyboardInterrupt
-        self._asked = True
+        self._pending = True
 
     def __enter__(self) -> None:
-        self._held = True
+        self._deferring = True
 
     def __exit__(self, *exception: object) -> None:
-        self._held = False
-        if self._asked:
-            self._asked = False
+        self._deferring = False
+        if self._pending:
+            self._pending = False
             raise KeyboardInterrupt
 
 
 @contextmanager
-def hold_interrupts() -> Iterator[Interrupts]:
-    """SIGINT goes through the returned object until the end of the block."""
+def deferrable_interrupts() -> Iterator[Interrupts]:
+    """Within the block, the returned object handles SIGINT."""
     interrupts = Interrupts()
     before = signal.signal(signal.SIGINT, interrupts.handle)
     try:
@@ -73,8 +73,8 @@ def hold_interrupts() -> Iterator[Interrupts]:
         signal.signal(signal.SIGINT, before)
 
 
-def reader_gone() -> bool:
-    """True once the other end of our standard output is closed, as by `| head`."""
+def output_closed() -> bool:
+    """True once the reader of our standard output has closed it, as `| head` does."""
     try:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)

@@ -1,4 +1,4 @@
-"""Owns where reading starts: the values of `--offset`, and the offsets that they stand for."""
+"""Where reading starts: the values of `--offset`, and how they resolve to offsets."""
 
 import re
 import time
@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from moldau.cli.options import ParamType
 from moldau.cli.output import say
 from moldau.client.timestamps import parse_timestamp_ms
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
 
-    _PositionBase = click.ParamType["Position"]
-else:
-    _PositionBase = click.ParamType
-
 _RESOLVE_SECONDS_MAX = 5.0
-# librdkafka's names for the two ends, and for "so many before the end".
+# librdkafka's special offsets; _TAIL_BASE - N means N before the end.
 _BEGINNING = -2
 _END = -1
 _TAIL_BASE = -2000
@@ -26,7 +23,7 @@ _TAIL_BASE = -2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in every partition of a topic: by offset, or by time."""
+    """A position in every partition of a topic: an offset or a timestamp."""
 
     offset: int = _END
     time_ms: int | None = None
@@ -44,7 +41,7 @@ class Position:
         return cls(offset=_TAIL_BASE - count)
 
     def within(self, first: int, end: int) -> int:
-        """The offset that is meant in a partition that holds these; not for a time."""
+        """The offset within a partition's range; not for a timestamp."""
         if self.offset <= _TAIL_BASE:
             return max(first, end - (_TAIL_BASE - self.offset))
         if self.offset == _BEGINNING:
@@ -54,7 +51,7 @@ class Position:
     def resolve(
         self, consumer: "Consumer", topic: str, partitions: list[int]
     ) -> "list[TopicPartition]":
-        """The partitions with their offsets, to be assigned."""
+        """The partitions with their offsets, for `assign`."""
         from confluent_kafka import KafkaException, TopicPartition
 
         from moldau.client.kafka.connect import translate
@@ -70,24 +67,24 @@ class Position:
 
 
 def _within(consumer: "Consumer", part: "TopicPartition") -> "TopicPartition":
-    """An offset that the partition does not reach is its end, one that is gone its start.
+    """Clamp the offset to the partition's range.
 
-    librdkafka would begin at the start in both cases, and print all that the user did not ask for.
+    librdkafka would start at the beginning for any offset out of range.
     """
     first, end = consumer.get_watermark_offsets(part, timeout=_RESOLVE_SECONDS_MAX)
     wanted = part.offset
     part.offset = min(max(wanted, first), end)
     if part.offset != wanted:
-        place = f"{part.topic}-{part.partition}"
+        name = f"{part.topic}-{part.partition}"
         say(
-            f"{place} holds offsets {first} to {end - 1}: starting at {part.offset}"
+            f"{name} has offsets {first} to {end - 1}; starting at {part.offset}"
             if end > first
-            else f"{place} is empty: starting at {part.offset}"
+            else f"{name} is empty; starting at {part.offset}"
         )
     return part
 
 
-class PositionParam(_PositionBase):
+class PositionParam(ParamType["Position"]):
     """beginning, end, N, -N, @TIME, @-DURATION."""
 
     name = "position"
@@ -100,12 +97,16 @@ class PositionParam(_PositionBase):
         text = str(value).strip()
         position = parse_position(text)
         if position is None:
-            self.fail(f"{text!r} is none of: beginning, end, N, -N, @TIME, @-10m", param, ctx)
+            self.fail(
+                f"{text!r} is not a valid position; write beginning, end, N, -N, @TIME or @-10m",
+                param,
+                ctx,
+            )
         return position
 
 
 def parse_position(text: str) -> Position | None:
-    """What is meant, or None if that is nothing."""
+    """The position, or None if the text is not valid."""
     if text in ("beginning", "earliest", "start"):
         return Position.beginning()
     if text in ("end", "latest"):
@@ -116,5 +117,5 @@ def parse_position(text: str) -> Position | None:
         return Position.before_end(int(text[1:]))
     if not text.startswith("@"):
         return None
-    moment = parse_timestamp_ms(text[1:], now_ms=time.time_ns() // 1_000_000)
-    return None if moment is None else Position(time_ms=moment)
+    timestamp = parse_timestamp_ms(text[1:], now_ms=time.time_ns() // 1_000_000)
+    return None if timestamp is None else Position(time_ms=timestamp)

@@ -1,4 +1,4 @@
-"""Owns `moldau topic`: create, list, describe, alter and delete."""
+"""`moldau topic`: create, list, describe, alter and delete."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,11 +7,12 @@ import click
 from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
-    KeyValue,
+    Integer,
     Properties,
     brokers_option,
     complete_topics,
     output_option,
+    pairs_option,
     topic_argument,
     yes_option,
 )
@@ -23,6 +24,7 @@ from moldau.cli.output import (
     emit_document,
     emit_rows,
     emit_table,
+    existing_names,
     say,
 )
 
@@ -59,18 +61,17 @@ def _admin(brokers: str, properties: Properties) -> "Admin":
     ),
 )
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("-p", "--partitions", type=click.IntRange(1), help="Default: the broker's.")
-@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Default: the broker's.")
 @click.option(
-    "-c",
-    "--config",
-    "config",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A configuration of the topic; may be repeated.",
+    "-p", "--partitions", type=Integer(1), help="[default: topic.partitions of the broker]"
 )
-@click.option("--if-not-exists", is_flag=True, help="Be content if it is there already.")
+@click.option(
+    "-r",
+    "--replication-factor",
+    type=Integer(1),
+    help="[default: topic.replication_factor of the broker]",
+)
+@pairs_option("-c", "--config", help_text="A setting of the topic")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic already exists.")
 @brokers_option
 def create(
     topics: tuple[str, ...],
@@ -86,7 +87,7 @@ def create(
     existing = {info.name for info in admin.topics()} if if_not_exists else set()
     for name in topics:
         if name in existing:
-            say(f"topic {name} exists already")
+            say(f"topic {name} already exists")
             continue
         admin.create_topic(
             name,
@@ -106,7 +107,7 @@ def create(
         "moldau topic list -o name | wc -l",
     ),
 )
-@click.option("-a", "--all", "show_all", is_flag=True, help="Internal topics too.")
+@click.option("-a", "--all", "show_all", is_flag=True, help="Include internal topics.")
 @output_option
 @brokers_option
 def list_topics(show_all: bool, output: str, brokers: str, properties: Properties) -> None:
@@ -131,16 +132,16 @@ def list_topics(show_all: bool, output: str, brokers: str, properties: Propertie
     cls=Command,
     examples=(
         "moldau topic describe orders",
-        "moldau topic describe orders --all-configs",
+        "moldau topic describe orders --all-config",
         "moldau topic describe orders -o json",
     ),
 )
 @topic_argument
-@click.option("--all-configs", is_flag=True, help="Configurations at their default too.")
+@click.option("--all-config", is_flag=True, help="Include settings that have their default.")
 @output_option
 @brokers_option
 def describe(
-    topic: str, all_configs: bool, output: str, brokers: str, properties: Properties
+    topic: str, all_config: bool, output: str, brokers: str, properties: Properties
 ) -> None:
     """Show a topic's partitions, offsets and configuration."""
     admin = _admin(brokers, properties)
@@ -148,7 +149,7 @@ def describe(
     config = {
         entry.name: entry.value
         for entry in admin.topic_config(topic)
-        if all_configs or not entry.default
+        if all_config or not entry.default
     }
     rows = partition_rows(info)
     document = {
@@ -162,20 +163,20 @@ def describe(
     if emit_document(document, output, name="name"):
         return
     click.echo(_headline(info, rows))
-    if config and not all_configs:
+    if config and not all_config:
         click.echo("config: " + ", ".join(f"{key}={cell_text(config[key])}" for key in config))
     click.echo()
     emit_table(rows)
     offline = [f"{info.name}-{row['partition']}" for row in rows if row["leader"] is None]
     if offline:
         say(f"without a leader: {', '.join(offline)} ({NO_LEADER_HINT})")
-    if all_configs:
+    if all_config:
         click.echo()
         emit_table([{"config": key, "value": value} for key, value in config.items()])
 
 
 def _headline(info: "TopicInfo", rows: list[dict[str, Any]]) -> str:
-    """The topic in a line; what is not known is not counted as nothing."""
+    """A summary in one line; counts only partitions whose leader responded."""
     known = [row["messages"] for row in rows if row["messages"] is not None]
     text = (
         f"{info.name}: {counted(len(rows), 'partition')}, "
@@ -186,7 +187,7 @@ def _headline(info: "TopicInfo", rows: list[dict[str, Any]]) -> str:
 
 
 def partition_rows(info: "TopicInfo") -> list[dict[str, Any]]:
-    """What is known of each partition; None where no leader could be asked."""
+    """A row per partition; None where no leader responded."""
     rows: list[dict[str, Any]] = []
     for part in info.partitions:
         known = part.start_offset >= 0 and part.end_offset >= 0
@@ -214,23 +215,17 @@ def partition_rows(info: "TopicInfo") -> list[dict[str, Any]]:
     ),
 )
 @topic_argument
-@click.option("-p", "--partitions", type=click.IntRange(1), help="New number; it only goes up.")
 @click.option(
-    "-c",
-    "--config",
-    "config",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Set a configuration; may be repeated.",
+    "-p", "--partitions", type=Integer(1), help="New number of partitions; can only be increased."
 )
+@pairs_option("-c", "--config", help_text="Set a setting of the topic")
 @click.option(
     "-d",
     "--delete-config",
     "removals",
     multiple=True,
     metavar="KEY",
-    help="Take a configuration back to its default; may be repeated.",
+    help="Reset a setting to its default; may be repeated.",
 )
 @brokers_option
 def alter(
@@ -241,17 +236,17 @@ def alter(
     brokers: str,
     properties: Properties,
 ) -> None:
-    """Change a topic's configuration or raise its number of partitions."""
+    """Change a topic's settings, or add partitions."""
     if partitions is None and not config and not removals:
         raise CommandError(
             "nothing to change",
-            hint="give --partitions, --config or --delete-config",
+            hint="add --partitions, --config or --delete-config",
             code=ExitCode.USAGE,
         )
     admin = _admin(brokers, properties)
     admin.topic(topic)
     if removals:
-        # The broker takes them: a config that is not set is at its default, whatever its name.
+        # The broker accepts unknown names here, so check them first.
         known = [entry.name for entry in admin.topic_config(topic)]
         _check_names(removals, known)
     if config or removals:
@@ -268,10 +263,10 @@ def _check_names(names: tuple[str, ...], known: list[str]) -> None:
 
             close = difflib.get_close_matches(name, known, n=1)
             raise CommandError(
-                f"there is no topic config {name}",
+                f"unknown topic setting {name}",
                 hint=f"did you mean {close[0]}?"
                 if close
-                else "list them: moldau topic describe TOPIC --all-configs",
+                else "list them: moldau topic describe TOPIC --all-config",
                 code=ExitCode.USAGE,
             )
 
@@ -288,29 +283,16 @@ def _check_names(names: tuple[str, ...], known: list[str]) -> None:
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
 )
-@click.option("--if-exists", is_flag=True, help="Be content if it is not there.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @yes_option
 @brokers_option
 def delete(
     topics: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
 ) -> None:
-    """Delete topics with everything in them."""
-    from moldau.client.errors import NotFoundError
-
+    """Delete topics with all their messages."""
     admin = _admin(brokers, properties)
     existing = {info.name for info in admin.topics()}
-    present = []
-    for name in topics:
-        if name in existing:
-            present.append(name)
-        elif if_exists:
-            say(f"topic {name} does not exist")
-        else:
-            # Before anything is deleted, so that a typo leaves all as it was.
-            raise NotFoundError(
-                f"topic {name} does not exist; nothing was deleted",
-                hint="list them: moldau topic list · be content: --if-exists",
-            )
+    present = existing_names("topic", topics, existing, if_exists=if_exists)
     if not present:
         return
     confirm(f"Delete {', '.join(present)} with all messages?", yes=yes)

@@ -1,4 +1,4 @@
-"""Owns `moldau transaction`: who has a transaction open, since when, and how to end it."""
+"""`moldau transaction`: list, describe and abort transactions."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moldau.cli.click_groups import Command, LazyGroup
-from moldau.cli.options import Properties, brokers_option, output_option, yes_option
+from moldau.cli.options import Duration, Properties, brokers_option, output_option, yes_option
 from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _OPEN = "Ongoing"
     "transaction",
     cls=LazyGroup,
     examples=(
-        "moldau transaction list --open-for 60",
+        "moldau transaction list --open-for 1m",
         "moldau transaction describe billing-1",
         "moldau transaction abort billing-1",
     ),
@@ -33,7 +33,7 @@ def transaction() -> None:
     cls=Command,
     examples=(
         "moldau transaction list",
-        "moldau transaction list --state Ongoing --open-for 300",
+        "moldau transaction list --state Ongoing --open-for 5m",
         "moldau transaction list -o json -b broker.example:9092",
     ),
 )
@@ -42,22 +42,22 @@ def transaction() -> None:
     "states",
     multiple=True,
     metavar="STATE",
-    help="Only those in this state, as Kafka spells it; may be repeated.",
+    help="Only transactions in this state, as Ongoing; may be repeated.",
 )
 @click.option(
     "--open-for",
     "seconds",
-    type=click.FloatRange(min=0),
+    type=Duration(),
     default=0.0,
-    metavar="SECONDS",
-    help="Only those that are open for so long.",
+    metavar="DURATION",
+    help="Only transactions open for at least this long, as 5m.",
 )
 @output_option
 @brokers_option
 def list_transactions(
     states: tuple[str, ...], seconds: float, output: str, brokers: str, properties: Properties
 ) -> None:
-    """List transactional ids and their states."""
+    """List transactional ids and their state."""
     from moldau.client.wire.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(brokers) as admin:
@@ -72,7 +72,7 @@ def list_transactions(
         ]
     emit_rows(rows, output, name="id")
     if not rows and output == "table":
-        say("no transactions; producers with a transactional.id make them")
+        say("no transactions; producers with a transactional.id create them")
 
 
 @transaction.command(
@@ -88,7 +88,7 @@ def list_transactions(
 @output_option
 @brokers_option
 def describe(name: str, output: str, brokers: str, properties: Properties) -> None:
-    """Show the state of a transactional id, and the partitions of its transaction."""
+    """Show a transactional id: state, producer, and partitions of its transaction."""
     from moldau.client.wire.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(brokers) as admin:
@@ -133,18 +133,18 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
 @yes_option
 @brokers_option
 def abort(name: str, yes: bool, brokers: str, properties: Properties) -> None:
-    """Abort the open transaction of an id, and lock its producer out."""
+    """Abort the open transaction of an id and fence its producer."""
     from moldau.client.wire.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(brokers) as admin:
         detail = admin.transaction(name)
         if detail.state != _OPEN:
-            say(f"{name} has no transaction open: {detail.state}")
+            say(f"{name} has no open transaction ({detail.state})")
             return
         what = counted(len(detail.partitions), "partition")
         confirm(f"Abort the transaction of {name} in {what}, and fence its producer?", yes=yes)
         admin.abort(name)
-    say(f"{name}: aborted; a producer that still has this id is locked out")
+    say(f"aborted the transaction of {name}; its producer is fenced")
 
 
 def _open_seconds(detail: "TransactionDetail") -> float | None:

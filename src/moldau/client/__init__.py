@@ -1,1 +1,1 @@
-"""What an application uses to talk to a cluster."""
+"""Client libraries: Kafka (kafka), raw Kafka protocol (wire), work queues (queue) and HTTP."""

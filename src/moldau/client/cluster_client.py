@@ -1,6 +1,6 @@
-"""Owns the client of a cluster's HTTP interface: topology, readiness, brokers that come and go.
+"""Client of a cluster's HTTP API: topology, readiness, joining and removing brokers.
 
-Any broker answers for the whole cluster, so addresses are tried in turn until one does.
+Every broker can answer for the whole cluster, so addresses are tried in turn.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ HTTP_PORT: Final = 8080
 CALL_SECONDS_MAX: Final = 5.0
 
 HTTP_HINT: Final = (
-    "is that the HTTP address of a running broker (http.addr, 8080 unless set)? "
-    "see which there are: moldau cluster status"
+    "is that the HTTP address of a running broker (http.addr, 8080 by default)? "
+    "list them: moldau cluster status"
 )
 
 TOPOLOGY_PATH: Final = "/api/v1/topology"
@@ -47,33 +47,33 @@ T = TypeVar("T")
 
 
 class ClusterClient:
-    """Speaks with a cluster through those of its HTTP addresses that answer."""
+    """Sends requests to the first of the cluster's HTTP addresses that responds."""
 
     def __init__(
         self, addresses: Sequence[str], *, call_seconds_max: float = CALL_SECONDS_MAX
     ) -> None:
-        """`addresses`: HOST:PORT each. Raises ClientError for what is no address."""
+        """`addresses`: HOST:PORT each. Raises ClientError for an invalid address."""
         bare = (address.removeprefix("http://").rstrip("/") for address in addresses)
         self._addresses = split_brokers(",".join(bare), port_default=HTTP_PORT)
         self._call_seconds_max = call_seconds_max
 
-    # ---- what there is
+    # ---- queries
 
     def topology(self, topics: Sequence[str] = ()) -> Topology:
         """The cluster as one of its brokers sees it; with `topics`, only those."""
         query = "&".join(f"topic={quote(name, safe='')}" for name in topics)
         path = TOPOLOGY_PATH + (f"?{query}" if query else "")
-        return self._ask("GET", path, None, Topology)
+        return self._request("GET", path, None, Topology)
 
     def ready(self) -> Readiness:
-        """Whether the first broker that answers serves clients."""
-        return self._ask("GET", "/readyz", None, Readiness, expects=(200, _BUSY))
+        """Whether the first broker that responds is ready to serve clients."""
+        return self._request("GET", "/readyz", None, Readiness, expects=(200, _BUSY))
 
-    # ---- what changes
+    # ---- changes
 
     def leave(self, broker: int) -> BrokerActionResponse:
-        """Drain a broker; it leaves by itself when it holds nothing any more."""
-        return self._ask(
+        """Drain a broker. It leaves the cluster when it hosts no replica any more."""
+        return self._request(
             "POST",
             "/api/v1/cluster/leave",
             BrokerActionRequest(broker=broker),
@@ -81,18 +81,18 @@ class ClusterClient:
         )
 
     def keep(self, broker: int) -> BrokerActionResponse:
-        """Take `leave` back, as long as the broker is still there."""
-        return self._ask(
+        """Cancel `leave`, while the broker is still a member."""
+        return self._request(
             "POST", "/api/v1/cluster/keep", BrokerActionRequest(broker=broker), BrokerActionResponse
         )
 
     def join(self, request: JoinRequest) -> JoinReply:
-        """For brokers only: be taken into the cluster."""
-        return self._ask("POST", JOIN_PATH, request, JoinReply)
+        """For brokers only: join the cluster."""
+        return self._request("POST", JOIN_PATH, request, JoinReply)
 
-    # ---- how
+    # ---- requests
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -102,7 +102,7 @@ class ClusterClient:
         expects: tuple[int, ...] = (200, 202),
     ) -> T:
         sent = None if body is None else _encoder.encode(body)
-        silent: list[http.NoResponse] = []
+        unreachable: list[http.NoResponse] = []
         busy: UnavailableError | None = None
         for host, port in self._addresses:
             try:
@@ -110,23 +110,23 @@ class ClusterClient:
                     host, port, method, path, sent, seconds_max=self._call_seconds_max
                 )
             except http.NoResponse as error:
-                silent.append(error)
+                unreachable.append(error)
                 continue
             try:
                 return decode_response(answer, reply, host, port, expects)
             except UnavailableError as error:
                 busy = error
         if busy is not None:
-            # Somebody is there and has said why it cannot: worth more than who is not there.
+            # A broker responded with a reason: more useful than a list of unreachable addresses.
             raise busy
-        raise self._unreachable(silent)
+        raise self._unreachable(unreachable)
 
     def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
         where = ", ".join(_shown(host, port) for host, port in self._addresses)
         why = ", ".join(dict.fromkeys(str(error) for error in errors))
         if all(isinstance(error, http.ResponseTimedOut) for error in errors):
             return TimedOutError(
-                f"no answer from {where} ({why})", hint="look for trouble: moldau doctor"
+                f"no response from {where} ({why})", hint="find the cause: moldau doctor"
             )
         return UnreachableError(f"cannot reach {where} ({why})", hint=HTTP_HINT)
 
@@ -138,7 +138,7 @@ def decode_response(
     port: int,
     expects: tuple[int, ...] = (200, 202),
 ) -> T:
-    """What a broker answered, as a message. Raises ClientError."""
+    """Decode the response of a broker. Raises ClientError."""
     if answer.status in expects:
         return _decode(answer, kind, host, port)
     raise _error_of(answer, host, port)
@@ -151,7 +151,7 @@ def _decode(answer: http.HttpResponse, kind: type[T], host: str, port: int) -> T
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
     raise ClientError(
-        f"what {_shown(host, port)} answered is not what a Moldau broker does", hint=HTTP_HINT
+        f"the response of {_shown(host, port)} is not one of a Moldau broker", hint=HTTP_HINT
     )
 
 
@@ -159,7 +159,7 @@ def _error_of(answer: http.HttpResponse, host: str, port: int) -> ClientError:
     reply = _decode(answer, ErrorReply, host, port)
     code = ErrorCode.__members__.get(reply.error, ErrorCode.UNKNOWN_SERVER_ERROR)
     if answer.status == _BUSY:
-        return UnavailableError(reply.detail, code, hint=reply.hint or "try again in a moment")
+        return UnavailableError(reply.detail, code, hint=reply.hint or "retry later")
     if answer.status == 404:
         return NotFoundError(reply.detail, hint=reply.hint)
     return RejectedError(reply.detail, code, hint=reply.hint)

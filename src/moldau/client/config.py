@@ -1,4 +1,4 @@
-"""Owns what a client of an application begins with: its settings, and its first broker."""
+"""Builds and validates the configuration of a client, and resolves its bootstrap servers."""
 
 import inspect
 import os
@@ -6,23 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from moldau.client.addresses import split_brokers
-from moldau.client.errors import ClientError, InvalidArgumentError
+from moldau.client.errors import ADDRESS_HINT, ClientError, InvalidArgumentError
 
 BROKERS_VARIABLE = "MOLDAU_BROKERS"
 BROKERS_DEFAULT = "localhost:9092"
-"""Without the variable. It is read here alone, once for each config, so that a program which names
-no broker runs wherever `moldau` does; whoever names one is not touched by it."""
+"""If MOLDAU_BROKERS is not set. The variable is read only here, once per config, and only if the
+program names no broker."""
 
 Brokers = str | Sequence[str]
 C = TypeVar("C")
 
 
-def config_from(kind: type[C], given: C | Brokers | None, settings: dict[str, Any]) -> C:
-    """The config itself, or one made of brokers and settings. Raises InvalidArgumentError."""
+def config_from(kind: type[C], given: C | Brokers | None, settings: Mapping[str, Any]) -> C:
+    """`given` if it is a config, else a config built from it. Raises InvalidArgumentError."""
     if isinstance(given, kind):
         if settings:
             raise InvalidArgumentError(
-                f"settings beside a {kind.__name__}", hint=f"put them into the {kind.__name__}"
+                f"both a {kind.__name__} and settings given",
+                hint=f"put the settings into the {kind.__name__}",
             )
         return given
     if given is not None:
@@ -32,11 +33,11 @@ def config_from(kind: type[C], given: C | Brokers | None, settings: dict[str, An
     except TypeError as error:
         names = ", ".join(inspect.signature(kind).parameters)
         text = str(error).rpartition(") ")[2]
-        raise InvalidArgumentError(text, hint=f"there are: {names}") from error
+        raise InvalidArgumentError(text, hint=f"valid settings: {names}") from error
 
 
 def bootstrap_list(brokers: Brokers | None) -> str:
-    """HOST:PORT[,…] as librdkafka wants it: what was given, else MOLDAU_BROKERS, else localhost."""
+    """HOST:PORT[,…] for librdkafka: `brokers`, else MOLDAU_BROKERS, else localhost:9092."""
     if brokers is None:
         brokers = os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT
     try:
@@ -44,44 +45,46 @@ def bootstrap_list(brokers: Brokers | None) -> str:
         split_brokers(joined)
     except TypeError as error:
         raise InvalidArgumentError(
-            f"{brokers!r} is no list of broker addresses", hint='write ["HOST:PORT"]'
+            f"bootstrap_servers must be a list of addresses, not {brokers!r}",
+            hint='write ["HOST:PORT"]',
         ) from error
     except ClientError as error:
-        raise InvalidArgumentError(
-            str(error), hint=f'write bootstrap_servers=["HOST:PORT"], or set {BROKERS_VARIABLE}'
-        ) from error
+        raise InvalidArgumentError(str(error), hint=ADDRESS_HINT) from error
     return joined
 
 
 class ConfigWithBrokers(Protocol):
-    """A config, frozen once it is made."""
+    """A frozen config."""
 
     @property
     def bootstrap_servers(self) -> Brokers | None: ...
 
 
 def fill_in_brokers(config: ConfigWithBrokers) -> None:
-    """While a config is made: check its addresses, or put those in that hold without any."""
+    """In __post_init__: check the addresses, or fill in the default ones."""
     joined = bootstrap_list(config.bootstrap_servers)
     if config.bootstrap_servers is None:
         object.__setattr__(config, "bootstrap_servers", joined)
 
 
 def check_minimum(config: object, least: Mapping[str, float]) -> None:
-    """Refuse settings that are no numbers, or below the least. None passes."""
+    """Reject settings that are not numbers or below their minimum. None is accepted."""
     for name, lowest in least.items():
         value = getattr(config, name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidArgumentError(f"{name}={value!r} is no number")
+            raise InvalidArgumentError(f"{name} must be a number, not {value!r}")
         if value < lowest:
-            raise InvalidArgumentError(f"{name}={value} is too small", hint=f"at least {lowest}")
+            raise InvalidArgumentError(
+                f"{name} must be at least {lowest}, not {value}",
+                hint=f"write {name}={lowest} or more",
+            )
 
 
 def check_text(config: object, *names: str) -> None:
-    """Refuse settings that are neither text nor None."""
+    """Reject settings that are neither str nor None."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not isinstance(value, str):
-            raise InvalidArgumentError(f"{name}={value!r} is no text")
+            raise InvalidArgumentError(f"{name} must be a string, not {value!r}")

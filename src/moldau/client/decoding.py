@@ -1,4 +1,4 @@
-"""Owns how messages are read, whichever way they came: as text, as JSON, as items by name."""
+"""Reads messages of either client: values as text or JSON, fields as items."""
 
 import json
 from typing import Any, Protocol
@@ -7,18 +7,20 @@ from moldau.client.errors import InvalidArgumentError
 
 
 class MessageWithValue(Protocol):
-    """A message of either kind; its repr names it in errors."""
+    """A Kafka or queue message; its repr identifies it in errors."""
 
     @property
     def value(self) -> bytes | None: ...
 
 
 def text_of(message: MessageWithValue) -> str:
-    """Raises InvalidArgumentError if the value is no UTF-8."""
+    """Raises InvalidArgumentError if the value is not UTF-8."""
     try:
         return (message.value or b"").decode()
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{message!r} is no text: {error}", hint="use .value") from error
+        raise InvalidArgumentError(
+            f"the value of {message!r} is not UTF-8: {error}", hint="use .value"
+        ) from error
 
 
 def json_of(message: MessageWithValue) -> Any:
@@ -29,7 +31,9 @@ def json_of(message: MessageWithValue) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise InvalidArgumentError(f"{message!r} is no JSON: {error}", hint="use .value") from error
+        raise InvalidArgumentError(
+            f"the value of {message!r} is not JSON: {error}", hint="use .value"
+        ) from error
 
 
 def item_of(message: object, name: str, fields: tuple[str, ...]) -> Any:

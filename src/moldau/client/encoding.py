@@ -1,4 +1,4 @@
-"""Owns how values of an application become bytes, and which are refused."""
+"""Encodes values, keys, headers and timestamps of an application, and rejects invalid ones."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,16 @@ from typing import Any
 from moldau.client.errors import InvalidArgumentError
 
 Key = bytes | str | None
-# Any, and not object: a dict[str, int] is no dict[str, object] to a type checker.
+# Any, not object: to a type checker, dict[str, int] is incompatible with dict[str, object].
 Value = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any] | None
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 PLAIN_TYPES = frozenset({bytes, str, type(None)})
-"""What librdkafka takes as it is; text as UTF-8."""
+"""Types that librdkafka accepts unchanged; text as UTF-8."""
 
 
 def encode_value(value: object) -> bytes | str | None:
-    """Bytes and text as they are, a dict or list as compact JSON, None as a tombstone."""
+    """Bytes and text unchanged, a dict or list as compact JSON, None as a tombstone."""
     if value is None or isinstance(value, bytes | str):
         return value
     if isinstance(value, bytearray | memoryview):
@@ -27,8 +27,8 @@ def encode_value(value: object) -> bytes | str | None:
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(
-                f"the value cannot be written as JSON: {error}",
-                hint="send plain dicts, lists, text and numbers, or bytes that you encoded",
+                f"the value cannot be encoded as JSON: {error}",
+                hint="send plain dicts, lists, text and numbers, or bytes that you have encoded",
             ) from error
         return text.encode("utf-8", "surrogatepass")
     raise InvalidArgumentError(
@@ -38,7 +38,7 @@ def encode_value(value: object) -> bytes | str | None:
 
 
 def encode_key(key: object) -> bytes | str | None:
-    """Bytes and text only: a key decides the partition, so its bytes must be plain to see."""
+    """Bytes and text only: a key decides the partition, so its bytes must be obvious."""
     if key is None or isinstance(key, bytes | str):
         return key
     if isinstance(key, bytearray | memoryview):
@@ -50,25 +50,25 @@ def encode_key(key: object) -> bytes | str | None:
 
 
 def encode_timestamp(timestamp: int | datetime) -> int:
-    """Milliseconds since 1970. A datetime without a zone is local time, as Python has it."""
+    """Milliseconds since 1970. A datetime without a time zone is local time, as in Python."""
     if isinstance(timestamp, datetime):
         timestamp = int(timestamp.timestamp() * 1000)
-    # librdkafka takes 0 for "now", and would stamp such a message silently with another time.
+    # librdkafka interprets 0 as "now", and would silently use another timestamp.
     if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp <= 0:
         raise InvalidArgumentError(
-            f"{timestamp!r} is no timestamp", hint="milliseconds since 1970, or a datetime"
+            f"invalid timestamp {timestamp!r}", hint="milliseconds since 1970, or a datetime"
         )
     return timestamp
 
 
 def encode_headers(headers: Headers) -> list[tuple[str, bytes | str | None]]:
-    """Pairs in their order; a name may come more than once."""
+    """Pairs in order; a name may occur more than once."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     checked: list[tuple[str, bytes | str | None]] = []
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
             raise InvalidArgumentError(
-                f"{pair!r} is no header", hint='write headers={"name": "value"} or pairs'
+                f"invalid header {pair!r}", hint='write headers={"name": "value"} or pairs'
             )
         name, value = pair
         if value is not None and not isinstance(value, bytes | str):

@@ -1,17 +1,17 @@
-"""Owns the errors of the client side: what failed, and in `hint` what to do next.
+"""Errors of the clients: the message says what failed, `hint` what to do next.
 
 MoldauError
-└── ClientError            a request that did not succeed
-    ├── UnreachableError   no broker answers
-    ├── NotFoundError      the topic, partition or group does not exist
-    ├── TimedOutError      a broker is there, but did not answer in time
-    ├── InvalidArgumentError   what was asked for cannot be right; also a ValueError
-    ├── BufferFullError    more was sent than brokers took, for longer than send may wait
-    ├── DeliveryFailedError    messages that were sent before did not arrive; all in `errors`
-    ├── SendFailedError    messages for a queue were not taken, or nobody knows whether they were
-    ├── LeaseLostError     a message of a queue is not ours any more: it cannot be acked
-    └── RejectedError      a broker answered with an error code
-        └── UnavailableError   … that says it cannot just now; the same request may succeed later
+└── ClientError                a request failed
+    ├── UnreachableError       no broker could be reached
+    ├── NotFoundError          the topic, partition or group does not exist
+    ├── TimedOutError          a broker was reached, but did not respond in time
+    ├── InvalidArgumentError   an argument or setting is invalid; also a ValueError
+    ├── BufferFullError        send waited for room in the buffer, and timed out
+    ├── DeliveryFailedError    messages sent before were not delivered; all in `errors`
+    ├── SendFailedError        messages for a queue were not sent, or their fate is unknown
+    ├── LeaseLostError         the lease of a queue message was lost: it cannot be acked
+    └── RejectedError          a broker responded with an error code
+        └── UnavailableError   … that is temporary: the same request may succeed later
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,25 +19,34 @@ from typing import Any
 
 from moldau.model.errors import ErrorCode, MoldauError
 
-START_HINT = (
-    "no broker running? start one: moldau dev · other address: -b HOST:PORT or MOLDAU_BROKERS"
-)
+ADDRESS_HINT = 'bootstrap_servers="HOST:PORT" or MOLDAU_BROKERS'
+START_HINT = f"no broker running? start one: moldau dev · other address: {ADDRESS_HINT}"
+TOPIC_EXISTS_HINT = "pass exist_ok=True to ignore this"
+"""Hints name Python arguments; the command line replaces them by its options (cli/errors.py)."""
 
 
 class ClientError(MoldauError):
-    """A request that did not succeed."""
+    """A request that failed."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint and hint not in message:
+            # Tracebacks show notes.
+            self.add_note(f"hint: {hint}")
+
+    def add_note(self, note: str, /) -> None:
+        """Once: callers such as the Spark source add the hint again."""
+        if note not in getattr(self, "__notes__", ()):
+            super().add_note(note)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are unpickled by a call with their args, which are not all that ours take.
+        # Exceptions are unpickled by a call with their args, which are not all of our arguments.
         return _restore, (type(self), self.args, self.__dict__)
 
 
 class UnreachableError(ClientError):
-    """No broker answers at the address."""
+    """No broker could be reached at the address."""
 
 
 class NotFoundError(ClientError):
@@ -45,19 +54,19 @@ class NotFoundError(ClientError):
 
 
 class TimedOutError(ClientError):
-    """A broker is there, but did not answer in time."""
+    """A broker was reached, but did not respond in time."""
 
 
 class InvalidArgumentError(ClientError, ValueError):
-    """What was asked for cannot be right, whatever the broker says."""
+    """An argument or setting is invalid."""
 
 
 class BufferFullError(ClientError):
-    """More was sent than brokers took, for longer than a call of send may wait."""
+    """The buffer stayed full for as long as send may wait."""
 
 
 class DeliveryFailedError(ClientError):
-    """Messages that were sent before did not arrive, and nobody had looked at their results."""
+    """Messages sent before were not delivered, and the program had not read their results."""
 
     def __init__(self, message: str, errors: Sequence[ClientError], *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -67,8 +76,8 @@ class DeliveryFailedError(ClientError):
 class SendFailedError(ClientError):
     """Messages of one call were not sent.
 
-    `failures` says for each, by its place in the call, why. `is_uncertain`: some of them may be
-    there all the same, so to send them again may double them. `sent` says where the others are.
+    `failures`: the error of each, by its index in the call. `is_uncertain`: some may have been
+    written, so sending them again may duplicate them. `sent`: where the others were written.
     """
 
     def __init__(
@@ -87,9 +96,9 @@ class SendFailedError(ClientError):
 
 
 class LeaseLostError(ClientError):
-    """A message cannot be acked, nacked or extended any more; `reason` is the broker's word for it.
+    """A message cannot be acked, nacked or extended any more; `reason` is the API's name for why.
 
-    It is delivered again, or was, unless `reason` is SETTLED.
+    It has been or will be redelivered, unless `reason` is SETTLED.
     """
 
     def __init__(self, message: str, reason: str, *, hint: str = "") -> None:
@@ -98,7 +107,7 @@ class LeaseLostError(ClientError):
 
 
 class RejectedError(ClientError):
-    """A broker answered with an error code, which stands in `code`."""
+    """A broker responded with the error code `code`."""
 
     def __init__(self, message: str, code: int, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -106,7 +115,7 @@ class RejectedError(ClientError):
 
     @property
     def name(self) -> str:
-        """The name of the code, or its number if it is none that we know."""
+        """The name of the code, or its number if it is unknown."""
         try:
             return ErrorCode(self.code).name
         except ValueError:
@@ -114,7 +123,7 @@ class RejectedError(ClientError):
 
 
 class UnavailableError(RejectedError):
-    """A broker answered that it cannot just now; the same request may succeed later."""
+    """A broker is temporarily unavailable; the same request may succeed later."""
 
 
 def _restore(kind: type[ClientError], args: tuple[Any, ...], state: dict[str, Any]) -> ClientError:

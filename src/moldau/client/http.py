@@ -1,6 +1,6 @@
-"""Owns one request over HTTP: JSON there, JSON back, with an end to every wait.
+"""One HTTP request with a JSON body and a JSON response, and a deadline.
 
-http.client is imported when it is needed: most commands speak Kafka only.
+http.client is imported on first use: most commands only use the Kafka protocol.
 """
 
 import socket
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 REPLY_BYTES_MAX: Final = 384 * 1024 * 1024
-"""The largest image of a cluster's metadata, in base64, fits."""
+"""Fits the largest metadata image of a cluster, in base64."""
 
 _JSON_KINDS: Final = ("application/json", "application/problem+json")
 _PIECE_BYTES: Final = 256 * 1024
 
 
 class NoResponse(Exception):
-    """Nobody answered; the text says why, in few words."""
+    """No response; the text is a short reason."""
 
 
 class ResponseTimedOut(NoResponse):
-    """Somebody is there, but the answer did not come in time."""
+    """The server was reached, but did not respond in time."""
 
 
 class HttpResponse(NamedTuple):
-    """A reply as it came, whatever its status."""
+    """A response of any status."""
 
     status: int
     is_json: bool
@@ -36,7 +36,7 @@ class HttpResponse(NamedTuple):
 def call(
     host: str, port: int, method: str, path: str, body: bytes | None, *, seconds_max: float
 ) -> HttpResponse:
-    """One request on a connection of its own. Raises NoAnswer."""
+    """Send one request on a new connection. Raises NoResponse."""
     from http.client import HTTPConnection, HTTPException
 
     deadline = time.monotonic() + seconds_max
@@ -50,15 +50,15 @@ def call(
         kind = (response.getheader("content-type") or "").partition(";")[0].strip().lower()
         return HttpResponse(response.status, kind in _JSON_KINDS, _read(response, deadline))
     except TimeoutError:
-        raise ResponseTimedOut(f"no answer within {seconds_max:g} s") from None
+        raise ResponseTimedOut(f"timed out after {seconds_max:g} s") from None
     except socket.gaierror:
         raise NoResponse("no such host") from None
     except ConnectionRefusedError:
         raise NoResponse("connection refused") from None
     except ConnectionError:
-        raise NoResponse("it hung up without an answer") from None
+        raise NoResponse("it closed the connection without a response") from None
     except HTTPException:
-        raise NoResponse("what answers there does not speak HTTP") from None
+        raise NoResponse("the server there does not speak HTTP") from None
     except OSError as error:
         raise NoResponse((error.strerror or str(error)).lower()) from None
     finally:
@@ -66,15 +66,15 @@ def call(
 
 
 def _read(response: "HTTPResponse", deadline: float) -> bytes:
-    """All of the body. The socket's own timeout bounds each wait, this the sum of them."""
+    """The whole body. The socket's timeout bounds each read, `deadline` all of them."""
     pieces = bytearray()
-    # What is there, not as much as asked for: that could take as long as the sender likes.
+    # read1 returns what has arrived; read could block for as long as the sender likes.
     while piece := response.read1(_PIECE_BYTES):
         pieces += piece
         if len(pieces) > REPLY_BYTES_MAX:
-            raise NoResponse(f"its answer has more than {REPLY_BYTES_MAX} bytes")
+            raise NoResponse(f"its response exceeds {REPLY_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError
     if response.length:
-        raise NoResponse("it hung up in the middle of its answer")
+        raise NoResponse("it closed the connection in the middle of the response")
     return bytes(pieces)

@@ -1,7 +1,7 @@
-"""Owns how a process is known again after its number was written down: by the time it started.
+"""Identifies a process by its pid and start time.
 
-Numbers of processes are used again. Before a signal goes to one that another process started, the
-time of its start is compared, so that a stranger is never hit.
+Pids are reused. Before a signal is sent to a process that another one started, its start time is
+compared, so that no unrelated process is signalled.
 """
 
 import os
@@ -17,21 +17,21 @@ _POLL_SECONDS = 0.05
 
 
 class ProcessKey(NamedTuple):
-    """A process that cannot be mistaken for another one."""
+    """Identifies one process, even if its pid is reused."""
 
     pid: int
     started: str
-    """Opaque; as `started_at` gave it."""
+    """Opaque; a value of `started_at`."""
 
 
 def process_key(pid: int) -> ProcessKey | None:
-    """The key of a running process; None if there is none of that number."""
+    """The key of a running process; None if no process has that pid."""
     started = started_at(pid)
     return None if started is None else ProcessKey(pid, started)
 
 
 def started_at(pid: int) -> str | None:
-    """When a process was started; None if it does not run (any more)."""
+    """When a process was started; None if it does not run."""
     return _from_proc(pid) if sys.platform == "linux" else _from_ps(pid)
 
 
@@ -41,11 +41,11 @@ def _from_proc(pid: int) -> str | None:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
-    # The name of the program stands in brackets and may hold anything, brackets too.
+    # The name of the program is in brackets and may contain anything, brackets too.
     fields = text.rpartition(")")[2].split()
     if fields[0] in ("Z", "X"):
         return None
-    # Ticks since the machine was booted, so the boot belongs to it.
+    # Ticks since boot, so the boot id is part of the key.
     return f"{boot}:{fields[19]}"
 
 
@@ -67,14 +67,14 @@ def is_running(key: ProcessKey | None) -> bool:
 
 
 def send_signal(key: ProcessKey, number: signal.Signals) -> bool:
-    """Send a signal to exactly this process; False if it is gone."""
+    """Send a signal to exactly this process; False if it has ended."""
     if not hasattr(os, "pidfd_open"):
         if not is_running(key):
             return False
         os.kill(key.pid, number)
         return True
     try:
-        # The descriptor stays with the process: its number cannot change hands after the check.
+        # The descriptor refers to the process, so the pid cannot be reused after the check.
         descriptor = os.pidfd_open(key.pid)
     except ProcessLookupError:
         return False

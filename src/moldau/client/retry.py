@@ -1,4 +1,4 @@
-"""Owns which errors are retriable, and how long they are retried."""
+"""Which errors are retriable, and how clients back off between attempts. Used by all clients."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,7 @@ from typing import Final, TypeVar
 from moldau.client.errors import ClientError, RejectedError, TimedOutError, UnreachableError
 from moldau.model.errors import ErrorCode
 
-RETRY_SECONDS: Final = 0.05
-BUSY_SECONDS: Final = 0.01
-
-MOVED: Final = frozenset(
+NOT_LEADER_CODES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -18,55 +15,114 @@ MOVED: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
         ErrorCode.NOT_CONTROLLER,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
-"""What an election or a restart makes brokers say: whoever was asked is asked for anew."""
-BUSY: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
-"""The same broker will do it in a moment."""
+"""The client's metadata is stale, and the request was not carried out: anything may be retried."""
+
+RETRIABLE_CODES: Final = NOT_LEADER_CODES | {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}
+"""What brokers respond during elections and restarts: idempotent requests may be retried."""
+
+CONNECT_SECONDS_MAX: Final = 5.0
+"""How long a client tries to connect to a cluster before it raises UnreachableError."""
+CONNECT_TRY_SECONDS_MAX: Final = 3.0
+"""The same for one address."""
+CONNECT_RETRY_SECONDS_MAX: Final = 0.5
+"""The same if every address refuses or closes the connection: waiting does not help."""
+
+_TRIES_MIN: Final = 3
 
 T = TypeVar("T")
 
 
 def is_retriable(error: ClientError) -> bool:
-    """Whether the same request may succeed later."""
+    """Whether the same idempotent request may succeed later."""
     if isinstance(error, RejectedError):
-        return error.code in MOVED or error.code in BUSY
+        return error.code in RETRIABLE_CODES
     return isinstance(error, UnreachableError | TimedOutError)
 
 
-def retry(
-    attempt: Callable[[], T], *, forget: Callable[[], None], seconds_max: float, doing: str
-) -> T:
-    """Repeat what may be repeated until it succeeds; `forget` where it was asked before.
+class Backoff:
+    """Pauses that double up to a maximum, and a deadline. For blocking code and coroutines."""
 
-    Raises what is not passing as it is, and TimedOutError when patience is at its end.
+    def __init__(
+        self, seconds_max: float, *, pause_seconds: float = 0.02, pause_seconds_max: float = 0.5
+    ) -> None:
+        self.seconds_max = seconds_max
+        self._first_pause = pause_seconds
+        self._pause_max = pause_seconds_max
+        self.restart()
+
+    def restart(self) -> None:
+        """After a success: the whole time is available again."""
+        self._deadline = time.monotonic() + self.seconds_max
+        self._pause = self._first_pause
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    @property
+    def try_seconds(self) -> float:
+        """The time for one attempt: a broker that hangs must leave time for another one."""
+        return max(0.001, min(self.seconds_left, max(1.0, self.seconds_max / _TRIES_MIN)))
+
+    def sleep(self) -> None:
+        time.sleep(self._next_pause())
+
+    async def sleep_async(self) -> None:
+        # Imported here: most users of this module never run an event loop.
+        import asyncio
+
+        await asyncio.sleep(self._next_pause())
+
+    def _next_pause(self) -> float:
+        pause, self._pause = self._pause, min(self._pause * 2, self._pause_max)
+        return min(pause, self.seconds_left)
+
+
+def retry(
+    attempt: Callable[[], T],
+    *,
+    seconds_max: float,
+    doing: str,
+    forget: Callable[[], object] = lambda: None,
+) -> T:
+    """Call `attempt` until it succeeds; `forget` drops stale metadata before the next attempt.
+
+    Raises errors that are not retriable unchanged, and TimedOutError at the deadline.
     """
-    deadline = time.monotonic() + seconds_max
+    backoff = Backoff(seconds_max, pause_seconds=0.01, pause_seconds_max=0.1)
     while True:
         try:
             return attempt()
         except ClientError as error:
             if not is_retriable(error):
                 raise
-            if time.monotonic() >= deadline:
+            if backoff.is_over:
                 raise TimedOutError(
-                    f"cannot {doing}: tried for {seconds_max:g} s, at last: {error}",
-                    hint=error.hint or "are the brokers up?",
+                    f"cannot {doing}: timed out after {seconds_max:g} s; last error: {error}",
+                    hint=error.hint or "are the brokers running? check: moldau cluster status",
                 ) from error
-            if isinstance(error, RejectedError) and error.code in BUSY:
-                time.sleep(BUSY_SECONDS)
-                continue
-            forget()
-        time.sleep(RETRY_SECONDS)
+            if not (
+                isinstance(error, RejectedError) and error.code == ErrorCode.CONCURRENT_TRANSACTIONS
+            ):
+                forget()
+        backoff.sleep()

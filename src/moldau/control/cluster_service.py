@@ -1,8 +1,7 @@
-"""Owns the use cases around the cluster: who is in it and leads what, joining, leaving, moving."""
+"""The cluster: brokers and leaders, join, drain, reassignment and leader election."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -11,12 +10,7 @@ from moldau.control.metadata_store import MetadataStore
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import Partitions
 from moldau.metadata.broker_rules import replicas_on
-from moldau.metadata.commands import (
-    DrainBroker,
-    KeepBroker,
-    ReassignPartition,
-    RegisterBroker,
-)
+from moldau.metadata.commands import DrainBroker, KeepBroker, ReassignPartition, RegisterBroker
 from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic
 from moldau.metadata.leader_balance import ElectionType, elect_leader, elections_due
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, Leaders
@@ -35,18 +29,16 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members
 from moldau.replica.driver import RaftDriver
 from moldau.replica.transport import Transport
 
-TRANSFER_METHOD: Final = 3
-"""Number of the question by which a leader is asked to hand over."""
-
 ALIVE_MS = 2000
-"""A peer that was not heard for so long does not count as alive."""
+"""A peer without a heartbeat for longer is not alive."""
 _ELECT_SECONDS_MAX = 5.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _CUT_OFF_SECONDS = 4.0
 
 
@@ -79,7 +71,7 @@ class ClusterService:
         self.starting: str | None = "the broker is starting"
         """Why clients are not served yet."""
 
-    # ---- asking
+    # ---- reads
 
     @property
     def image(self) -> Image:
@@ -91,34 +83,34 @@ class ClusterService:
 
     @property
     def alive(self) -> frozenset[BrokerId]:
-        """This broker, and those it heard of lately and can reach."""
+        """This broker, and connected peers with a recent heartbeat."""
         links = self._transport.links
-        heard = self._driver.alive(ALIVE_MS)
+        recent = self._driver.alive(ALIVE_MS)
         return frozenset(
-            (self._me, *(peer for peer in heard if peer in links and links[peer].is_connected))
+            (self._me, *(peer for peer in recent if peer in links and links[peer].is_connected))
         )
 
     @property
     def controller_id(self) -> int:
-        """The leader of the metadata group, or -1. This broker only once it knows all that was
-        committed before its election: whoever asks the controller takes its word for it."""
+        """The leader of the metadata group, or -1. This broker only when it has applied all records
+        committed before its election."""
         leader = self._metadata.leader
         return leader if leader != self._me or self._metadata.is_leading else NO_LEADER_ID
 
     def update_contact(self) -> None:
-        """Called now and then: is the metadata leader, and with it a majority, still there?"""
+        """Called periodically: record recent contact with the metadata leader."""
         if self._metadata.has_recent_leader:
             self._in_touch_at = self._clock.monotonic()
 
     @property
     def is_cut_off(self) -> bool:
-        """For longer than an election takes, nothing was heard of the metadata leader."""
-        # The last look may be long ago.
+        """No contact with the metadata leader for longer than an election takes."""
+        # The last call may be long ago.
         self.update_contact()
         return self._clock.monotonic() - self._in_touch_at > _CUT_OFF_SECONDS
 
     def leader_of(self, topic: Topic, index: int) -> Leader:
-        """Who leads a partition, as its own group says if it is here, else as was announced."""
+        """The leader of a partition: from the local replica, or as announced."""
         announced = self.leaders.of(topic.topic_id, PartitionIndex(index))
         hosted = self._partitions.get(topic.name, index)
         if hosted is not None and hosted.replica.topic_id == topic.topic_id:
@@ -127,25 +119,17 @@ class ClusterService:
             if is_known and core.epoch >= announced.epoch:
                 announced = Leader(core.leader, core.epoch)
         if announced.broker == self._me and (hosted is None or not hosted.replica.is_ready):
-            # Announced once, and lost since without a successor that is known here.
+            # Announced once; leadership was lost since, and the successor is unknown.
             return NO_LEADER
         return announced if announced.broker in self.image.brokers else NO_LEADER
-
-    def in_sync(self, topic: Topic, index: int) -> tuple[BrokerId, ...]:
-        """The replicas that hold what is committed, the leader among them; empty without one."""
-        leader = self.leader_of(topic, index)
-        if leader == NO_LEADER:
-            return ()
-        said = self._announcements.in_sync((topic.topic_id, PartitionIndex(index)), leader)
-        return said or (leader.broker,)
 
     def places(
         self, topic: Topic, partitions: Iterable[Partition]
     ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
-        """Leader and replicas in sync of each: as `leader_of` and `in_sync`, but for Metadata,
-        which asks for hundreds of them while nothing else runs."""
+        """Leader and in-sync replicas of each, both empty without a leader. Like `leader_of`, but
+        fast enough for Metadata requests with hundreds of partitions."""
         me, topic_id, brokers = self._me, topic.topic_id, self.image.brokers
-        announced, said = self.leaders.of, self._announcements.in_sync
+        announced, in_sync = self.leaders.of, self._announcements.in_sync
         find = self._partitions.get
         for partition in partitions:
             index = partition.index
@@ -166,7 +150,7 @@ class ClusterService:
             if leader.broker == me and (hosted is None or not hosted.replica.is_ready):
                 yield NO_LEADER, ()
             elif leader.broker in brokers:
-                yield leader, said((topic_id, index), leader) or (leader.broker,)
+                yield leader, in_sync((topic_id, index), leader) or (leader.broker,)
             else:
                 yield NO_LEADER, ()
 
@@ -178,18 +162,18 @@ class ClusterService:
         elif self.is_cut_off:
             reasons.append("no heartbeat from the metadata leader: is it reachable from here?")
         if self._disk.is_full:
-            reasons.append("the disk is full: writes are refused until there is room")
+            reasons.append("the disk is full: writes are rejected until there is space")
         return reasons
 
     def topology(self) -> Topology:
-        """The whole cluster, as far as it is known here: after a start that may be nothing yet."""
+        """The cluster as this broker knows it; empty right after a start."""
         image, alive = self.image, self.alive
         led: dict[int, int] = {}
         topics = []
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
             parts = []
-            for partition in topic.partitions:
-                leader = self.leader_of(topic, partition.index)
+            placements = self.places(topic, topic.partitions)
+            for partition, (leader, in_sync) in zip(topic.partitions, placements, strict=True):
                 if leader.broker not in alive:
                     leader = NO_LEADER
                 led[leader.broker] = led.get(leader.broker, 0) + 1
@@ -199,7 +183,7 @@ class ClusterService:
                         leader=leader.broker,
                         leader_epoch=leader.epoch,
                         replicas=partition.replicas,
-                        in_sync=self.in_sync(topic, partition.index),
+                        in_sync=in_sync,
                         adding=partition.adding,
                         removing=partition.removing,
                     )
@@ -245,16 +229,16 @@ class ClusterService:
     # ---- joining and leaving
 
     async def join(self, request: JoinRequest) -> JoinReply:
-        """Take a broker in, or hear of its new start. Raises RefusedError."""
+        """Register a joining or restarted broker. Raises RefusedError."""
         cluster_id = self.image.cluster_id
         if self._me not in self.image.brokers:
-            # Nothing is known yet, or this broker founds the cluster just now: its own number must
-            # not be given away.
+            # The image is empty, or this broker is bootstrapping the cluster: its own id must not
+            # be assigned.
             raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {self._me} is starting")
         if not is_named(cluster_id, request.cluster_id):
             raise RefusedError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"its data directory belongs to cluster {request.cluster_id}, this is {cluster_id}",
+                f"its data directory belongs to cluster {request.cluster_id}, not to {cluster_id}",
             )
         await self._metadata.submit(
             RegisterBroker(
@@ -282,17 +266,19 @@ class ClusterService:
                     voters=members.voters,
                     learners=members.learners,
                 )
-        raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, "it was removed again at once")
+        raise RefusedError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, "the broker was removed right after it joined"
+        )
 
     async def drain(self, broker_id: int) -> None:
-        """Begin to remove a broker. Raises RefusedError."""
+        """Start draining a broker. Raises RefusedError."""
         await self._metadata.submit(DrainBroker(broker_id=BrokerId(broker_id)))
 
     async def keep(self, broker_id: int) -> None:
-        """Take a removal back. Raises RefusedError."""
+        """Cancel a drain. Raises RefusedError."""
         await self._metadata.submit(KeepBroker(broker_id=BrokerId(broker_id)))
 
-    # ---- moving
+    # ---- reassignment
 
     async def reassign(
         self,
@@ -302,7 +288,7 @@ class ClusterService:
         *,
         allow_replication_factor_change: bool = True,
     ) -> None:
-        """Wish other replicas for a partition; None cancels. Raises RefusedError."""
+        """Set the desired replicas of a partition; None cancels. Raises RefusedError."""
         await self._metadata.submit(
             ReassignPartition(
                 topic=topic,
@@ -313,7 +299,7 @@ class ClusterService:
         )
 
     def reassignments(self, wanted: Mapping[str, Sequence[int]] | None) -> list[Reassignment]:
-        """Moves that are under way, of these partitions or of all."""
+        """Reassignments in progress, of these partitions or of all."""
         if wanted is None:
             return reassignments(self.image)
         pairs = [(topic, index) for topic, indexes in wanted.items() for index in indexes]
@@ -325,7 +311,7 @@ class ClusterService:
         return elections_due(self.image, self.leaders)
 
     async def elect(self, topic: str, partition: int, election: ElectionType) -> None:
-        """Let the preferred leader lead; returns when it does. Raises RefusedError."""
+        """Transfer leadership to the preferred leader and wait for it. Raises RefusedError."""
         transfer = elect_leader(
             self.image,
             self.leaders,
@@ -339,30 +325,35 @@ class ClusterService:
         if transfer.giver == self._me:
             await self.answer_transfer(self._me, payload)
         else:
-            await self._transport.call(transfer.giver, TRANSFER_METHOD, payload, _ELECT_SECONDS_MAX)
+            await self._transport.call(
+                transfer.giver, PeerMethod.TRANSFER_LEADERSHIP, payload, _ELECT_SECONDS_MAX
+            )
         deadline = self._clock.monotonic() + _ELECT_SECONDS_MAX
         while found is not None and self._clock.monotonic() < deadline:
             if self.leader_of(found, partition).broker == transfer.taker:
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         raise RefusedError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"broker {transfer.taker} did not take over partition {partition} of '{topic}' in time",
+            f"broker {transfer.taker} did not become leader of partition {partition} of '{topic}' "
+            f"within {_ELECT_SECONDS_MAX:.0f} s",
         )
 
     async def answer_transfer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers: hand a partition over. Raises RefusedError."""
+        """Handle the RPC to transfer leadership of a partition. Raises RefusedError."""
         try:
             topic_id, index, taker = msgspec.msgpack.decode(payload, type=tuple[bytes, int, int])
         except msgspec.MsgspecError as error:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"a transfer: {error}") from None
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"invalid transfer request: {error}"
+            ) from None
         topic = self.image.topic_by_id(TopicId(topic_id))
         hosted = self._partitions.get(topic.name, index) if topic is not None else None
         if hosted is None or not hosted.replica.is_leader:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         group = hosted.replica.group
         if taker not in self._driver.in_sync(group, ALIVE_MS):
-            # Nothing could be written until it has caught up.
+            # Writes would stall until it has caught up.
             raise RefusedError(
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {taker} has not caught up"
             )

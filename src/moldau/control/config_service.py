@@ -1,4 +1,4 @@
-"""Owns settings that can be seen and changed while the broker runs: of topics and of brokers."""
+"""Describes and alters topic and broker settings at run time."""
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -26,15 +26,13 @@ from moldau.model.ids import BrokerId
 
 
 class ResourceKind(IntEnum):
-    """What has settings; numbers as in the Kafka protocol."""
+    """Resource types, with numbers as in the Kafka protocol."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class ConfigService:
-    """Describes and alters settings."""
-
     def __init__(
         self,
         *,
@@ -47,7 +45,7 @@ class ConfigService:
         self._broker = broker
         self._defaults = defaults
         self._fixed = fixed
-        """Settings of this broker that only a restart changes, under their Kafka names."""
+        """Read-only settings of this broker, by their Kafka names."""
 
     def describe(self, kind: int, name: str) -> list[ConfigEntry]:
         """Every setting of a resource, defaults included. Raises RefusedError."""
@@ -56,15 +54,15 @@ class ConfigService:
             topic = image.topic(name)
             if topic is None:
                 raise RefusedError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {shown(name)}"
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"unknown topic {shown(name)}"
                 )
             return self.describe_topic(topic)
         if kind == ResourceKind.BROKER:
             return self._describe_broker(self._broker_of(name))
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings")
+        raise _without_settings(kind)
 
     def describe_topic(self, topic: Topic) -> list[ConfigEntry]:
-        """Every setting of a topic, also of one that is only planned."""
+        """Every setting of a topic, which need not exist."""
         layers = broker_layers(self._metadata.image, self._broker, self._defaults)
         return topic_config_entries(topic.configs, layers)
 
@@ -101,16 +99,14 @@ class ConfigService:
     async def alter(
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool
     ) -> None:
-        """Change only the named keys."""
+        """Change only these keys."""
         command: Command
         if kind == ResourceKind.TOPIC:
             command = AlterTopicConfigs(topic=name, changes=changes)
         elif kind == ResourceKind.BROKER:
             command = AlterBrokerConfigs(broker_id=self._broker_of(name), changes=changes)
         else:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings"
-            )
+            raise _without_settings(kind)
         await self._submit(command, validate_only)
 
     async def replace(
@@ -123,9 +119,7 @@ class ConfigService:
         elif kind == ResourceKind.BROKER:
             command = ReplaceBrokerConfigs(broker_id=self._broker_of(name), configs=configs)
         else:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings"
-            )
+            raise _without_settings(kind)
         await self._submit(command, validate_only)
 
     async def _submit(self, command: Command, validate_only: bool) -> None:
@@ -135,12 +129,16 @@ class ConfigService:
             await self._metadata.submit(command)
 
     def _broker_of(self, name: str) -> BrokerId:
-        """The broker that a resource names; an empty name is the default of all brokers."""
+        """The broker of a resource name; an empty name means all brokers."""
         if not name:
             return CLUSTER_DEFAULT
         if not name.isdecimal() or BrokerId(int(name)) not in self._metadata.image.brokers:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"there is no broker {shown(name)}")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown broker {shown(name)}")
         return BrokerId(int(name))
+
+
+def _without_settings(kind: int) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings")
 
 
 def _fixed_entry(name: str, value: str) -> ConfigEntry:

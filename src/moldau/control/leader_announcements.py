@@ -1,15 +1,15 @@
-"""Owns how brokers learn who leads what: each tells all others what it leads, and who is in sync.
+"""Brokers announce the partitions they lead, and their in-sync replicas, to all other brokers.
 
-What is led changes a few entries at a time, and a peer is told only those. Once a second each peer
-is asked which version it has; one that missed something, or was started anew, is told everything.
-The result is a hint, good enough to answer Metadata on any broker.
+Only changes are sent. Once a second each peer reports its version; a peer that missed an
+announcement, or restarted, gets all entries. The result is a hint, good enough to answer Metadata
+requests on any broker.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -18,11 +18,12 @@ from moldau.metadata.leaders import Leader, LeaderAnnouncement, Leaders
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 
 log = logging.getLogger(__name__)
 
-ANNOUNCE_METHOD: Final = 2
-_TELL_SECONDS = 1.0
+_ANNOUNCE_SECONDS = 1.0
 _GATHER_SECONDS = 0.005
 _CALL_SECONDS_MAX = 5.0
 _ENTRIES_PER_CALL_MAX = 10_000
@@ -39,8 +40,8 @@ class LedPartition(NamedTuple):
     in_sync: tuple[int, ...]
 
 
-class _Told(msgspec.Struct, frozen=True, array_like=True):
-    """One announcement. `base`: the version that the receiver must have for it to fit."""
+class _Announcement(msgspec.Struct, frozen=True, array_like=True):
+    """One announcement. `base`: the version that the receiver must have."""
 
     session: int
     base: int
@@ -48,19 +49,11 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     led: list[LedPartition]
 
 
-_decoder: Final = msgspec.msgpack.Decoder(_Told)
-
-
-class PeerCaller(Protocol):
-    """The part of the transport that is needed here."""
-
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
+_decoder: Final = msgspec.msgpack.Decoder(_Announcement)
 
 
 class LeaderAnnouncements:
-    """What this broker leads, and what the others say that they do."""
+    """The partitions that this broker leads, and the leaders announced by others."""
 
     def __init__(
         self,
@@ -70,7 +63,7 @@ class LeaderAnnouncements:
         caller: PeerCaller,
         peers: Callable[[], Iterable[BrokerId]],
     ) -> None:
-        """`session` is another one at each start; `peers` are those that can be reached now."""
+        """`session` is unique per start; `peers` returns the connected brokers."""
         self._me = me
         self._session = session
         self._caller = caller
@@ -78,15 +71,15 @@ class LeaderAnnouncements:
         self._mine: dict[Key, tuple[int, LedPartition]] = {}
         self._version = 0
         self._known: dict[BrokerId, int] = {}
-        self._heard: dict[BrokerId, tuple[int, int]] = {}
-        self._telling: dict[BrokerId, asyncio.Task[None]] = {}
+        self._received: dict[BrokerId, tuple[int, int]] = {}
+        self._announcing: dict[BrokerId, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self.leaders = Leaders()
         self._in_sync: dict[Key, tuple[Leader, tuple[BrokerId, ...]]] = {}
         self._topics: Mapping[TopicId, object] = {}
         self.on_news: Callable[[], None] = lambda: None
 
-    # ---- what this broker leads
+    # ---- partitions led by this broker
 
     def lead(self, key: Key, epoch: Epoch, in_sync: tuple[BrokerId, ...]) -> None:
         """This broker leads a partition, with these replicas in sync."""
@@ -100,58 +93,56 @@ class LeaderAnnouncements:
         self._news.set()
 
     def unlead(self, key: Key) -> None:
-        """It does no longer. Whoever is elected next says so."""
+        """This broker no longer leads it. The next leader announces itself."""
         self._mine.pop(key, None)
 
     def only(self, image: Image) -> None:
-        """Forget topics that were deleted since the last image."""
+        """Remove topics that were deleted since the last image."""
         topics = image.topics_by_id
         before, self._topics = self._topics, topics
         if before is topics or before.keys() <= topics.keys():
             return
         self.leaders = self.leaders.only(image)
-        gone = [key for key in self._in_sync if key[0] not in topics]
-        for key in gone:
+        deleted = [key for key in self._in_sync if key[0] not in topics]
+        for key in deleted:
             del self._in_sync[key]
             self._mine.pop(key, None)
-        if any(key[0] not in before for key in gone):
-            # Of a topic that this broker has not heard of yet, perhaps: let all be told again.
-            self._heard.clear()
-
-    # ---- asking
+        if any(key[0] not in before for key in deleted):
+            # Perhaps a topic that is not in this image yet: request all announcements again.
+            self._received.clear()
 
     def in_sync(self, key: Key, leader: Leader) -> tuple[BrokerId, ...]:
-        """Who is in sync, if that leader has said so."""
-        said_by, brokers = self._in_sync.get(key, (None, ()))
-        return brokers if said_by == leader else ()
+        """The in-sync replicas, if announced by that leader."""
+        announced_by, brokers = self._in_sync.get(key, (None, ()))
+        return brokers if announced_by == leader else ()
 
-    # ---- telling and being told
+    # ---- sending and receiving
 
     async def run(self) -> None:
         """Until cancelled."""
         try:
             while True:
                 try:
-                    async with asyncio.timeout(_TELL_SECONDS):
+                    async with asyncio.timeout(_ANNOUNCE_SECONDS):
                         await self._news.wait()
-                    # Elections come in flocks.
+                    # Elections come in groups: send them together.
                     await asyncio.sleep(_GATHER_SECONDS)
                     self._news.clear()
                 except TimeoutError:
                     pass
                 for peer in self._peers():
-                    if peer not in self._telling:
-                        task = asyncio.create_task(self._tell(peer))
-                        self._telling[peer] = task
-                        task.add_done_callback(partial(self._told, peer))
+                    if peer not in self._announcing:
+                        task = asyncio.create_task(self._announce(peer))
+                        self._announcing[peer] = task
+                        task.add_done_callback(partial(self._announced, peer))
         finally:
-            for task in list(self._telling.values()):
+            for task in list(self._announcing.values()):
                 task.cancel()
 
-    def _told(self, peer: BrokerId, task: asyncio.Task[None]) -> None:
-        del self._telling[peer]
+    def _announced(self, peer: BrokerId, task: asyncio.Task[None]) -> None:
+        del self._announcing[peer]
 
-    async def _tell(self, peer: BrokerId) -> None:
+    async def _announce(self, peer: BrokerId) -> None:
         while True:
             base = self._known.get(peer, 0)
             news = sorted(
@@ -160,31 +151,38 @@ class LeaderAnnouncements:
             )
             part = news[:_ENTRIES_PER_CALL_MAX]
             version = part[-1][0] if len(part) < len(news) else self._version
-            told = _Told(self._session, base, version, [led for _, led in part])
+            announcement = _Announcement(self._session, base, version, [led for _, led in part])
             try:
                 reply = await self._caller.call(
-                    peer, ANNOUNCE_METHOD, msgspec.msgpack.encode(told), _CALL_SECONDS_MAX
+                    peer,
+                    PeerMethod.ANNOUNCE_LEADERS,
+                    msgspec.msgpack.encode(announcement),
+                    _CALL_SECONDS_MAX,
                 )
                 self._known[peer] = msgspec.msgpack.decode(reply, type=int)
             except (RefusedError, msgspec.MsgspecError) as error:
-                log.debug("broker %d was not told of leaders: %s", peer, error)
+                log.debug("announcing leaders to broker %d failed, retrying: %s", peer, error)
                 return
             if self._known[peer] >= self._version:
                 return
 
     async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers. Answers the version that this broker has of the sender's list."""
+        """Handle an announcement. Returns the version that this broker has of the sender."""
         try:
-            told = _decoder.decode(payload)
+            announcement = _decoder.decode(payload)
         except msgspec.MsgspecError as error:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"an announcement: {error}") from None
-        session, version = self._heard.get(sender, (told.session, 0))
-        if session != told.session:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"invalid announcement: {error}"
+            ) from None
+        session, version = self._received.get(sender, (announcement.session, 0))
+        if session != announcement.session:
             version = 0
-        if told.base <= version:
-            self._note(sender, told.led)
-            version = max(version, told.version) if told.base else told.version
-        self._heard[sender] = (told.session, version)
+        if announcement.base <= version:
+            self._note(sender, announcement.led)
+            version = (
+                max(version, announcement.version) if announcement.base else announcement.version
+            )
+        self._received[sender] = (announcement.session, version)
         return msgspec.msgpack.encode(version)
 
     def _note(self, sender: BrokerId, led: Iterable[LedPartition]) -> None:

@@ -1,16 +1,15 @@
-"""Owns the metadata image on this broker, and the way of a command into the metadata log.
+"""The metadata image of this broker, and the submission of commands to the metadata log.
 
-The metadata group's leader decides: one command at a time, because a decision rests on the image,
-which must not change before the decision's records are committed. Every other broker hands commands
-over to it. All of them, the leader too, make their image from what is *committed*, batch by batch,
-and a command is answered when the broker that was asked has its effect in its own image.
+The metadata leader decides one command at a time, because a decision depends on the image, which
+must not change before its records are committed. Other brokers forward commands to it. Every
+broker, the leader too, builds its image from *committed* records, and `submit` returns when the
+change is in the image of the broker that received the request.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Final, Protocol
 
 import msgspec
 
@@ -37,30 +36,28 @@ from moldau.metadata.snapshot import decode_image, encode_image
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.errors import RaftRejection
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.raft_group import RaftGroup
-from moldau.replica.replica import Replica
+from moldau.replica.raft_replica import RaftReplica
 
 log = logging.getLogger(__name__)
 
-SUBMIT_METHOD: Final = 1
-"""Number of the question by which a command reaches the metadata leader."""
-FRESH_METHOD: Final = 4
-"""By which the leader is asked how far an image must be to hold all that is committed."""
 
 _SUBMIT_SECONDS_MAX = 30.0
 _RETRY_SECONDS = 0.05
 _FRESH_SECONDS_MAX = 5.0
-_HEARD_MS_MAX = 2_000
-"""A broker that gets no heartbeat of the leader for longer has lost contact."""
+_CONTACT_MS_MAX = 2_000
+"""Without a heartbeat of the leader for longer, contact is lost."""
 _SNAPSHOT_RECORDS = 5_000
-"""Records between two snapshots: the log before is let go, so it and a start stay short."""
+"""Records between two snapshots; the log before a snapshot is deleted."""
 
 _AMBIGUOUS = (DeleteTopic, CreatePartitions, AlterTopicConfigs, AlterBrokerConfigs)
-"""Not sent a second time if it is unknown whether the first was carried out."""
+"""Not retried if it is unknown whether they were executed."""
 
-_RETRIED = frozenset(
+_RETRIABLE = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -73,27 +70,26 @@ _RETRIED = frozenset(
 _UNSENT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 
 RemovedReplica = tuple[str, TopicId, PartitionIndex]
-"""A partition of which this broker held a replica, and shall no more."""
+"""A partition of which this broker had a replica, and no longer has."""
 
 
-class PeerCaller(Protocol):
-    """The part of the transport that is needed here."""
+class MetadataReplica(RaftReplica):
+    """The replica of the metadata log. Its state is the image, which the store derives."""
 
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
-
-
-class MetadataReplica(Replica):
-    """A replica whose state is the image: snapshots hold that, and not producers."""
-
+    on_progress: Callable[["MetadataReplica"], None] | None = None
+    """Called when the high watermark advanced."""
     on_image: Callable[[Offset, Image], None]
-    """Told when a leader's snapshot replaced the log."""
+    """Called when a leader's snapshot replaced the log."""
+
+    def _advance(self, watermark: Offset) -> None:
+        super()._advance(watermark)
+        if self.on_progress is not None:
+            self.on_progress(self)
 
     def snapshot(self, group: RaftGroup, offset: Offset) -> bytes:
         found = self.log.load_snapshot()
         if found is not None and found[0] > offset:
-            # The disk was full between the two: make up for it, and be asked for that one.
+            # The disk was full between the two: make up for it; the driver then needs that one.
             with suppress(DiskFullError), self._flusher.fencing():
                 self.log.delete_before(found[0])
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, f"no snapshot for {offset} now")
@@ -106,7 +102,7 @@ class MetadataReplica(Replica):
         try:
             image = decode_image(payload)
         except CorruptionError as error:
-            self._listener.on_failed(self, error)
+            self._on_failed(error)
             return
         self.high_watermark = offset
         self.on_image(offset, image)
@@ -121,15 +117,6 @@ class MetadataReplica(Replica):
     def has_recent_leader(self, within_ms: int) -> bool:
         return self._driver.has_recent_leader(self.group, within_ms)
 
-    def snapshot_if_due(self) -> bool:
-        """Not by bytes."""
-        return False
-
-    def close(self) -> None:
-        self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        with self._flusher.fencing():
-            self.log.close()
-
     def compact(self, offset: Offset, payload: bytes) -> None:
         """Begin the log at `offset`, with the state for there. Raises StorageError."""
         if offset <= self.log.flushed_offset:
@@ -137,8 +124,10 @@ class MetadataReplica(Replica):
                 self.log.save_snapshot(offset, payload)
                 self.log.delete_before(offset)
 
-    def _load_state(self, end: Offset | None = None) -> None:
-        """The store reads the log itself."""
+    def close(self) -> None:
+        self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with self._flusher.fencing():
+            self.log.close()
 
 
 class MetadataStore:
@@ -152,7 +141,7 @@ class MetadataStore:
         on_change: Callable[[Image, list[RemovedReplica]], Awaitable[None]],
         on_committed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_change` makes the broker as the image says; `on_committed` tells followers soon."""
+        """`on_change` applies an image to this broker; `on_committed` notifies followers."""
         self._replica = replica
         self._clock = clock
         self._caller = caller
@@ -164,51 +153,50 @@ class MetadataStore:
         self.image = EMPTY_IMAGE
         self._applied = Offset(0)
         self._settled = Offset(0)
-        """Reconciled up to here."""
+        """Images up to this offset are applied to this broker."""
         self._records_since_snapshot = 0
-        self._gone: list[RemovedReplica] = []
-        self._once_held: set[RemovedReplica] = set()
-        """What an earlier process may have left here, by the log that this one found."""
+        self._removed: list[RemovedReplica] = []
+        self._earlier_replicas: set[RemovedReplica] = set()
+        """Replicas that an earlier process may have left, according to the log."""
         self._moved = asyncio.Event()
-        self._news = asyncio.Event()
-        self._leader_news = asyncio.Event()
-        self._settling: asyncio.Task[None] | None = None
+        self._applied_event = asyncio.Event()
+        self._leader_event = asyncio.Event()
+        self._applying: asyncio.Task[None] | None = None
         self.on_deleted: Callable[[frozenset[str]], None] = lambda names: None
-        """Told of each deleted topic before the image has the next state: one of the same name may
-        come right behind it, and is another topic."""
+        """Called with deleted topics before the next record is applied, which may create another
+        topic with the same name."""
         replica.on_image = self._on_image
         self._load()
 
     # ---- the image
 
     def _load(self) -> None:
-        """The state of the last snapshot: all of it is committed."""
+        """Load the last snapshot, which is committed."""
         stored = self._replica.log
         snapshot = stored.load_snapshot()
         self._applied = stored.start_offset
         if stored.start_offset > 0 and (snapshot is None or snapshot[0] < stored.start_offset):
-            # An older one would bring back what was deleted, and forget what was made.
+            # An older snapshot would restore deleted topics and lose new ones.
             raise CorruptionError(
-                f"{stored.start_offset:020d}.snapshot, where the log of the metadata begins, is "
-                "damaged or gone: nothing was changed; restore the folder metadata from a backup, "
-                "or, in a cluster, move it away and start with --join-addr of another broker, to "
-                "learn it again"
+                f"{stored.start_offset:020d}.snapshot, where the metadata log begins, is corrupt "
+                "or missing; nothing was changed. Restore the metadata folder from a backup or, in "
+                "a cluster, move it away and start with --join-addr of another broker to copy it"
             )
         if snapshot is not None:
             self._applied, self.image = snapshot[0], decode_image(snapshot[1])
             if self._applied > stored.start_offset:
-                # A crash came between the two.
+                # After a crash between saving and truncating.
                 stored.delete_before(self._applied)
         self._settled = self._applied
-        image, left = self._look_ahead()
-        self._once_held = {*left, *_held(image, self._me)}
+        image, left = self._with_uncommitted()
+        self._earlier_replicas = {*left, *_replicas_of(image, self._me)}
 
     def forecast(self) -> Image:
-        """The image with what the log holds beyond the committed part: good for addresses only."""
-        return self._look_ahead()[0]
+        """The image including uncommitted records: for broker addresses only."""
+        return self._with_uncommitted()[0]
 
-    def _look_ahead(self) -> tuple[Image, list[RemovedReplica]]:
-        """The forecast, and what this broker holds no more by then."""
+    def _with_uncommitted(self) -> tuple[Image, list[RemovedReplica]]:
+        """The forecast, and the replicas removed from this broker by then."""
         image = self.image
         left: list[RemovedReplica] = []
         for batch in self._replica.log.batches(self._applied):
@@ -217,7 +205,7 @@ class MetadataStore:
                     change = decode_record(record.value)
                     before, image = image, apply(image, change)
                     if isinstance(change, (TopicDeleted, DesiredReplicasReached)):
-                        left += _left(before, image, change.topic_id, self._me)
+                        left += _removed_replicas(before, image, change.topic_id, self._me)
         return image, left
 
     @property
@@ -226,29 +214,29 @@ class MetadataStore:
         return self._replica.log.end_index == 0
 
     def start(self) -> None:
-        """Follow the log from now on."""
-        self._replica.watchers[self] = None
-        self._settling = asyncio.create_task(self._keep_settling())
+        """Start following the log."""
+        self._replica.on_progress = self.on_progress
+        self._applying = asyncio.create_task(self._apply_images())
         self._moved.set()
         self.on_progress(self._replica)
 
     @property
-    def settling(self) -> "asyncio.Task[None] | None":
-        """The task behind it: if it ends by itself, something is broken."""
-        return self._settling
+    def applying(self) -> "asyncio.Task[None] | None":
+        """The background task; it ends by itself only on an internal error."""
+        return self._applying
 
     async def stop(self) -> None:
-        """Take a last snapshot, so that the next start knows what is committed."""
-        if self._settling is not None:
-            self._settling.cancel()
+        """Take a last snapshot, so that the next start has a committed image."""
+        if self._applying is not None:
+            self._applying.cancel()
             with suppress(asyncio.CancelledError):
-                await self._settling
+                await self._applying
         if self._settled == self._applied:
             with suppress(DiskFullError):
                 self.compact()
 
-    def on_progress(self, replica: Replica) -> None:
-        """Apply what is committed."""
+    def on_progress(self, replica: MetadataReplica) -> None:
+        """Apply committed records."""
         end = replica.high_watermark
         if self._applied >= end:
             return
@@ -262,9 +250,9 @@ class MetadataStore:
                     change = decode_record(record.value)
                     before, image = image, apply(image, change)
                     if isinstance(change, TopicDeleted):
-                        self._tell_deleted(before, image)
+                        self._report_deleted(before, image)
                     if isinstance(change, (TopicDeleted, DesiredReplicasReached)):
-                        self._gone += _left(before, image, change.topic_id, self._me)
+                        self._removed += _removed_replicas(before, image, change.topic_id, self._me)
                     self._records_since_snapshot += 1
             self._applied = Offset(records[-1].offset + 1)
         self.image = image
@@ -272,43 +260,42 @@ class MetadataStore:
         if replica.is_leader:
             self._on_committed()
 
-    def _tell_deleted(self, before: Image, after: Image) -> None:
-        gone = before.topics_by_id.keys() - after.topics_by_id.keys()
-        if gone:
-            self.on_deleted(frozenset(before.topics_by_id[topic_id].name for topic_id in gone))
-
-    def on_gone(self, replica: Replica) -> None:
-        """It leads no longer: it goes on to follow."""
-        if replica.is_open:
-            replica.watchers[self] = None
+    def _report_deleted(self, before: Image, after: Image) -> None:
+        deleted = before.topics_by_id.keys() - after.topics_by_id.keys()
+        if deleted:
+            self.on_deleted(frozenset(before.topics_by_id[topic_id].name for topic_id in deleted))
 
     def _on_image(self, offset: Offset, image: Image) -> None:
-        held = set(_held(image, self._me))
-        # The log that would have told of deletions is gone, and with it what was not applied yet.
-        self._gone += sorted({*self._once_held, *_held(self.image, self._me)} - held)
-        self._tell_deleted(self.image, image)
+        held = set(_replicas_of(image, self._me))
+        # The log with the deletions was replaced, including records not applied yet.
+        self._removed += sorted(
+            {*self._earlier_replicas, *_replicas_of(self.image, self._me)} - held
+        )
+        self._report_deleted(self.image, image)
         self._applied, self.image = offset, image
         self._moved.set()
 
-    async def _keep_settling(self) -> None:
-        """Make the broker as the image says, one image after the other."""
+    async def _apply_images(self) -> None:
+        """Apply each image to this broker, one after the other."""
         while True:
             await self._moved.wait()
             self._moved.clear()
-            if any(self.image.topic_by_id(topic_id) is not None for _, topic_id, _ in self._gone):
-                # What has moved away may be back by now, and its log be that of a voter.
+            if any(
+                self.image.topic_by_id(topic_id) is not None for _, topic_id, _ in self._removed
+            ):
+                # A removed replica may be assigned again by now, and be a voter.
                 await self._catch_up()
             offset, image = self._applied, self.image
-            gone, self._gone = self._gone, []
-            await self._on_change(image, gone)
+            removed, self._removed = self._removed, []
+            await self._on_change(image, removed)
             self._settled = offset
             if self._records_since_snapshot >= _SNAPSHOT_RECORDS and offset == self._applied:
                 with suppress(DiskFullError):
                     self.compact()
-            self._news.set()
+            self._applied_event.set()
 
     async def _catch_up(self) -> None:
-        """Until the image has all that is committed by now."""
+        """Wait until the image has everything committed by now."""
         while True:
             try:
                 offset = await self._fresh_offset()
@@ -321,40 +308,40 @@ class MetadataStore:
             return
 
     def compact(self) -> None:
-        """Keep the image as a snapshot, and let go of the log before it."""
-        if self._applied <= self._replica.log.start_offset or self._gone:
+        """Store the image as a snapshot, and delete the log before it."""
+        if self._applied <= self._replica.log.start_offset or self._removed:
             return
         self._records_since_snapshot = 0
         self._replica.compact(self._applied, encode_image(self.image))
 
     async def settled(self, offset: Offset, seconds_max: float = _SUBMIT_SECONDS_MAX) -> None:
-        """Wait until this broker is as the log says up to `offset`. Raises RefusedError."""
+        """Wait until the log up to `offset` is applied to this broker. Raises RefusedError."""
         try:
             async with asyncio.timeout(seconds_max):
                 while self._settled < offset:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._applied_event.clear()
+                    await self._applied_event.wait()
         except TimeoutError:
             raise RefusedError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                "the change is made, but this broker has not heard of it yet",
+                "the change is committed, but not yet applied on this broker",
             ) from None
 
     # ---- commands
 
     @property
     def leader(self) -> BrokerId:
-        """Of the metadata group, or -1."""
+        """The leader of the metadata group, or -1."""
         return self._replica.leader
 
     @property
     def has_recent_leader(self) -> bool:
-        """Whether this broker leads, or was told lately by another that it does.
+        """Whether this broker leads, or got a heartbeat of the leader recently.
 
-        A leader that was deposed may still be connected, and a broker that does not vote has no
-        election timeout by which it would notice.
+        A deposed leader may still be connected, and a broker that is not a voter has no election
+        timeout to notice it.
         """
-        return self._replica.has_recent_leader(_HEARD_MS_MAX)
+        return self._replica.has_recent_leader(_CONTACT_MS_MAX)
 
     @property
     def is_leading(self) -> bool:
@@ -367,11 +354,10 @@ class MetadataStore:
         seconds_max: float = _SUBMIT_SECONDS_MAX,
         on_decided: Callable[[list[MetadataRecord]], None] = lambda _: None,
     ) -> list[MetadataRecord]:
-        """Carry out a command; returns its records once they are in this broker's image.
+        """Execute a command; returns its records when they are in this broker's image.
 
-        `on_decided` gets them earlier, as soon as they are committed.
-        Raises RefusedError if it cannot be done; nothing has changed then, but for
-        REQUEST_TIMED_OUT, when nobody knows.
+        `on_decided` gets them earlier, when they are committed. Raises RefusedError; then nothing
+        has changed, except for REQUEST_TIMED_OUT, where the outcome is unknown.
         """
         deadline = self._clock.monotonic() + seconds_max
         while True:
@@ -379,18 +365,17 @@ class MetadataStore:
                 records, offset = await self._submit_once(command, deadline)
                 break
             except RefusedError as error:
-                if error.code not in _RETRIED:
+                if error.code not in _RETRIABLE:
                     raise
                 if error.code not in _UNSENT and isinstance(command, _AMBIGUOUS):
                     raise RefusedError(
                         ErrorCode.REQUEST_TIMED_OUT,
-                        f"the metadata leader changed; it may be done or not: {error}",
+                        f"the metadata leader changed, and the outcome is unknown: {error}",
                     ) from None
                 if self._clock.monotonic() > deadline:
                     raise RefusedError(
                         ErrorCode.REQUEST_TIMED_OUT,
-                        "the cluster has no metadata leader now: a majority of its brokers has "
-                        "to be up",
+                        "the cluster has no metadata leader: a majority of its brokers must be up",
                     ) from None
             await self._pause()
         on_decided(records)
@@ -398,15 +383,15 @@ class MetadataStore:
         return records
 
     async def _pause(self) -> None:
-        """Until the leader is another one, but not for long."""
-        self._leader_news.clear()
+        """Backoff until the leader changes, or a short timeout."""
+        self._leader_event.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(_RETRY_SECONDS):
-                await self._leader_news.wait()
+                await self._leader_event.wait()
 
     def leader_changed(self) -> None:
-        """Whoever waits for a leader may try again."""
-        self._leader_news.set()
+        """Commands that wait for a leader are retried."""
+        self._leader_event.set()
 
     async def _submit_once(
         self, command: Command, deadline: float
@@ -415,14 +400,16 @@ class MetadataStore:
             return await self._decide(command)
         leader = self.leader
         if leader < 0 or leader == self._me:
-            raise RefusedError(ErrorCode.NOT_CONTROLLER, "the metadata group has no leader now")
+            raise RefusedError(ErrorCode.NOT_CONTROLLER, "the metadata group has no leader")
         seconds = min(10.0, max(1.0, deadline - self._clock.monotonic()))
-        reply = await self._caller.call(leader, SUBMIT_METHOD, encode_command(command), seconds)
+        reply = await self._caller.call(
+            leader, PeerMethod.SUBMIT_COMMAND, encode_command(command), seconds
+        )
         offset, encoded = msgspec.msgpack.decode(reply, type=tuple[int, list[bytes]])
         return [decode_record(record) for record in encoded], Offset(offset)
 
     async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers: a command that another broker was asked for. Raises RefusedError."""
+        """Handle a command forwarded by another broker. Raises RefusedError."""
         command = decode_command(payload)
         if not self._replica.is_ready:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, "another broker leads the metadata group")
@@ -430,7 +417,7 @@ class MetadataStore:
         return msgspec.msgpack.encode((offset, [encode_record(record) for record in records]))
 
     async def _decide(self, command: Command) -> tuple[list[MetadataRecord], Offset]:
-        """To the end, also if nobody waits any more: the next decision rests on this one."""
+        """Not cancelled with its caller: the next decision depends on it."""
         task = asyncio.create_task(self._commit(command))
         self._deciding.add(task)
         task.add_done_callback(self._decided)
@@ -439,13 +426,15 @@ class MetadataStore:
     def _decided(self, task: asyncio.Task[tuple[list[MetadataRecord], Offset]]) -> None:
         self._deciding.discard(task)
         if not task.cancelled():
-            # Whoever asked may be gone: a refusal that nobody waits for is no failure.
+            # The caller may have been cancelled: retrieve the exception.
             task.exception()
 
     async def _commit(self, command: Command) -> tuple[list[MetadataRecord], Offset]:
         async with self._lock:
             if not self._replica.is_ready:
-                raise RefusedError(ErrorCode.NOT_CONTROLLER, "leadership was lost")
+                raise RefusedError(
+                    ErrorCode.NOT_CONTROLLER, "lost leadership of the metadata group"
+                )
             records = decide(command, self.image)
             if not records:
                 return records, self._applied
@@ -456,15 +445,15 @@ class MetadataStore:
             try:
                 error = await commit_batch(self._replica, batch)
             except RefusedError as refusal:
-                # Nothing was appended: leadership is being handed over, or too much waits already.
+                # Nothing was appended: a leadership transfer, or too many waiting appends.
                 raise RefusedError(ErrorCode.NOT_CONTROLLER, refusal.message) from None
             if error is not ErrorCode.NONE:
-                raise RefusedError(error, "the metadata log did not take the change")
-            # The commit was applied before it was told.
+                raise RefusedError(error, "the change was not committed to the metadata log")
+            # Commits are applied before they are reported.
             return records, self._applied
 
     async def fresh(self) -> Image:
-        """An image with everything that is committed by now. Raises RefusedError."""
+        """An image with everything committed by now. Raises RefusedError."""
         await self.settled(await self._fresh_offset(), _FRESH_SECONDS_MAX)
         return self.image
 
@@ -474,31 +463,35 @@ class MetadataStore:
         if self._replica.is_ready:
             return await self._replica.fresh_offset()
         if leader < 0 or leader == self._me:
-            raise RefusedError(ErrorCode.NOT_CONTROLLER, "the metadata group has no leader now")
-        reply = await self._caller.call(leader, FRESH_METHOD, b"", _FRESH_SECONDS_MAX)
+            raise RefusedError(ErrorCode.NOT_CONTROLLER, "the metadata group has no leader")
+        reply = await self._caller.call(
+            leader, PeerMethod.FRESH_METADATA_OFFSET, b"", _FRESH_SECONDS_MAX
+        )
         return Offset(int.from_bytes(reply, "big"))
 
     async def answer_fresh(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers. Raises RefusedError."""
+        """Handle the RPC for the read index. Raises RefusedError."""
         if not self._replica.is_ready:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, "another broker leads the metadata group")
         return (await self._replica.fresh_offset()).to_bytes(8, "big")
 
     def preview(self, command: Command) -> Image:
-        """The image as it would be: for validate_only requests. Raises RefusedError."""
+        """The image after the command, for validate_only requests. Raises RefusedError."""
         return apply_all(self.image, decide(command, self.image))
 
 
-def _held(image: Image, me: BrokerId) -> Iterator[RemovedReplica]:
-    """All that this broker holds by an image."""
+def _replicas_of(image: Image, me: BrokerId) -> Iterator[RemovedReplica]:
+    """All replicas of this broker in an image."""
     for topic in image.topics.values():
         for partition in topic.partitions:
             if me in partition.replicas:
                 yield topic.name, topic.topic_id, partition.index
 
 
-def _left(before: Image, after: Image, topic_id: TopicId, me: BrokerId) -> list[RemovedReplica]:
-    """What this broker held of a topic by the one image and does not by the other."""
+def _removed_replicas(
+    before: Image, after: Image, topic_id: TopicId, me: BrokerId
+) -> list[RemovedReplica]:
+    """Replicas of a topic that this broker has in one image and not in the other."""
     topic, now = before.topic_by_id(topic_id), after.topic_by_id(topic_id)
     if topic is None or now is topic:
         return []

@@ -1,4 +1,4 @@
-"""Owns the handing out of producer ids: from blocks, so that not every producer costs a write."""
+"""Allocates producer ids in blocks, so that not every producer needs a write."""
 
 from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.commands import AllocateProducerIds
@@ -10,7 +10,7 @@ _BLOCK = 1000
 
 
 class ProducerIds:
-    """Ids of the block at hand. A restart leaves the rest of the block unused, which is fine."""
+    """Ids of the current block. A restart leaves the rest of the block unused."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata

@@ -1,8 +1,9 @@
-"""Owns what a broker does unasked to bring the cluster where its metadata wishes it.
+"""Background work that brings the cluster to the state desired by its metadata.
 
-Every leader takes the single steps of its groups' membership towards the wish, tells when it is
-reached, says who is in sync, and hands over to preferred leaders. The leader of the metadata group
-also submits what is due: moves off brokers that leave, more replicas of internal topics.
+Every partition leader changes its voters step by step towards the desired replicas, reports when
+they are reached, announces the in-sync replicas, and hands over to preferred leaders. The metadata
+leader also submits due commands: reassignments off draining brokers, and more replicas of internal
+topics.
 """
 
 import asyncio
@@ -24,30 +25,31 @@ from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members
 from moldau.replica.driver import RaftDriver
+from moldau.replica.raft_replica import RaftReplica
 from moldau.replica.replica import LAG_MS_MAX, Replica
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.2
+_STEP_SECONDS = 0.2
 _IN_SYNC_SECONDS = 1.0
 _BALANCE_SECONDS = 5.0
 _MOVES_MAX = 8
-"""Partitions that move at once because brokers leave."""
+"""Limit of concurrent reassignments for draining brokers."""
 _CAUGHT_UP_MS = 1000
 _HAND_OVER_SECONDS_MAX = 5.0
-_VOTE_LOOK_SECONDS = 0.05
+_VOTE_POLL_SECONDS = 0.05
 _VOTE_SECONDS_MAX = 10.0
 
 
 class Reconciler:
-    """The background work of one broker for its groups."""
+    """The background work of one broker for its Raft groups."""
 
     def __init__(
         self,
         *,
         me: BrokerId,
         metadata: MetadataStore,
-        metadata_replica: Replica,
+        metadata_replica: RaftReplica,
         partitions: Partitions,
         cluster: ClusterService,
         announcements: LeaderAnnouncements,
@@ -61,52 +63,56 @@ class Reconciler:
         self._announcements = announcements
         self._driver = driver
         self._is_stopping = False
-        self._unlike: set[tuple[TopicId, PartitionIndex]] = set()
-        """Partitions led here whose group may not be what the metadata wishes, though it is said to
-        be: a voter lost its log and has to become one again."""
-        self._moving: tuple[Image, set[tuple[TopicId, PartitionIndex]]] = (EMPTY_IMAGE, set())
-        """What moves, by an image: looked for once in each, not five times a second."""
+        self._to_repair: set[tuple[TopicId, PartitionIndex]] = set()
+        """Partitions led here whose voters may differ from the metadata without a reassignment: a
+        voter lost its log and must become a voter again."""
+        self._reassigned: tuple[Image, set[tuple[TopicId, PartitionIndex]]] = (EMPTY_IMAGE, set())
+        """Partitions under reassignment, computed once per image."""
         self._nothing_due: tuple[Image, tuple[BrokerId, ...]] = (EMPTY_IMAGE, ())
-        """For this image and these members of the metadata group there is nothing to be done."""
+        """With this image and these members of the metadata group, no command is due."""
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep(_LOOK_SECONDS, self._step_metadata))
-            tasks.create_task(self._keep(_LOOK_SECONDS, self._step_partitions))
-            tasks.create_task(self._keep(_IN_SYNC_SECONDS, self._tell_in_sync))
-            tasks.create_task(self._keep(_BALANCE_SECONDS, self._balance))
+            tasks.create_task(self._repeat(_STEP_SECONDS, self._step_metadata))
+            tasks.create_task(self._repeat(_STEP_SECONDS, self._step_partitions))
+            tasks.create_task(self._repeat(_IN_SYNC_SECONDS, self._announce_in_sync))
+            tasks.create_task(self._repeat(_BALANCE_SECONDS, self._balance))
 
-    async def _keep(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
                 await work()
             except RefusedError as error:
-                # Tried again in a moment, if it still is due.
-                log.debug("not now: %s", error)
+                # Retried in the next round, if it is still due.
+                log.debug("reconciliation step rejected, retrying in %.1f s: %s", seconds, error)
 
     # ---- the metadata group
 
     async def wait_for_vote(self) -> None:
-        """Returns when this broker votes on the metadata, or is not to, or it takes too long.
+        """Wait, with a timeout, until this broker is a voter of the metadata group, if desired.
 
-        Until then it is no help against the loss of another broker, which whoever waits for it to
-        be ready counts on.
+        Until then it does not help against the failure of another broker, as operators expect of a
+        ready broker.
         """
         deadline = asyncio.get_running_loop().time() + _VOTE_SECONDS_MAX
         while not self._has_vote():
             if asyncio.get_running_loop().time() >= deadline:
-                log.warning("this broker does not vote on the metadata yet: it starts all the same")
+                log.warning(
+                    "this broker is not a voter of the metadata group after %.0f s: starting "
+                    "anyway; it becomes one when it has caught up",
+                    _VOTE_SECONDS_MAX,
+                )
                 return
-            await asyncio.sleep(_VOTE_LOOK_SECONDS)
+            await asyncio.sleep(_VOTE_POLL_SECONDS)
 
     def _has_vote(self) -> bool:
         core = self._metadata_replica.group.core
         if core.members_index >= core.commit:
-            return False  # May be taken back.
-        wish = desired_members(self._metadata.image, core.members)
-        return self._me in core.members.voters or self._me not in wish.voters
+            return False  # Not committed.
+        desired = desired_members(self._metadata.image, core.members)
+        return self._me in core.members.voters or self._me not in desired.voters
 
     async def _step_metadata(self) -> None:
         self._cluster.update_contact()
@@ -125,8 +131,8 @@ class Reconciler:
         for command in commands:
             await self._metadata.submit(command)
 
-    def _committed_members(self, replica: Replica) -> tuple[BrokerId, ...]:
-        """With those that are only on their way out, as long as that is not committed."""
+    def _committed_members(self, replica: RaftReplica) -> tuple[BrokerId, ...]:
+        """All members; also those being removed, as long as that is not committed."""
         core = replica.group.core
         if core.members_index < core.commit:
             return core.members.everyone
@@ -134,34 +140,34 @@ class Reconciler:
 
     # ---- partitions
 
-    def mend(self, replica: Replica) -> None:
-        """A voter of this group, which is led here, lost its log."""
-        self._unlike.add((replica.topic_id, replica.partition.partition))
+    def repair(self, replica: Replica) -> None:
+        """A voter of this group, which this broker leads, lost its log."""
+        self._to_repair.add((replica.topic_id, replica.partition.partition))
 
     def took_over(self, replica: Replica) -> None:
-        """The replica leads now: an earlier leader may have left a voter half mended."""
+        """The replica became leader: an earlier leader may have left a voter half repaired."""
         topic = self._metadata.image.topic_by_id(replica.topic_id)
         if topic is not None and replica.partition.partition < len(topic.partitions):
-            wanted = topic.partitions[replica.partition.partition].wanted
+            wanted = topic.partitions[replica.partition.partition].desired
             if set(wanted) != set(replica.members.everyone) or replica.members.learners:
-                self.mend(replica)
+                self.repair(replica)
 
     async def _step_partitions(self) -> None:
-        moving = list(self._moving_here())
+        moving = list(self._due_here())
         if not moving:
             return
-        # An image that lags shows a wish that was reached long ago, and brokers that have dropped
-        # their log since: following it would make them voters again. From here on only this leader
-        # can reach a wish, so an image that is fresh now is fresh enough.
+        # A lagging image shows desired replicas that were reached long ago, on brokers that have
+        # deleted their log since: they must not become voters again. From here on only this leader
+        # can change the voters, so an image that is fresh now is fresh enough.
         await self._metadata.fresh()
         for topic_id, index, epoch in moving:
             await self._step_partition(topic_id, index, epoch)
 
-    def _moving_here(self) -> Iterator[tuple[TopicId, PartitionIndex, Epoch]]:
-        """What moves, or has to be mended, and is led here, with the epoch of that."""
+    def _due_here(self) -> Iterator[tuple[TopicId, PartitionIndex, Epoch]]:
+        """Partitions led here that are reassigned or need repair, with the leader epoch."""
         image = self._metadata.image
-        if self._moving[0] is not image:
-            self._moving = (
+        if self._reassigned[0] is not image:
+            self._reassigned = (
                 image,
                 {
                     (topic.topic_id, partition.index)
@@ -170,56 +176,56 @@ class Reconciler:
                     if partition.moving
                 },
             )
-        for topic_id, index in sorted(self._moving[1] | self._unlike):
+        for topic_id, index in sorted(self._reassigned[1] | self._to_repair):
             topic = image.topic_by_id(topic_id)
             if topic is None:
-                self._unlike.discard((topic_id, index))
+                self._to_repair.discard((topic_id, index))
                 continue
             hosted = self._partitions.get(topic.name, index)
             if hosted is not None and hosted.replica.is_ready:
                 yield topic_id, index, hosted.replica.epoch
 
     async def _step_partition(self, topic_id: TopicId, index: PartitionIndex, epoch: Epoch) -> None:
-        # Looked up anew: the wish may have changed while another partition was waited for.
+        # Looked up again: the desired replicas may have changed meanwhile.
         topic = self._metadata.image.topic_by_id(topic_id)
-        is_unlike = (topic_id, index) in self._unlike
-        if topic is None or not (topic.partitions[index].moving or is_unlike):
+        needs_repair = (topic_id, index) in self._to_repair
+        if topic is None or not (topic.partitions[index].moving or needs_repair):
             return
         partition = topic.partitions[index]
         hosted = self._partitions.get(topic.name, index)
         if hosted is None or not hosted.replica.is_ready or hosted.replica.epoch != epoch:
             return
         replica = hosted.replica
-        wish = Members(tuple(sorted(partition.wanted)))
+        desired = Members(tuple(sorted(partition.desired)))
         current = replica.members
         core = replica.group.core
         if (
-            current.has_same_brokers(wish)
+            current.has_same_brokers(desired)
             and core.members_index < core.commit
             and not core.replaced_voters()
         ):
-            self._unlike.discard((topic_id, index))
+            self._to_repair.discard((topic_id, index))
             if not partition.moving:
                 return
             await self._metadata.submit(
                 ReportReplicas(
                     topic_id=topic.topic_id,
                     partition=partition.index,
-                    wish=partition.wish,
+                    desired_version=partition.desired_version,
                     voters=current.voters,
                     learners=current.learners,
                 )
             )
         else:
-            self._step(replica, current, wish)
+            self._step(replica, current, desired)
 
-    def _step(self, replica: Replica, current: Members, wish: Members) -> None:
-        """One step from the current members to the wished ones, if it can be taken now."""
+    def _step(self, replica: RaftReplica, current: Members, desired: Members) -> None:
+        """Take one step from the current to the desired members, if possible now."""
         driver, group = self._driver, replica.group
         core = group.core
         if core.members_index >= core.commit or self._is_stopping:
             return
-        # What heartbeats said of an idle group counts from here on.
+        # Takes heartbeats of an idle group into account.
         replica.in_sync(_CAUGHT_UP_MS)
         since = driver.now - _CAUGHT_UP_MS
         followers = driver.followers(group)
@@ -232,13 +238,13 @@ class Reconciler:
         step = (
             current.with_learner(replaced[0])
             if replaced
-            else next_members(current, wish, leader=self._me, ready=ready)
+            else next_members(current, desired, leader=self._me, ready=ready)
         )
         if step is None:
             return
         if replaced:
             log.warning(
-                "%s: broker %d lost its log: it votes again once it has learned everything",
+                "%s: broker %d lost its log: it becomes a voter again when it has caught up",
                 group.name,
                 replaced[0],
             )
@@ -249,20 +255,20 @@ class Reconciler:
                     driver.transfer(group, takers[0])
             else:
                 driver.change_members(group, step)
-        except RaftRejection as refusal:
-            log.debug("%s: not now: %s", group.name, refusal)
+        except RaftRejection as rejection:
+            log.debug("%s: membership change rejected, retrying: %s", group.name, rejection)
 
     # ---- leaders
 
     def announce(self, replica: Replica) -> None:
-        """The replica leads and is ready, or does so no longer."""
+        """Announce that the replica leads, or withdraw it."""
         key = (replica.topic_id, replica.partition.partition)
         if replica.is_ready:
             self._announcements.lead(key, replica.epoch, replica.in_sync(LAG_MS_MAX))
         else:
             self._announcements.unlead(key)
 
-    async def _tell_in_sync(self) -> None:
+    async def _announce_in_sync(self) -> None:
         for number, hosted in enumerate(self._partitions):
             if hosted.replica.is_ready:
                 self.announce(hosted.replica)
@@ -279,18 +285,18 @@ class Reconciler:
             if hosted is not None and hosted.replica.is_ready:
                 self._transfer(hosted.replica, transfer.taker)
 
-    def _transfer(self, replica: Replica, taker: BrokerId) -> bool:
+    def _transfer(self, replica: RaftReplica, taker: BrokerId) -> bool:
         if taker not in self._caught_up(replica):
             return False
         try:
             self._driver.transfer(replica.group, taker)
-        except RaftRejection as refusal:
-            log.debug("%s stays: %s", replica.group.name, refusal)
+        except RaftRejection as rejection:
+            log.debug("%s: leadership transfer rejected: %s", replica.group.name, rejection)
             return False
         return True
 
-    def _caught_up(self, replica: Replica) -> list[BrokerId]:
-        """Other voters that hold everything, or as good as that, and answer."""
+    def _caught_up(self, replica: RaftReplica) -> list[BrokerId]:
+        """Other voters that are alive and have caught up."""
         alive = self._cluster.alive
         return [
             broker
@@ -299,12 +305,14 @@ class Reconciler:
         ]
 
     async def hand_over(self) -> None:
-        """Before a stop: let others lead what this broker leads, as far as anybody can."""
+        """Before a stop: transfer leadership of all partitions, as far as possible."""
         self._is_stopping = True
         load: Counter[BrokerId] = Counter()
         deadline = asyncio.get_running_loop().time() + _HAND_OVER_SECONDS_MAX
         while asyncio.get_running_loop().time() < deadline:
-            led = [hosted.replica for hosted in self._partitions if hosted.replica.is_leader]
+            led: list[RaftReplica] = [
+                hosted.replica for hosted in self._partitions if hosted.replica.is_leader
+            ]
             if self._metadata_replica.is_leader:
                 led.append(self._metadata_replica)
             is_any = False
@@ -315,6 +323,6 @@ class Reconciler:
                     taker = min(takers, key=lambda broker: (load[broker], broker))
                     load[taker] += self._transfer(replica, taker)
             if not is_any:
-                # Nothing is led here, or nobody could take it.
+                # This broker leads nothing, or no other broker has caught up.
                 return
             await asyncio.sleep(0.02)

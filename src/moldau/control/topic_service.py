@@ -1,4 +1,4 @@
-"""Owns the use cases around topics: create, delete, grow, configure, delete records."""
+"""Creates and deletes topics, adds partitions, and deletes records."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,15 +8,15 @@ from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import Partitions
 from moldau.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
 from moldau.metadata.image import Image, Topic
-from moldau.metadata.replica_rules import usual_replication
+from moldau.metadata.replica_rules import default_replication
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
 
-_BY_DEFAULT = -1
+_DEFAULT = -1
 HIGH_WATERMARK = -1
-"""DeleteRecords: everything that is committed now."""
+"""DeleteRecords: everything that is committed."""
 INTERNAL_SEGMENT_BYTES_MAX = 100 * 1024 * 1024
-"""The open segment is never compacted, and all of it is read when a coordinator loads."""
+"""The active segment is never compacted, and a coordinator reads all of it when it loads."""
 
 
 class TopicService:
@@ -52,19 +52,19 @@ class TopicService:
         self,
         name: str,
         *,
-        partitions: int = _BY_DEFAULT,
-        replication_factor: int = _BY_DEFAULT,
+        partitions: int = _DEFAULT,
+        replication_factor: int = _DEFAULT,
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str | None] | None = None,
         validate_only: bool = False,
         internal: bool = False,
     ) -> Topic:
-        """The new topic, or what it would be if it is only checked. Raises RefusedError."""
+        """The new topic; with `validate_only`, what it would be. Raises RefusedError."""
         if assignments is None:
-            if partitions == _BY_DEFAULT:
+            if partitions == _DEFAULT:
                 partitions = self._default_partitions
-            if replication_factor == _BY_DEFAULT:
-                replication_factor = self._default_replication_factor or usual_replication(
+            if replication_factor == _DEFAULT:
+                replication_factor = self._default_replication_factor or default_replication(
                     self.image
                 )
         command = CreateTopic(
@@ -84,18 +84,20 @@ class TopicService:
             image = self._metadata.image
         topic = image.topic_by_id(command.topic_id)
         if topic is None:
-            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted right after its creation"
+            )
         return topic
 
     async def ensure(self, name: str, *, internal: bool = False, partitions: int = -1) -> Topic:
-        """The topic, created if there is none. Two who ask at once get the same."""
+        """The topic, created if needed. Concurrent calls return the same topic."""
         topic = self.image.topic(name)
         if topic is None:
             try:
                 await self.create(
                     name,
                     partitions=partitions,
-                    replication_factor=(usual_replication(self.image) if internal else _BY_DEFAULT),
+                    replication_factor=(default_replication(self.image) if internal else _DEFAULT),
                     configs=self._internal_configs if internal else None,
                     internal=internal,
                 )
@@ -103,11 +105,13 @@ class TopicService:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
                 if self.image.topic(name) is None:
-                    # Somebody was faster, on a broker whose commit is not known here yet.
+                    # Created by another broker; the local image lags behind.
                     await self._metadata.fresh()
             topic = self.image.topic(name)
         if topic is None:
-            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted right after its creation"
+            )
         return topic
 
     async def delete(self, *, name: str | None = None, topic_id: TopicId | None = None) -> None:
@@ -129,13 +133,13 @@ class TopicService:
             await self._metadata.submit(command)
 
     async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
-        """Raise the start of a partition; returns the new start. Raises RefusedError."""
+        """Raise the start offset of a partition; returns it. Raises RefusedError."""
         hosted = self._partitions.lead(topic, partition)
         if hosted.internal:
-            raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+            raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
         if not hosted.deletes:
             raise RefusedError(
-                ErrorCode.POLICY_VIOLATION, f"{topic} has cleanup.policy without delete"
+                ErrorCode.POLICY_VIOLATION, f"{topic} has a cleanup.policy without delete"
             )
         replica = hosted.replica
         offset = replica.high_watermark if before == HIGH_WATERMARK else Offset(before)
@@ -144,10 +148,12 @@ class TopicService:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{before} is not between 0 and {replica.high_watermark}",
             )
-        # Also where retention was before: others may still have it, and one of them lead next.
+        # Replicated even if retention already deleted it here: followers may still have it.
         offset = max(offset, replica.log.start_offset)
         if offset > replica.trimmed_to:
             error = await trim_replica(replica, offset)
             if error is not ErrorCode.NONE:
-                raise RefusedError(error, f"{topic}-{partition} could not be cut now")
+                raise RefusedError(
+                    error, f"records of {topic}-{partition} could not be deleted; retry"
+                )
         return replica.log.start_offset

@@ -1,36 +1,38 @@
-"""Owns the shell of one coordinator: loads it, feeds it events and time, runs its effects.
+"""Hosts one sans-IO coordinator: loads it, passes it events and ticks, and runs its effects.
 
-There is one per partition of an internal topic that this broker leads, for one epoch of that
-partition: it loads what earlier leaders stored, writes in its own epoch only, and ends with it.
-State that must survive is written to that partition; the coordinator hears of it only once it is
-committed. A write that was appended and whose outcome nobody knows ends the coordinator: the log
-may come to hold what it does not, so whoever goes on loads anew.
+There is one host per partition of an internal topic that this broker leads, for one epoch of that
+partition: it loads what earlier leaders stored, writes only in its own epoch, and ends with it.
+Durable state is written to that partition, and the coordinator is notified when it is committed. If
+the outcome of an append is unknown, the coordinator ends, because its state may differ from the
+log; its successor loads from scratch.
 
-What is coordinated, groups or transactions, is the matter of the core inside and of a subclass that
-knows its events and effects (`groups.py`, `transactions.py`).
+`group_service`, `transaction_service` and `queues.ledger_host` have a subclass each.
 """
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from moldau.coordination.latest_records import LatestRecords
 from moldau.log.interface import PartitionLog
 from moldau.model.clock import Clock
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TopicPartition
-from moldau.records.batch import BatchFormatError, BatchHeader, read_header
-from moldau.records.record import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    Record,
-    build_batch,
-    read_records,
+from moldau.model.coordinator_events import (
+    CoordinatorEvent,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Reply,
+    Tick,
+    client_error,
 )
-from moldau.replica.replica import Proposal
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
+from moldau.model.ids import Epoch, Offset, TopicPartition
+from moldau.records.batch import BatchFormatError, BatchHeader, read_header
+from moldau.records.record import NO_PRODUCER_ID, Record, build_batch, read_records
+from moldau.replica.raft_replica import Proposal, wait_for_code
 from moldau.replica.verification_guards import VerificationGuard
 
 log = logging.getLogger(__name__)
@@ -43,12 +45,12 @@ E_in = TypeVar("E_in", contravariant=True)
 
 _NEVER = float("inf")
 LOAD_RECORDS_PER_TURN: Final = 200
-"""Read in one turn of the loop, some milliseconds: heartbeats must not wait for a long log."""
+"""Records per turn of the event loop, some milliseconds: heartbeats must not be delayed."""
 _LOAD_BYTES_PER_READ = 256 * 1024
 
 
 class CoordinatorCore(Protocol[E_in, F]):
-    """A coordinator without its shell: events in, effects out."""
+    """A sans-IO coordinator: events in, effects out."""
 
     @property
     def is_writing(self) -> bool: ...
@@ -62,13 +64,13 @@ class CoordinatorCore(Protocol[E_in, F]):
 
     def close(self, now: float, error: ErrorCode = ...) -> list[F]: ...
 
-    def handle(self, now: float, event: E_in) -> list[F]: ...
+    def handle(self, now: float, event: E_in | CoordinatorEvent) -> list[F]: ...
 
     def next_deadline(self) -> float | None: ...
 
 
 class CoordinatorReplica(Protocol):
-    """What a coordinator needs of the replica that stores its state."""
+    """The part of the replica that coordinators use."""
 
     @property
     def partition(self) -> TopicPartition: ...
@@ -97,32 +99,37 @@ class CoordinatorReplica(Protocol):
     async def confirm_leadership(self) -> None: ...
 
 
-class CoordinatorHost(ABC, Generic[E, F, R]):
-    """What is stored in one partition, as long as this broker leads it in one epoch.
+S = TypeVar("S", bound=CoordinatorCore[Any, Any])
 
-    `turns` is shared by all coordinators of the broker: one of them loads in a turn of the loop.
-    `on_lost` is called when the coordinator ended by itself; everybody who waited is answered then.
+
+class HostParts(TypedDict):
+    """Dependencies of a host.
+
+    `turns` is shared by all hosts of the broker: only one of them loads at a time. `on_lost` is
+    called when the coordinator ended by itself, after all waiting requests got a reply.
     """
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        core: CoordinatorCore[E, F],
-        replica: CoordinatorReplica,
-        turns: asyncio.Lock,
-        on_lost: Callable[["CoordinatorHost[E, F, R]"], None],
-    ) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._turns = turns
-        self._on_lost = on_lost
-        self.replica = replica
-        self.epoch = replica.epoch
-        self._core = core
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    replica: CoordinatorReplica
+    turns: asyncio.Lock
+    on_lost: Callable[[Any], None]
+
+
+class CoordinatorHost(Generic[S, E, R]):
+    """The coordinator of one partition, in one epoch of this broker's leadership."""
+
+    def __init__(self, state: S, **parts: Unpack[HostParts]) -> None:
+        self.state = state
+        """The coordinator itself; for reads, which have no effects."""
+        self._loop = parts["loop"]
+        self._clock = parts["clock"]
+        self._turns = parts["turns"]
+        self._on_lost = parts["on_lost"]
+        self.replica = parts["replica"]
+        self.epoch = self.replica.epoch
         self.loading: asyncio.Task[None] | None = None
-        """Whatever ends with the coordinator; set by the owner."""
+        """The loading task, cancelled with the coordinator; set by the service."""
         self._is_over = False
         self._request_ids = 0
         self._waiting: dict[int, asyncio.Future[R]] = {}
@@ -131,7 +138,7 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
 
     @property
     def loaded(self) -> bool:
-        return self._core.loaded
+        return self.state.loaded
 
     @property
     def is_over(self) -> bool:
@@ -139,37 +146,37 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
 
     @property
     def is_current(self) -> bool:
-        """Whether the replica still leads in the epoch that this coordinator was made for."""
+        """Whether the replica still leads in the epoch of this coordinator."""
         return not self._is_over and self.replica.epoch == self.epoch and self.replica.is_ready
 
     # ---- loading
 
     async def load(self) -> None:
-        """Replay what is stored, in small pieces; until it is done, requests are told to wait.
+        """Replay the stored records in small pieces; requests are rejected until it is done.
 
-        Raises RefusedError if leadership is lost meanwhile, and CorruptionError: some offsets
-        would be worse than none.
+        Raises RefusedError if leadership is lost, and CorruptionError: a partly loaded state would
+        be worse than none.
         """
         stored = self.replica.log
         end = stored.end_offset
-        # All that earlier leaders left is committed. A coordinator of this epoch before this one
-        # may have left more: either all of it comes to be committed, or the epoch ends.
+        # Records of earlier leaders are committed. An earlier coordinator of this epoch may have
+        # appended more: either that is committed, or the epoch ends.
         await self._committed(end)
         latest = LatestRecords()
         read = await self._in_turns(
             self._stored_records(stored.start_offset, end), lambda item: latest.add(*item)
         )
         used = await self._replay(latest)
-        self._run(self._core.finish_loading(self._now()))
+        self._run(self.state.finish_loading(self._now()))
         self._schedule()
-        log.debug("%s is loaded: %d of %d records", self.replica.partition, used, read)
+        log.debug("%s: coordinator loaded %d of %d records", self.replica.partition, used, read)
 
     async def _replay(self, latest: LatestRecords) -> int:
-        """Hand what counts to the core; returns how many records that were."""
-        return await self._in_turns(latest.items(), lambda item: self._core.replay(*item))
+        """Replay the latest records; returns their number."""
+        return await self._in_turns(latest.items(), lambda item: self.state.replay(*item))
 
     async def _in_turns(self, items: Iterator[T], use: Callable[[T], None]) -> int:
-        """Use all of them, a few in a turn of the loop; returns how many there were."""
+        """Process all items, some per turn of the event loop; returns their number."""
         count = 0
         while True:
             async with self._turns:
@@ -185,19 +192,12 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
 
     async def _committed(self, offset: Offset) -> None:
         """Returns when everything below `offset` is committed. Raises RefusedError."""
-        done: asyncio.Future[ErrorCode] = self._loop.create_future()
-
-        def settled(code: ErrorCode) -> None:
-            if not done.done():
-                done.set_result(code)
-
-        self.replica.when_committed(offset, settled)
-        code = await done
+        code = await wait_for_code(partial(self.replica.when_committed, offset))
         if code is not ErrorCode.NONE:
             raise RefusedError(code)
 
     def _stored_records(self, offset: Offset, end: Offset) -> Iterator[tuple[BatchHeader, Record]]:
-        """Records below `end`. Each piece is looked up anew: the log's files may change between."""
+        """Records below `end`. Each piece is read separately: segments may change in between."""
         while offset < end:
             piece: list[bytes] = []
             size = 0
@@ -218,29 +218,29 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
                 except BatchFormatError as error:
                     raise CorruptionError(f"{self.replica.partition}: {error}") from error
 
-    # ---- the end
+    # ---- end of life
 
     def answer_waiting(self) -> None:
-        """The broker stops: refuse joins and syncs, which would wait for members that never come.
+        """The broker stops: reject waiting joins and syncs.
 
-        Called until nothing is left: what is being written is answered when it is committed.
+        Call it repeatedly: requests with a write in flight get their reply when it is committed.
         """
         self._stop_loading()
-        if not self._is_over and not self._core.is_writing:
-            self._run(self._core.close(self._now()))
+        if not self._is_over and not self.state.is_writing:
+            self._run(self.state.close(self._now()))
 
     def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Leadership is lost: answer everybody who waits, also for writes that may yet survive."""
+        """Lost leadership: reject all waiting requests, even if their write may still commit."""
         if self._is_over:
             return
-        self._run(self._core.close(self._now(), error))
+        self._run(self.state.close(self._now(), error))
         self._end()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(RefusedError(error))
 
     def stop(self) -> None:
-        """The process ends: whoever still waits sees the connection close."""
+        """The process ends: cancel waiting requests; their connections close."""
         self._end()
         for waiting in self._waiting.values():
             waiting.cancel()
@@ -261,9 +261,9 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
     # ---- requests
 
     async def submit(self, make_event: Callable[[int], E]) -> R:
-        """Hand in a request; `make_event` gets its id. The result may take a whole rebalance.
+        """Submit a request; `make_event` gets its id. The result may take a whole rebalance.
 
-        Raises RefusedError if it can no longer be answered here.
+        Raises RefusedError if the coordinator ends.
         """
         self._request_ids += 1
         request_id = self._request_ids
@@ -275,61 +275,47 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
         finally:
             self._waiting.pop(request_id, None)
 
-    def handle(self, event: E) -> None:
-        self._run(self._core.handle(self._now(), event))
+    def handle(self, event: E | CoordinatorEvent) -> None:
+        self._run(self.state.handle(self._now(), event))
         self._schedule()
 
-    # ---- effects and time
+    # ---- effects and timers
 
     def _now(self) -> float:
         return self._clock.monotonic()
 
-    def _run(self, effects: list[F]) -> None:
+    def _run(self, effects: Iterable[object]) -> None:
         for effect in effects:
-            self._carry_out(effect)
+            if isinstance(effect, Reply):
+                self._answer(effect.request_id, effect.result)
+            elif isinstance(effect, Persist):
+                self._persist(effect)
+            else:
+                self._execute(effect)
 
-    @abstractmethod
-    def _carry_out(self, effect: F) -> None:
-        """Usually by `_answer` or `_persist`."""
+    def _execute(self, effect: object) -> None:
+        """Run an effect that only coordinators of this kind have."""
+        raise TypeError(f"unknown effect {type(effect).__name__}")
 
-    @abstractmethod
-    def _persisted(self, token: int) -> E:
-        """The event that says so."""
-
-    @abstractmethod
-    def _persist_failed(self, token: int, code: ErrorCode) -> E:
-        """The event that says so."""
-
-    @abstractmethod
-    def _time_passed(self) -> E:
-        """The event that says so."""
-
-    @abstractmethod
     def _client_error(self, code: ErrorCode) -> ErrorCode:
-        """An error of the log, as clients of the coordinator understand it."""
+        """The error code for clients of the coordinator, for an error of the append."""
+        return client_error(code)
 
     def _answer(self, request_id: int, result: R) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(result)
 
-    def _persist(
-        self,
-        token: int,
-        records: Sequence[tuple[bytes, bytes | None]],
-        what: str,
-        *,
-        producer_id: ProducerId = NO_PRODUCER_ID,
-        producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
-    ) -> None:
-        """Append as one batch; within a producer's transaction if one is named."""
+    def _persist(self, effect: Persist) -> None:
+        """Append as one batch; within a transaction if a producer is given."""
+        token, (producer_id, producer_epoch) = effect.token, effect.producer
         if not self.is_current:
-            self._loop.call_soon(self._refused, token, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._loop.call_soon(self._append_failed, token, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         now = self._clock.wall_ms()
         data = bytearray(
             build_batch(
-                [Record(Offset(0), now, key, value, []) for key, value in records],
+                [Record(Offset(0), now, key, value, []) for key, value in effect.records],
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 transactional=producer_id != NO_PRODUCER_ID,
@@ -340,38 +326,37 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
             if self._is_over:
                 return
             if code is ErrorCode.NONE:
-                self.handle(self._persisted(token))
+                self.handle(Persisted(token))
             else:
                 self._lose(code)
 
         header = read_header(data)
         try:
-            # The core has made sure that the transaction is open, until this very moment.
+            # The coordinator has verified that the transaction is still open.
             guard = self.replica.guard_for(header) if header.is_transactional else None
             proposal = self.replica.propose(data, [header], guard=guard)
         except RefusedError as error:
-            # Not from within the coordinator's own call: it hears of it in an event of its own.
-            self._loop.call_soon(self._refused, token, error.code)
+            # Not from within the coordinator's own call: as a separate event.
+            self._loop.call_soon(self._append_failed, token, error.code)
         except StorageError as error:
-            log.error("%s could not be stored: %s", what, error)
-            self._loop.call_soon(self._refused, token, ErrorCode.KAFKA_STORAGE_ERROR)
+            log.error("%s: storing %s failed: %s", self.replica.partition, effect.what, error)
+            self._loop.call_soon(self._append_failed, token, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
-            self.replica.when_committed(proposal.end_offset, settled)
+            proposal.when_committed(settled)
 
-    def _refused(self, token: int, code: ErrorCode) -> None:
-        """Nothing was appended, so the state and the log agree; the leader may well go on."""
+    def _append_failed(self, token: int, code: ErrorCode) -> None:
+        """Nothing was appended, so state and log agree: the coordinator continues."""
         if not self._is_over:
-            self.handle(self._persist_failed(token, code))
+            self.handle(PersistFailed(token, code))
 
     def _lose(self, code: ErrorCode) -> None:
-        """Something was appended and may be committed or not: the state is worth nothing now."""
+        """An append may be committed or not: the state may differ from the log."""
         self.resign(self._client_error(code))
         self._on_lost(self)
 
     def _schedule(self) -> None:
-        deadline = None if self._is_over else self._core.next_deadline()
-        # A timer that comes too early does no harm, and costs less than to set one anew each time
-        # that a deadline is put off.
+        deadline = None if self._is_over else self.state.next_deadline()
+        # An early timer does no harm, and is cheaper than a new one for each postponed deadline.
         if deadline is None or deadline >= self._timer_at:
             return
         if self._timer is not None:
@@ -382,4 +367,4 @@ class CoordinatorHost(ABC, Generic[E, F, R]):
     def _tick(self) -> None:
         self._timer = None
         self._timer_at = _NEVER
-        self.handle(self._time_passed())
+        self.handle(Tick())

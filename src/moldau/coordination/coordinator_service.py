@@ -1,9 +1,8 @@
-"""Owns which coordinators run on this broker, and finds the broker of any of them.
+"""Runs the coordinators of this broker, and finds the coordinator of a group or transactional id.
 
-Whatever is coordinated by name, groups and transactions, hashes to a partition of an internal topic
-that stores it; the leader of that partition coordinates. The topic is created when the first name
-shows up. Coordinators follow leadership: `lead` loads one, `unlead` ends it, and clients are told
-to look for the other broker.
+A name hashes to a partition of an internal topic; the leader of that partition is its coordinator.
+The topic is created with the first name. Coordinators follow leadership: `lead` loads one, `unlead`
+ends it, and its clients get NOT_COORDINATOR.
 """
 
 import asyncio
@@ -11,10 +10,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from moldau.control.topic_service import TopicService
-from moldau.coordination.coordinator_host import CoordinatorHost
+from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.metadata.image import Topic
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader
@@ -28,58 +27,69 @@ C = TypeVar("C", bound=CoordinatorHost[Any, Any, Any])
 
 _POLL_SECONDS = 0.02
 _POLLS_MAX = 100
-"""Two seconds: clients try again by themselves, but their first try shall do."""
-
-
+"""Two seconds: clients retry, but usually need not."""
 _NAMES_REMEMBERED_MAX = 4096
-"""Names are few, and asked for again and again."""
+"""Cached hashes: the same few names are used all the time."""
+
+
+class ServiceParts(TypedDict):
+    """Dependencies of every coordinator service.
+
+    `leader_of` returns the leader of a partition, if known. `on_internal_error` is called when
+    loading fails unexpectedly.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    partitions: Partitions
+    topics: TopicService
+    broker: BrokerId
+    leader_of: Callable[[Topic, int], Leader]
+    on_internal_error: Callable[[BaseException], None]
 
 
 class CoordinatorService(ABC, Generic[C]):
     """The coordinators of one kind on this broker.
 
-    `topic` stores what they know, in `partitions_wanted` partitions if it has to be created.
-    `leader_of` returns the leader of a partition, if known. `on_internal_error` hears of a
-    loading that failed as nobody foresaw.
+    `topic` stores their state; it is created with `partitions_wanted` partitions.
     """
 
     def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        topic: str,
-        partitions_wanted: int,
-        partitions: Partitions,
-        topics: TopicService,
-        broker: BrokerId,
-        leader_of: Callable[[Topic, int], Leader],
-        on_internal_error: Callable[[BaseException], None],
+        self, *, topic: str, partitions_wanted: int, **parts: Unpack[ServiceParts]
     ) -> None:
-        self._loop = loop
-        self._clock = clock
+        self._loop = parts["loop"]
+        self._clock = parts["clock"]
         self._topic = topic
         self._partitions_wanted = partitions_wanted
-        self._partitions = partitions
-        self._topics = topics
-        self._broker = broker
-        self._leader_of = leader_of
-        self._on_defect = on_internal_error
+        self._partitions = parts["partitions"]
+        self._topics = parts["topics"]
+        self._broker = parts["broker"]
+        self._leader_of = parts["leader_of"]
+        self._on_internal_error = parts["on_internal_error"]
         self._coordinators: dict[int, C] = {}
         self._turns = asyncio.Lock()
         self._is_stopping = False
 
     @abstractmethod
     def _new_coordinator(self, index: int, hosted: HostedPartition) -> C:
-        """For this epoch of that partition; `self._lost` is to hear when it ends by itself."""
+        """For this epoch of the partition; it calls `self._lost` when it ends by itself."""
+
+    def _host_parts(self, index: int, hosted: HostedPartition) -> HostParts:
+        return HostParts(
+            loop=self._loop,
+            clock=self._clock,
+            replica=hosted.replica,
+            turns=self._turns,
+            on_lost=partial(self._lost, index, hosted),
+        )
 
     async def _loaded(self, coordinator: C) -> None:
-        """Called when a coordinator serves; runs until it ends, if it likes."""
+        """Called when a coordinator is loaded; cancelled when it ends."""
 
     # ---- following leadership
 
     def lead(self, index: int, hosted: HostedPartition) -> None:
-        """This broker leads that partition of the topic and is ready: load what it stores."""
+        """This broker became leader of a partition of the topic: load its coordinator."""
         if self._is_stopping:
             return
         current = self._coordinators.get(index)
@@ -92,7 +102,7 @@ class CoordinatorService(ABC, Generic[C]):
         coordinator.loading.add_done_callback(partial(self._load_ended, index, coordinator))
 
     def unlead(self, index: int) -> None:
-        """This broker leads that partition no longer: answer who waits, and forget its state."""
+        """This broker is no longer the leader: end the coordinator."""
         coordinator = self._coordinators.pop(index, None)
         if coordinator is not None:
             coordinator.resign()
@@ -101,12 +111,12 @@ class CoordinatorService(ABC, Generic[C]):
         try:
             await coordinator.load()
         except RefusedError as error:
-            log.debug("%s is not loaded: %s", hosted.replica.partition, error)
+            log.debug("%s: loading the coordinator failed: %s", hosted.replica.partition, error)
             coordinator.loading = None
             coordinator.resign()
             self._lost(index, hosted, coordinator)
         except CorruptionError as error:
-            # Refused as a whole: some of it would be worse than nothing.
+            # A partly loaded state would be worse than none.
             self._forget(index, coordinator)
             self._partitions.take_offline(hosted, error)
         else:
@@ -115,9 +125,14 @@ class CoordinatorService(ABC, Generic[C]):
     def _load_ended(self, index: int, coordinator: C, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        log.error("%s-%d could not be loaded", self._topic, index, exc_info=error)
+        log.error(
+            "internal error while loading the coordinator of %s-%d",
+            self._topic,
+            index,
+            exc_info=error,
+        )
         self._forget(index, coordinator)
-        self._on_defect(error)
+        self._on_internal_error(error)
 
     def _forget(self, index: int, coordinator: C) -> None:
         if self._coordinators.get(index) is coordinator:
@@ -126,7 +141,7 @@ class CoordinatorService(ABC, Generic[C]):
         coordinator.resign()
 
     def _lost(self, index: int, hosted: HostedPartition, coordinator: C) -> None:
-        """It ended by itself. If this broker still leads after all, another one takes over."""
+        """It ended by itself. If this broker still leads, a new one is loaded."""
         self._loop.call_soon(self._replace, index, hosted, coordinator)
 
     def _replace(self, index: int, hosted: HostedPartition, coordinator: C) -> None:
@@ -140,7 +155,7 @@ class CoordinatorService(ABC, Generic[C]):
     # ---- stop
 
     def answer_waiting(self) -> None:
-        """The broker stops: nobody shall wait for what never comes."""
+        """The broker stops: reject waiting requests."""
         self._is_stopping = True
         for coordinator in self._coordinators.values():
             coordinator.answer_waiting()
@@ -153,10 +168,7 @@ class CoordinatorService(ABC, Generic[C]):
     # ---- finding the coordinator
 
     async def ready(self) -> None:
-        """Make sure that there is a place to store things. Raises RefusedError if there is none.
-
-        Clients try again on its code; any other would end them.
-        """
+        """Create the topic if needed. Raises RefusedError, with the code that clients retry."""
         try:
             await self._topics.ensure(
                 self._topic, internal=True, partitions=self._partitions_wanted
@@ -165,24 +177,23 @@ class CoordinatorService(ABC, Generic[C]):
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
 
     async def find_coordinator(self, name: str) -> BrokerId:
-        """The broker that serves the name, as far as is known here. Raises RefusedError."""
+        """The broker that coordinates the name, as far as known. Raises RefusedError."""
         is_first = self._topics.image.topic(self._topic) is None
         await self.ready()
         leader = await self._await_leader(name, is_first=is_first)
         if leader.broker == NO_LEADER_ID:
             raise RefusedError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"nobody leads the partition of {self._topic} that stores {name!r}",
+                f"the partition of {self._topic} that stores {name!r} has no leader",
             )
         return leader.broker
 
     async def _await_leader(self, name: str, *, is_first: bool) -> Leader:
-        """Who leads the name's partition. Waits shortly for what is about to be there: a topic, a
-        leader, a loading on this broker.
+        """The leader of the name's partition. Waits shortly for the topic to be created, a leader
+        to be elected, or the coordinator to be loaded on this broker.
 
-        A client that is told at once that there is none has its own tries, and librdkafka's are
-        used up in a third of a second, before anybody can be elected: what was to be committed in
-        a transaction then waits for ever.
+        librdkafka gives up after retrying for a third of a second, less than an election takes; the
+        offsets of a transaction are then never committed.
         """
         for _ in range(_POLLS_MAX):
             topic = self._topics.image.topic(self._topic)
@@ -193,7 +204,7 @@ class CoordinatorService(ABC, Generic[C]):
             coordinator = self._coordinators.get(index)
             is_loading = coordinator is not None and not coordinator.loaded
             if leader.broker == self._broker and coordinator is None:
-                # Elected, and ready in a moment; or damaged, and others have not heard of it yet.
+                # Elected, and not ready yet; or corrupt, and others have not noticed yet.
                 if not is_first and self._partitions.get(self._topic, index) is None:
                     break
             elif leader.broker != NO_LEADER_ID and not is_loading:
@@ -201,19 +212,19 @@ class CoordinatorService(ABC, Generic[C]):
             await asyncio.sleep(_POLL_SECONDS)
         else:
             if coordinator is not None:
-                # It takes its time to load, and clients ask it again until it is done.
+                # Still loading: clients retry there until it is done.
                 return leader
         return NO_LEADER
 
     async def _coordinator_for(self, name: str) -> C:
-        """As `_coordinator_of`; the topic is created if there is none. Raises RefusedError."""
+        """Like `_coordinator_of`, but creates the topic if needed. Raises RefusedError."""
         if self._topics.image.topic(self._topic) is None:
             await self.ready()
             await self._await_leader(name, is_first=True)
         return self._coordinator_of(name)
 
     def _coordinator_of(self, name: str) -> C:
-        """Raises RefusedError if the name is not coordinated here."""
+        """Raises RefusedError if this broker is not the coordinator of the name."""
         topic = self._topics.image.topic(self._topic)
         if topic is None:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -224,20 +235,22 @@ class CoordinatorService(ABC, Generic[C]):
             or not coordinator.is_current
             or self._partitions.get(self._topic, index) is None
         ):
-            raise RefusedError(ErrorCode.NOT_COORDINATOR, f"{name!r} is not coordinated here")
+            raise RefusedError(
+                ErrorCode.NOT_COORDINATOR, f"this broker is not the coordinator of {name!r}"
+            )
         return coordinator
 
     def _current(self) -> Iterable[C]:
-        """The coordinators that serve, or will when they are loaded."""
+        """Coordinators that are loaded or being loaded."""
         return [each for each in self._coordinators.values() if each.is_current]
 
 
 @lru_cache(maxsize=_NAMES_REMEMBERED_MAX)
 def java_hash(text: str) -> int:
-    """The absolute value of Java's String.hashCode, by which Kafka places names on partitions."""
+    """The absolute value of Java's String.hashCode, which maps names to partitions in Kafka."""
     value = 0
     units = text.encode("utf-16-be")
     for position in range(0, len(units), 2):
         value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    # The one number without an absolute value in 32 bits counts as 0 there.
+    # -2**31 has no absolute value in 32 bits; Kafka uses 0.
     return value if value < 2**31 else (2**32 - value) % 2**31

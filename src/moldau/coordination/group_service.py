@@ -1,20 +1,20 @@
-"""Owns the use cases of consumer groups: finds the coordinator of a group and asks it.
+"""Requests to consumer groups: finds the coordinator of a group and submits them.
 
-A group's coordinator is the leader of the partition of `__consumer_offsets` that its id hashes to;
-where coordinators run, and since when, is `coordination.py`'s.
+A group's coordinator is the leader of the partition of `__consumer_offsets` that its id hashes to,
+see `coordinator_service`.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar, assert_never
+from itertools import compress
+from typing import TypeVar, Unpack
 
-from moldau.control.topic_service import TopicService
-from moldau.coordination.coordinator_host import CoordinatorHost, CoordinatorReplica
-from moldau.coordination.coordinator_service import CoordinatorService, java_hash
+from moldau.coordination.coordinator_host import CoordinatorHost
+from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
 from moldau.coordination.latest_records import LatestRecords
-from moldau.data.partitions import HostedPartition, Partitions
+from moldau.data.partitions import HostedPartition
 from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import (
     NO_GENERATION,
@@ -25,9 +25,6 @@ from moldau.groups.events import (
     DeleteOffsets,
     Event,
     OffsetToCommit,
-    Persisted,
-    PersistFailed,
-    Tick,
     TopicsDeleted,
     TransactionEnded,
     TransactionEnding,
@@ -40,70 +37,22 @@ from moldau.groups.results import (
     DescribedConsumer,
     DescribedConsumerGroup,
     DescribedGroup,
-    Effect,
     FetchOffsetsResult,
     JoinResult,
     ListedGroup,
-    Persist,
-    Reply,
     Result,
 )
-from moldau.groups.runtime import client_error
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
-from moldau.metadata.leaders import Leader
-from moldau.model.clock import Clock
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import (
-    BrokerId,
-    PartitionIndex,
-    ProducerEpoch,
-    ProducerId,
-    TopicPartition,
-)
+from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 
 R = TypeVar("R", bound=Result)
 
 _IMAGE_RETRY_SECONDS = 5.0
 
 
-class GroupCoordinatorHost(CoordinatorHost[Event, Effect, Result]):
-    """The groups that are stored in one partition."""
-
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        coordinator: GroupCoordinator,
-        replica: CoordinatorReplica,
-        turns: asyncio.Lock,
-        on_lost: Callable[["GroupCoordinatorHost"], None],
-    ) -> None:
-        super().__init__(
-            loop=loop,
-            clock=clock,
-            core=coordinator,
-            replica=replica,
-            turns=turns,
-            on_lost=lambda _: on_lost(self),
-        )
-        self.state = coordinator
-        """For reads, which need no effects: describe, list, fetch offsets."""
-
-    def _carry_out(self, effect: Effect) -> None:
-        match effect:
-            case Reply(request_id=request_id, result=result):
-                self._answer(request_id, result)
-            case Persist(token=token, records=records, group_id=group_id):
-                self._persist(
-                    token,
-                    records,
-                    f"offsets of group {group_id}",
-                    producer_id=effect.producer[0],
-                    producer_epoch=effect.producer[1],
-                )
-            case _:
-                assert_never(effect)
+class GroupCoordinatorHost(CoordinatorHost[GroupCoordinator, Event, Result]):
+    """Hosts the group coordinator of one partition."""
 
     async def _replay(self, latest: LatestRecords) -> int:
         used = await super()._replay(latest)
@@ -112,72 +61,39 @@ class GroupCoordinatorHost(CoordinatorHost[Event, Effect, Result]):
             lambda one: self.state.replay_pending(one.producer_id, one.key, one.value),
         )
 
-    def _persisted(self, token: int) -> Event:
-        return Persisted(token=token)
-
-    def _persist_failed(self, token: int, code: ErrorCode) -> Event:
-        return PersistFailed(token=token, error=code)
-
-    def _time_passed(self) -> Event:
-        return Tick()
-
-    def _client_error(self, code: ErrorCode) -> ErrorCode:
-        return client_error(code)
-
 
 class GroupService(CoordinatorService[GroupCoordinatorHost]):
     """Consumer groups of this broker.
 
-    `fresh_image` returns an image that holds everything that was committed when it was called; it
-    raises RefusedError while there is none to be had.
+    `fresh_image` returns an image with everything committed before the call, or raises
+    RefusedError.
     """
 
     def __init__(
         self,
         *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
         new_coordinator: Callable[[], GroupCoordinator],
-        partitions: Partitions,
-        topics: TopicService,
         offsets_partitions: int,
-        broker: BrokerId,
-        leader_of: Callable[[Topic, int], Leader],
         fresh_image: Callable[[], Awaitable[Image]],
-        on_internal_error: Callable[[BaseException], None],
+        **parts: Unpack[ServiceParts],
     ) -> None:
         super().__init__(
-            loop=loop,
-            clock=clock,
-            topic=CONSUMER_OFFSETS_TOPIC,
-            partitions_wanted=offsets_partitions,
-            partitions=partitions,
-            topics=topics,
-            broker=broker,
-            leader_of=leader_of,
-            on_internal_error=on_internal_error,
+            topic=CONSUMER_OFFSETS_TOPIC, partitions_wanted=offsets_partitions, **parts
         )
         self._new_state = new_coordinator
         self._fresh_image = fresh_image
 
     def _new_coordinator(self, index: int, hosted: HostedPartition) -> GroupCoordinatorHost:
-        return GroupCoordinatorHost(
-            loop=self._loop,
-            clock=self._clock,
-            coordinator=self._new_state(),
-            replica=hosted.replica,
-            turns=self._turns,
-            on_lost=partial(self._lost, index, hosted),
-        )
+        return GroupCoordinatorHost(self._new_state(), **self._host_parts(index, hosted))
 
     async def _loaded(self, coordinator: GroupCoordinatorHost) -> None:
         await self._drop_deleted_topics(coordinator)
 
     async def _drop_deleted_topics(self, coordinator: GroupCoordinatorHost) -> None:
-        """Topics may have been deleted when nobody led, or by a leader that did not get to it.
+        """Remove offsets of topics that were deleted while there was no leader.
 
-        Only a fresh image proves it: one that lags behind also lacks topics that are new, and what
-        is stored for those must stay.
+        Only a fresh image proves a deletion: a lagging one also lacks new topics, whose offsets
+        must stay.
         """
         doubtful = self._unknown(coordinator.state.offset_topics(), self._topics.image)
         if not doubtful:
@@ -189,10 +105,10 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
                 await asyncio.sleep(_IMAGE_RETRY_SECONDS)
             else:
                 break
-        # One that was created again meanwhile is known here before offsets are stored for it.
-        gone = self._unknown(self._unknown(doubtful, image), self._topics.image)
-        if gone:
-            coordinator.handle(TopicsDeleted(topics=gone))
+        # A topic recreated meanwhile is in the local image before offsets are stored for it.
+        deleted = self._unknown(self._unknown(doubtful, image), self._topics.image)
+        if deleted:
+            coordinator.handle(TopicsDeleted(topics=deleted))
 
     @staticmethod
     def _unknown(names: frozenset[str], image: Image) -> frozenset[str]:
@@ -200,30 +116,30 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
 
     # ---- requests
 
-    async def ask(self, group_id: str, make_event: Callable[[int], Event], kind: type[R]) -> R:
-        """Hand in a request about a group; `make_event` gets its id. Raises RefusedError.
+    async def submit(self, group_id: str, make_event: Callable[[int], Event], kind: type[R]) -> R:
+        """Submit a request to a group; `make_event` gets its id. Raises RefusedError.
 
-        Consumers of Kafka do not get into a queue group: as to them, it is of another type.
+        Kafka consumers cannot join a queue group: for them it is a group of another type.
         """
         if kind is JoinResult:
-            self._check_is_no_queue(group_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            self._check_not_queue(group_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif kind is ConsumerHeartbeatResult:
-            self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        return await self.ask_for_member(group_id, make_event, kind)
+            self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        return await self.submit_for_member(group_id, make_event, kind)
 
-    def _check_is_no_queue(self, group_id: str, code: ErrorCode) -> None:
+    def _check_not_queue(self, group_id: str, code: ErrorCode) -> None:
         if group_id in self._topics.image.queue_groups:
             raise RefusedError(code, f"Group {group_id} is a queue group.")
 
-    async def ask_for_member(
+    async def submit_for_member(
         self, group_id: str, make_event: Callable[[int], Event], kind: type[R]
     ) -> R:
-        """As `ask`, for members of queue groups too. Raises RefusedError."""
+        """Like `submit`, also for members of queue groups. Raises RefusedError."""
         coordinator = await self._coordinator_for(group_id)
         result = await coordinator.submit(make_event)
         if not isinstance(result, kind):
             raise TypeError(
-                f"the coordinator answered {type(result).__name__}, not {kind.__name__}"
+                f"the coordinator returned {type(result).__name__}, not {kind.__name__}"
             )
         return result
 
@@ -237,9 +153,9 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
     ) -> FetchOffsetsResult:
         """Committed offsets of these partitions, or of all.
 
-        A member of a consumer group says who it is, and is refused if it is no longer up to date.
-        A majority is asked first whether this broker still leads: one that stood still for a while
-        would tell what was committed before, and the consumer would go back.
+        A member of a consumer group names its id and epoch, and is rejected if they are stale.
+        Leadership is confirmed with a majority first: a stale leader would return old offsets, and
+        the consumer would read messages again.
         """
         known = self.known_offsets(
             group_id, partitions, member_id=member_id, member_epoch=member_epoch
@@ -264,21 +180,20 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
     ) -> FetchOffsetsResult:
         """Committed offsets as this broker knows them.
 
-        Refused while what the group stored cannot be read: "no offset" would send its consumers
-        back to the start, or past records that they never saw. That holds also where this broker
-        knows of no topic of offsets: it may just not have heard of it yet.
+        Rejected while the group cannot be read: on "no offset", consumers would start at the
+        beginning or skip records. Also without a topic of offsets: the image may lag behind.
         """
         try:
             coordinator = self._coordinator_of(group_id)
         except RefusedError:
-            # The one code that makes every client look for the coordinator again.
+            # The only code that makes every client look up the coordinator again.
             return FetchOffsetsResult(error=ErrorCode.NOT_COORDINATOR, offsets={})
         return coordinator.state.fetch_offsets(
             group_id, partitions, member_id=member_id, member_epoch=member_epoch
         )
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """State and members of a group; what is wrong is in its error."""
+        """State and members of a group; errors are in the result."""
         try:
             return self._coordinator_of(group_id).state.describe(group_id)
         except RefusedError as error:
@@ -287,7 +202,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
             return DescribedGroup(group_id=group_id, error=error.code)
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
-        """As `describe`, for groups of the next-generation protocol."""
+        """Like `describe`, for groups of the consumer protocol (KIP-848)."""
         try:
             return self._coordinator_of(group_id).state.describe_consumers(group_id)
         except RefusedError as error:
@@ -296,8 +211,8 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
             return DescribedConsumerGroup(group_id=group_id, error=code)
 
     def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
-        """One member of a group of the next-generation protocol. Raises RefusedError if this broker
-        cannot tell."""
+        """One member of a consumer-protocol group. Raises RefusedError if this broker is not its
+        coordinator."""
         coordinator = self._coordinator_of(group_id)
         if not coordinator.loaded:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -306,7 +221,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
     def list_groups(
         self, states: Iterable[str], group_types: Iterable[str]
     ) -> tuple[ErrorCode, list[ListedGroup]]:
-        """The groups that this broker coordinates, by state and type if any are named."""
+        """The groups of this broker, filtered by state and type."""
         states, group_types = list(states), list(group_types)
         found: list[ListedGroup] = []
         for coordinator in self._current():
@@ -319,13 +234,13 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         """Delete groups without members; an error per group.
 
-        A queue group is none of them: what it has settled is stored elsewhere, and would stay.
+        Not for queue groups: their state in `__queue_state` would remain.
         """
         errors: dict[str, ErrorCode] = {}
         by_coordinator: dict[GroupCoordinatorHost, list[str]] = defaultdict(list)
         for group_id in group_ids:
             try:
-                self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+                self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
                 by_coordinator[self._coordinator_of(group_id)].append(group_id)
             except RefusedError as error:
                 is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -350,16 +265,16 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         instance_id: str | None = None,
         retention_ms: int = -1,
     ) -> list[ErrorCode]:
-        """Store positions; an error per offset, in their order. Raises RefusedError.
+        """Commit offsets; an error per offset, in their order. Raises RefusedError.
 
-        The coordinator knows no topics, so those that do not exist are refused here.
+        Unknown topics are rejected here, because the coordinator does not know topics.
         """
-        self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         known = [self._exists(offset.partition) for offset in offsets]
-        to_store = tuple(offset for offset, exists in zip(offsets, known, strict=True) if exists)
+        to_store = tuple(compress(offsets, known))
         if not to_store and offsets:
             return [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(offsets)
-        result = await self.ask(
+        result = await self.submit(
             group_id,
             lambda request_id: CommitOffsets(
                 request_id=request_id,
@@ -372,19 +287,16 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
             ),
             CommitResult,
         )
-        stored = iter(result.errors)
-        return [
-            next(stored)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
-        ]
+        return _with_unknown(known, result.errors)
 
     # ---- transactions
 
     async def partition_of(self, group_id: str) -> TopicPartition:
-        """Where the offsets of a group are stored. Raises RefusedError."""
+        """The partition that stores the offsets of a group. Raises RefusedError."""
         is_first = self._topics.image.topic(self._topic) is None
         await self.ready()
         if is_first:
-            # Who enters offsets into a transaction looks for the group's coordinator next.
+            # After AddOffsetsToTxn, the producer looks up the group coordinator.
             await self._await_leader(group_id, is_first=True)
         topic = self._topics.image.topic(self._topic)
         if topic is None:
@@ -404,20 +316,20 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         generation: int = NO_GENERATION,
         instance_id: str | None = None,
     ) -> list[ErrorCode]:
-        """Store positions that count once the producer's transaction is committed.
+        """Store offsets that take effect when the producer's transaction commits.
 
-        `admit` asks whether the transaction includes the partition that stores this group. An
-        error per offset, in their order. Raises RefusedError.
+        `admit` verifies that the transaction includes the partition that stores this group. Returns
+        an error per offset, in their order. Raises RefusedError.
         """
-        self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         known = [self._exists(offset.partition) for offset in offsets]
-        to_store = tuple(offset for offset, exists in zip(offsets, known, strict=True) if exists)
+        to_store = tuple(compress(offsets, known))
         coordinator = await self._coordinator_for(group_id)
         guard = coordinator.state.transaction_guard()
         error = await admit(coordinator.replica.partition)
         if error is not ErrorCode.NONE:
             return [error] * len(offsets)
-        # Of the same coordinator: another one would not know what ended since.
+        # The same coordinator: another one does not know what ended since.
         result = await coordinator.submit(
             lambda request_id: CommitTransactionOffsets(
                 request_id=request_id,
@@ -432,21 +344,17 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
             )
         )
         if not isinstance(result, CommitResult):
-            raise TypeError(f"the coordinator answered {type(result).__name__}")
-        stored = iter(result.errors)
-        return [
-            next(stored)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
-        ]
+            raise TypeError(f"the coordinator returned {type(result).__name__}")
+        return _with_unknown(known, result.errors)
 
     def transaction_ends(
         self, index: int, producer_id: ProducerId, next_epoch_min: int
     ) -> Callable[[bool], None]:
-        """The end of a transaction is about to be written to that partition; tell when it is there.
+        """A transaction's end marker is about to be written to that partition. Returns a callback
+        for when it is committed. Offsets from epoch next_epoch_min on belong to a later one.
 
-        Offsets of an epoch from next_epoch_min on belong to a later transaction.
-
-        Raises RefusedError if its groups are not served here, or are still being loaded: they
-        would not hear of the end, and the offsets would stay pending.
+        Raises RefusedError if the group coordinator is not on this broker or not loaded: its
+        offsets would stay pending.
         """
         coordinator = self._coordinators.get(index)
         if coordinator is None or not coordinator.is_current:
@@ -456,17 +364,15 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         coordinator.handle(
             TransactionEnding(producer_id=producer_id, next_epoch_min=next_epoch_min)
         )
-        return partial(_tell_end, coordinator, producer_id)
+        return partial(_transaction_ended, coordinator, producer_id)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> list[ErrorCode]:
-        """Forget positions; an error per partition. RefusedError is about the group."""
+        """Delete offsets; an error per partition. Raises RefusedError for the whole group."""
         known = [self._exists(partition) for partition in partitions]
-        to_delete = tuple(
-            partition for partition, exists in zip(partitions, known, strict=True) if exists
-        )
-        result = await self.ask(
+        to_delete = tuple(compress(partitions, known))
+        result = await self.submit(
             group_id,
             lambda request_id: DeleteOffsets(
                 request_id=request_id, group_id=group_id, partitions=to_delete
@@ -475,25 +381,32 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         )
         if result.error is not ErrorCode.NONE:
             raise RefusedError(result.error)
-        deleted = iter(result.errors)
-        return [
-            next(deleted)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
-        ]
+        return _with_unknown(known, result.errors)
 
     def _exists(self, partition: TopicPartition) -> bool:
         topic = self._topics.image.topic(partition.topic)
         return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
     def topics_deleted(self, names: frozenset[str]) -> None:
-        """The image lacks these topics now. One that still loads looks into the image itself."""
+        """Topics were deleted. Coordinators that are still loading check the image themselves."""
         for coordinator in self._coordinators.values():
             coordinator.handle(TopicsDeleted(topics=names))
 
 
-def _tell_end(coordinator: GroupCoordinatorHost, producer_id: ProducerId, is_commit: bool) -> None:
+def _transaction_ended(
+    coordinator: GroupCoordinatorHost, producer_id: ProducerId, is_commit: bool
+) -> None:
     if not coordinator.is_over:
         coordinator.handle(TransactionEnded(producer_id=producer_id, is_commit=is_commit))
 
 
 def _delete_event(group_ids: tuple[str, ...], request_id: int) -> DeleteGroups:
     return DeleteGroups(request_id=request_id, group_ids=group_ids)
+
+
+def _with_unknown(
+    known: Iterable[bool], errors: Iterable[tuple[TopicPartition, ErrorCode]]
+) -> list[ErrorCode]:
+    """The errors of known partitions in their order, and of unknown ones in between."""
+    left = iter(errors)
+    return [next(left)[1] if each else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in known]

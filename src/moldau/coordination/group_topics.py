@@ -1,4 +1,4 @@
-"""Owns what group coordinators see of the topics: the metadata image, told in their terms."""
+"""The topics of the metadata image, for group coordinators."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -7,7 +7,7 @@ from moldau.metadata.image import Image, Topic
 
 
 class ImageTopics:
-    """The topics of whatever image is current. Shared by all coordinators of the broker."""
+    """The topics of the current image. Shared by all group coordinators of the broker."""
 
     def __init__(self, image: Callable[[], Image]) -> None:
         self._image = image
@@ -17,7 +17,7 @@ class ImageTopics:
 
     @property
     def version(self) -> int:
-        # An image that no topic changed in shares the map with the one before.
+        # Images share the map of topics if no topic changed.
         topics = self._image().topics
         if topics is not self._seen:
             self._seen = topics

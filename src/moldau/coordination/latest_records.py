@@ -1,8 +1,7 @@
-"""Owns which records of a compacted log count when it is loaded: the last one of each key.
+"""Selects the last record of each key when a compacted log is loaded.
 
-Most are older, and are never looked into. Records that were written within a transaction count from
-its commit on; as if they had been written when they were, so a later record of the same key wins
-over them also if it was there before the commit.
+Older records are never decoded. Records of a transaction take effect with its commit, but keep
+their position in the log: a later record of the same key wins, even if the commit came after it.
 """
 
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ _MARKER_KEY_BYTES = 4
 
 
 class PendingRecord(NamedTuple):
-    """A record of a transaction that is still open."""
+    """A record of an open transaction."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -27,7 +26,7 @@ class PendingRecord(NamedTuple):
 
 
 class LatestRecords:
-    """Takes all records of a log in their order; keeps those that count."""
+    """Reads all records of a log in order; keeps the last one of each key."""
 
     def __init__(self) -> None:
         self._latest: dict[bytes, bytes] = {}
@@ -35,7 +34,7 @@ class LatestRecords:
         self._pending = {}
 
     def add(self, header: BatchHeader, record: Record) -> None:
-        """Raises CorruptionError for a marker that cannot be read."""
+        """Raises CorruptionError for a malformed marker."""
         if header.is_control:
             self._end(header.producer_id, is_commit=is_commit_marker(record))
         elif record.key is None:
@@ -64,12 +63,11 @@ class LatestRecords:
                     del theirs[key]
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Of each key that was not deleted, the last value."""
+        """The last value of each key that was not deleted."""
         return iter(self._latest.items())
 
     def pending(self) -> Iterator[PendingRecord]:
-        """What counts once its transaction is committed; of each producer in the log's order."""
-        # Of several producers the older record first: whoever replays them keeps their order.
+        """Records of open transactions, in log order."""
         found = [
             (offset, PendingRecord(producer_id, epoch, key, value))
             for producer_id, records in self._pending.items()
@@ -80,7 +78,7 @@ class LatestRecords:
 
 
 def is_commit_marker(record: Record) -> bool:
-    """Whether a record of a control batch commits; else it aborts. Raises CorruptionError."""
+    """Whether a control record commits or aborts. Raises CorruptionError."""
     if record.key is None or len(record.key) < _MARKER_KEY_BYTES:
-        raise CorruptionError("a transaction's marker has no type")
+        raise CorruptionError("transaction marker has no type")
     return int.from_bytes(record.key[2:4], "big") == _COMMIT

@@ -1,12 +1,11 @@
-"""Owns the way of a transaction's end into its partitions: asks their leaders, and answers as one.
+"""Writes end markers of transactions: sends them to partition leaders, and handles such requests.
 
-The coordinator hands in what is to be marked; partitions are sorted by leader, and what one broker
-is to be told travels together. Whatever cannot be told now is reported as failed, and the
-coordinator asks again, whoever leads then.
+The coordinator passes the partitions; they are grouped by leader, and requests to one broker are
+batched. Failures are reported to the coordinator, which retries with the current leader.
 
-A question may be held up on its way, and come after the same was asked again and answered. By then
-the producer may be in its next transaction, with the same epoch if its client is an older one, and
-a late marker would end that. So questions are numbered, and who is asked ignores older ones.
+A request may be delayed until after its retry succeeded. By then the producer may be in its next
+transaction, with the same epoch if its client is old, and the late marker would end that. So
+requests are numbered, and leaders reject older ones.
 """
 
 import asyncio
@@ -22,23 +21,17 @@ from moldau.data.partitions import Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import (
-    BrokerId,
-    PartitionIndex,
-    ProducerEpoch,
-    ProducerId,
-    TopicPartition,
-)
+from moldau.model.ids import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 from moldau.records.control import EndMarker
 from moldau.replica.producers import TRANSACTIONS_V2
 
 log = logging.getLogger(__name__)
 
-WRITE_MARKERS_METHOD: Final = 5
-"""Number of the question by which a leader is asked to write markers."""
 
 _CALLS_PER_BROKER_MAX: Final = 8
-_QUESTIONS_PER_CALL_MAX: Final = 500
+_REQUESTS_PER_CALL_MAX: Final = 500
 _CALL_SECONDS_MAX: Final = 6.0
 _WRITE_SECONDS_MAX: Final = 3.0
 _NUMBERS_REMEMBERED_MAX: Final = 50_000
@@ -46,21 +39,21 @@ _NUMBERS_REMEMBERED_MAX: Final = 50_000
 _NO_COORDINATOR: Final = -1
 
 MarkerCallback = Callable[[ErrorCode], None]
-_OVER: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""The transaction is over in the partition: marked, or its producer has a later epoch there, which
-it gets only after the end. To ask again would change nothing, ever."""
+_ENDED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""The transaction has ended in the partition: marked, or its producer has a later epoch, which it
+gets only after the end. Not retriable."""
 Report = Callable[[bool, frozenset[TopicPartition]], None]
-"""(whether they are marked, which)"""
+"""(whether they are marked, partitions)"""
 
 
 class MarkerRequest(msgspec.Struct, frozen=True, array_like=True):
-    """One question: the end of one transaction, for the partitions that one broker leads."""
+    """The end of one transaction, for partitions of one leader."""
 
     coordinator: int
-    """Partition of `__transaction_state` that decided it."""
+    """Partition of `__transaction_state`."""
     coordinator_epoch: int
     number: int
-    """Rises with every question of that coordinator."""
+    """Rises with every request of that coordinator."""
     producer_id: int
     producer_epoch: int
     is_commit: bool
@@ -72,23 +65,15 @@ _decode = msgspec.msgpack.Decoder(list[MarkerRequest]).decode
 _decode_codes = msgspec.msgpack.Decoder(list[list[int]]).decode
 
 
-class PeerCaller(Protocol):
-    """Asks a peer. Raises RefusedError."""
-
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
-
-
 class GroupMarkers(Protocol):
-    """What groups have to know of ends in the partitions that store them."""
+    """Notifies groups of end markers in the partitions that store them."""
 
     def transaction_ends(
         self, index: int, producer_id: ProducerId, next_epoch_min: int
     ) -> Callable[[bool], None]:
-        """Before the end is written; returns whom to tell when it is committed.
+        """Before a marker is written; returns a callback for when it is committed.
 
-        Raises RefusedError while the groups of that partition cannot take it in.
+        Raises RefusedError while the groups of that partition are not available.
         """
         ...
 
@@ -100,21 +85,26 @@ class MarkerWriter:
         self._partitions = partitions
         self._groups = groups
         self._numbers: OrderedDict[tuple[TopicPartition, int], tuple[int, int]] = OrderedDict()
-        """(partition, producer) -> coordinator's epoch and number of the last question"""
+        """(partition, producer) -> coordinator epoch and number of the last request"""
 
     def write(
-        self, marking: MarkerRequest, partition: TopicPartition, settled: MarkerCallback
+        self, request: MarkerRequest, partition: TopicPartition, settled: MarkerCallback
     ) -> None:
-        """`settled` hears the outcome once, perhaps at once."""
+        """`settled` is called once with the result, maybe immediately."""
         try:
-            self._check_number(marking, partition)
-            self._write(marking, partition, settled)
+            self._check_number(request, partition)
+            self._write(request, partition, settled)
         except RefusedError as error:
             if error.code in (
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
             ):
-                log.warning("the end of a transaction is refused by %s: %s", partition, error)
+                log.warning(
+                    "%s rejected an end marker of producer %d: %s",
+                    partition,
+                    request.producer_id,
+                    error,
+                )
             settled(error.code)
 
     def abort_hanging(
@@ -124,10 +114,10 @@ class MarkerWriter:
         producer_epoch: ProducerEpoch,
         settled: MarkerCallback,
     ) -> None:
-        """End what is open in a partition and known to no coordinator, as an administrator asks.
+        """Abort a transaction that is open in a partition and unknown to any coordinator.
 
-        Nothing but that: a marker of an epoch that nobody has, or that claims a later coordinator,
-        would lock the true ones out.
+        Nothing else: a marker with an unused producer epoch or a later coordinator epoch would
+        fence the real ones.
         """
         try:
             replica = self._partitions.lead(*partition).replica
@@ -140,7 +130,7 @@ class MarkerWriter:
             if state is None or not replica.producers.is_open(producer_id, producer_epoch):
                 settled(ErrorCode.NONE)
                 return
-            marking = MarkerRequest(
+            request = MarkerRequest(
                 coordinator=_NO_COORDINATOR,
                 coordinator_epoch=max(state.coordinator_epoch, 0),
                 number=0,
@@ -150,61 +140,61 @@ class MarkerWriter:
                 transaction_version=0,
                 partitions=(partition,),
             )
-            self._write(marking, partition, settled)
+            self._write(request, partition, settled)
         except RefusedError as error:
             settled(error.code)
 
-    def _check_number(self, marking: MarkerRequest, partition: TopicPartition) -> None:
-        key = (partition, marking.producer_id)
-        asked = (marking.coordinator_epoch, marking.number)
+    def _check_number(self, request: MarkerRequest, partition: TopicPartition) -> None:
+        key = (partition, request.producer_id)
+        number = (request.coordinator_epoch, request.number)
         last = self._numbers.pop(key, None)
-        self._numbers[key] = asked if last is None else max(last, asked)
+        self._numbers[key] = number if last is None else max(last, number)
         if len(self._numbers) > _NUMBERS_REMEMBERED_MAX:
             self._numbers.popitem(last=False)
-        if last is not None and asked <= last:
+        if last is not None and number <= last:
             raise RefusedError(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED, "the question was asked again since"
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED, "a newer marker request was received"
             )
 
     def _write(
-        self, marking: MarkerRequest, partition: TopicPartition, settled: MarkerCallback
+        self, request: MarkerRequest, partition: TopicPartition, settled: MarkerCallback
     ) -> None:
         topic, index = partition
         replica = self._partitions.lead(topic, index).replica
-        tell_groups: Callable[[bool], None] | None = None
+        groups_ended: Callable[[bool], None] | None = None
         if topic == CONSUMER_OFFSETS_TOPIC:
-            rises = marking.transaction_version >= TRANSACTIONS_V2
-            tell_groups = self._groups.transaction_ends(
-                index, ProducerId(marking.producer_id), marking.producer_epoch + (not rises)
+            rises = request.transaction_version >= TRANSACTIONS_V2
+            groups_ended = self._groups.transaction_ends(
+                index, ProducerId(request.producer_id), request.producer_epoch + (not rises)
             )
 
         def committed(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE and tell_groups is not None:
-                tell_groups(marking.is_commit)
+            if code is ErrorCode.NONE and groups_ended is not None:
+                groups_ended(request.is_commit)
             settled(code)
 
         replica.write_marker(
-            ProducerId(marking.producer_id),
-            ProducerEpoch(marking.producer_epoch),
-            EndMarker(marking.is_commit, marking.coordinator_epoch),
+            ProducerId(request.producer_id),
+            ProducerEpoch(request.producer_epoch),
+            EndMarker(request.is_commit, request.coordinator_epoch),
             committed,
-            transaction_version=marking.transaction_version,
+            transaction_version=request.transaction_version,
         )
 
     # ---- for the peers
 
     async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """Codes per question and partition, in their order. Raises RefusedError."""
+        """Error codes per request and partition, in their order. Raises RefusedError."""
         try:
-            markings = _decode(payload)
+            requests = _decode(payload)
         except msgspec.DecodeError as error:
             raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
-        outcomes = _Outcomes([len(marking.partitions) for marking in markings])
-        for row, marking in enumerate(markings):
-            for column, (topic, index) in enumerate(marking.partitions):
+        outcomes = _Outcomes([len(request.partitions) for request in requests])
+        for row, request in enumerate(requests):
+            for column, (topic, index) in enumerate(request.partitions):
                 partition = TopicPartition(topic, PartitionIndex(index))
-                self.write(marking, partition, outcomes.place(row, column))
-        # What is missing by then may yet be committed; the asker asks again.
+                self.write(request, partition, outcomes.place(row, column))
+        # Missing ones may still be committed; the coordinator retries.
         with suppress(TimeoutError):
             async with asyncio.timeout(_WRITE_SECONDS_MAX):
                 await outcomes.done
@@ -212,7 +202,7 @@ class MarkerWriter:
 
 
 class _Outcomes:
-    """Collects codes; late ones are not looked at."""
+    """Collects error codes; late ones are ignored."""
 
     def __init__(self, widths: list[int]) -> None:
         self.codes = [[int(ErrorCode.REQUEST_TIMED_OUT)] * width for width in widths]
@@ -232,12 +222,12 @@ class _Outcomes:
 
 
 class _Waiting(NamedTuple):
-    marking: MarkerRequest
+    request: MarkerRequest
     report: Report
 
 
 class MarkerSender:
-    """Brings markers to the leaders of their partitions, on this broker or another."""
+    """Sends markers to the leaders of their partitions, local or remote."""
 
     def __init__(
         self,
@@ -261,12 +251,12 @@ class MarkerSender:
         self._calls: dict[BrokerId, int] = defaultdict(int)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, marking: MarkerRequest, report: Report) -> None:
-        """Have all partitions marked; `report` tells of each once, never from within this call."""
+    def send(self, request: MarkerRequest, report: Report) -> None:
+        """Mark all partitions; `report` is called once for each, never from within this call."""
         image = self._image()
         by_leader: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
         unknown: list[TopicPartition] = []
-        for name, index in marking.partitions:
+        for name, index in request.partitions:
             partition = TopicPartition(name, PartitionIndex(index))
             topic = image.topic(name)
             if topic is None or not 0 <= index < len(topic.partitions):
@@ -274,14 +264,14 @@ class MarkerSender:
             else:
                 by_leader[self._leader_of(topic, index).broker].append(partition)
         if unknown:
-            self._spawn(self._look_for(unknown, report))
+            self._spawn(self._check_unknown(unknown, report))
         for leader, partitions in by_leader.items():
             if leader == NO_LEADER_ID:
                 self._loop.call_soon(report, False, frozenset(partitions))
                 continue
-            part = marking
-            if len(partitions) < len(marking.partitions):
-                part = msgspec.structs.replace(marking, partitions=tuple(partitions))
+            part = request
+            if len(partitions) < len(request.partitions):
+                part = msgspec.structs.replace(request, partitions=tuple(partitions))
             if leader == self._me:
                 for partition in partitions:
                     self.writer.write(part, partition, self._settled_here(partition, report))
@@ -291,7 +281,7 @@ class MarkerSender:
 
     def _settled_here(self, partition: TopicPartition, report: Report) -> MarkerCallback:
         def settled(code: ErrorCode) -> None:
-            self._loop.call_soon(report, code in _OVER, frozenset((partition,)))
+            self._loop.call_soon(report, code in _ENDED, frozenset((partition,)))
 
         return settled
 
@@ -300,35 +290,35 @@ class MarkerSender:
     def _send_queue(self, leader: BrokerId) -> None:
         if self._calls[leader] < _CALLS_PER_BROKER_MAX and self._queues[leader]:
             queue = self._queues[leader]
-            some = queue[:_QUESTIONS_PER_CALL_MAX]
+            some = queue[:_REQUESTS_PER_CALL_MAX]
             del queue[: len(some)]
             self._calls[leader] += 1
-            self._spawn(self._ask(leader, some))
+            self._spawn(self._call(leader, some))
 
-    async def _ask(self, leader: BrokerId, asked: Sequence[_Waiting]) -> None:
-        payload = msgspec.msgpack.encode([each.marking for each in asked])
+    async def _call(self, leader: BrokerId, requests: Sequence[_Waiting]) -> None:
+        payload = msgspec.msgpack.encode([each.request for each in requests])
         try:
             reply = await self._caller.call(
-                leader, WRITE_MARKERS_METHOD, payload, _CALL_SECONDS_MAX
+                leader, PeerMethod.WRITE_MARKERS, payload, _CALL_SECONDS_MAX
             )
             rows = _decode_codes(reply)
         except RefusedError as error:
-            log.debug("broker %d did not write markers: %s", leader, error)
+            log.debug("broker %d did not write transaction markers, retrying: %s", leader, error)
             rows = []
         except msgspec.DecodeError as error:
-            log.warning("broker %d answered about markers what cannot be read: %s", leader, error)
+            log.warning("broker %d sent a malformed WriteMarkers response: %s", leader, error)
             rows = []
         finally:
             self._calls[leader] -= 1
-        for place, (marking, report) in enumerate(asked):
+        for place, (request, report) in enumerate(requests):
             codes = rows[place] if place < len(rows) else []
             marked = {
                 TopicPartition(topic, PartitionIndex(index))
-                for (topic, index), code in zip(marking.partitions, codes, strict=False)
-                if code in _OVER
+                for (topic, index), code in zip(request.partitions, codes, strict=False)
+                if code in _ENDED
             }
             others = {
-                TopicPartition(topic, PartitionIndex(index)) for topic, index in marking.partitions
+                TopicPartition(topic, PartitionIndex(index)) for topic, index in request.partitions
             } - marked
             if marked:
                 report(True, frozenset(marked))
@@ -336,21 +326,20 @@ class MarkerSender:
                 report(False, frozenset(others))
         self._send_queue(leader)
 
-    # ---- partitions that are not known
+    # ---- unknown partitions
 
-    async def _look_for(self, unknown: list[TopicPartition], report: Report) -> None:
-        """A topic that was deleted needs no marker. That this broker knows of none proves little:
-        it may not have heard of a new one yet."""
+    async def _check_unknown(self, unknown: list[TopicPartition], report: Report) -> None:
+        """Deleted topics need no marker; a fresh image distinguishes them from new topics."""
         try:
             image = await self._fresh_image()
         except RefusedError:
             report(False, frozenset(unknown))
             return
-        gone = frozenset(each for each in unknown if not _exists(image, each))
-        if gone:
-            report(True, gone)
-        if there := frozenset(unknown) - gone:
-            report(False, there)
+        deleted = frozenset(each for each in unknown if not _exists(image, each))
+        if deleted:
+            report(True, deleted)
+        if existing := frozenset(unknown) - deleted:
+            report(False, existing)
 
     # ---- tasks
 
@@ -362,7 +351,7 @@ class MarkerSender:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("markers met a defect", exc_info=error)
+            log.error("internal error while sending transaction markers", exc_info=error)
 
     def stop(self) -> None:
         for task in list(self._tasks):

@@ -1,28 +1,25 @@
-"""Owns the use cases of transactions: finds the coordinator of a transactional id and asks it.
+"""Requests to transactions: finds the coordinator of a transactional id and submits them.
 
-Its coordinator is the leader of the partition of `__transaction_state` that the id hashes to; where
-coordinators run is `coordination.py`'s, how partitions hear of an end `markers.py`'s. Leaders of
-partitions ask here whether a batch belongs to an open transaction (`admit`), on whatever broker its
-coordinator is.
+The coordinator is the leader of the partition of `__transaction_state` that the id hashes to, see
+`coordinator_service`; `markers` sends the end markers. Partition leaders call `admit` to verify
+that a batch belongs to an open transaction, wherever its coordinator is.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, Unpack
 
 import msgspec
 
-from moldau.control.topic_service import TopicService
-from moldau.coordination.coordinator_host import CoordinatorHost, CoordinatorReplica
-from moldau.coordination.coordinator_service import CoordinatorService, java_hash
+from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
+from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
 from moldau.coordination.group_service import GroupService
-from moldau.coordination.markers import MarkerRequest, MarkerSender, PeerCaller
-from moldau.data.partitions import HostedPartition, Partitions
+from moldau.coordination.markers import MarkerRequest, MarkerSender
+from moldau.data.partitions import HostedPartition
 from moldau.groups.events import NO_GENERATION, NO_MEMBER_ID, OffsetToCommit
-from moldau.metadata.image import TRANSACTION_STATE_TOPIC, Topic
-from moldau.metadata.leaders import NO_LEADER_ID, Leader
-from moldau.model.clock import Clock
+from moldau.metadata.image import TRANSACTION_STATE_TOPIC
+from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import (
     BrokerId,
@@ -32,6 +29,8 @@ from moldau.model.ids import (
     ProducerId,
     TopicPartition,
 )
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 from moldau.transactions.coordinator import TransactionCoordinator
 from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.transactions.events import (
@@ -41,34 +40,24 @@ from moldau.transactions.events import (
     InitProducer,
     MarkersFailed,
     MarkersWritten,
-    Persisted,
-    PersistFailed,
     Request,
-    Tick,
     VerifyPartitions,
 )
 from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions.results import (
     DescribedTransaction,
-    Effect,
     ListedTransaction,
     NeedsProducerId,
     PartitionsResult,
-    Persist,
     ProducerResult,
-    Reply,
     Result,
     WriteMarkers,
 )
-from moldau.transactions.transaction_entry import client_error
-
-ADMIT_METHOD: Final = 6
-"""Number of the question whether a transaction includes partitions."""
 
 _ADMIT_SECONDS_MAX: Final = 5.0
 _TOKENS_PER_COORDINATOR: Final = 1 << 40
 
-_JUDGED_BY_STATE: Final = frozenset(
+_FATAL_ERRORS: Final = frozenset(
     {
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -77,53 +66,32 @@ _JUDGED_BY_STATE: Final = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-"""Refusals that clients do not ask again after."""
+"""Errors that depend on the stored state, and that clients do not retry."""
 
 
-class TransactionCoordinatorHost(CoordinatorHost[Event, Effect, Result]):
-    """The transactional ids that are stored in one partition."""
+class TransactionCoordinatorHost(CoordinatorHost[TransactionCoordinator, Event, Result]):
+    """Hosts the transaction coordinator of one partition."""
 
     def __init__(
         self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        coordinator: TransactionCoordinator,
-        replica: CoordinatorReplica,
-        turns: asyncio.Lock,
-        on_lost: Callable[["TransactionCoordinatorHost"], None],
+        state: TransactionCoordinator,
         markers: MarkerSender,
+        **parts: Unpack[HostParts],
     ) -> None:
-        super().__init__(
-            loop=loop,
-            clock=clock,
-            core=coordinator,
-            replica=replica,
-            turns=turns,
-            on_lost=lambda _: on_lost(self),
-        )
-        self.state = coordinator
-        """For reads, which need no effects."""
+        super().__init__(state, **parts)
         self._markers = markers
 
-    def _carry_out(self, effect: Effect) -> None:
-        match effect:
-            case Reply(request_id=request_id, result=result):
-                self._answer(request_id, result)
-            case Persist(token=token, records=records, transactional_id=name):
-                self._persist(token, records, f"transactional id {name!r}")
-            case WriteMarkers():
-                # The client hears first that its transaction is decided: while it gets ready for
-                # the next one, the markers are written and flushed.
-                self._loop.call_soon(self._send_markers, effect)
-            case _:
-                assert_never(effect)
+    def _execute(self, effect: object) -> None:
+        if isinstance(effect, WriteMarkers):
+            # The client gets its response first: while it prepares the next transaction, the
+            # markers are written and flushed.
+            self._loop.call_soon(self._send_markers, effect)
 
     def _send_markers(self, effect: WriteMarkers) -> None:
         if self.is_over:
-            # Whoever loads what this one left asks for them.
+            # The next coordinator sends them.
             return
-        marking = MarkerRequest(
+        request = MarkerRequest(
             coordinator=self.replica.partition.partition,
             coordinator_epoch=effect.coordinator_epoch,
             number=effect.token,
@@ -133,61 +101,33 @@ class TransactionCoordinatorHost(CoordinatorHost[Event, Effect, Result]):
             transaction_version=effect.client_version,
             partitions=effect.partitions,
         )
-        self._markers.send(marking, partial(self._reported, effect.token))
+        self._markers.send(request, partial(self._reported, effect.token))
 
     def _reported(self, token: int, is_marked: bool, partitions: frozenset[TopicPartition]) -> None:
         if not self.is_over:
             kind = MarkersWritten if is_marked else MarkersFailed
             self.handle(kind(token=token, partitions=partitions))
 
-    def _persisted(self, token: int) -> Event:
-        return Persisted(token=token)
-
-    def _persist_failed(self, token: int, code: ErrorCode) -> Event:
-        return PersistFailed(token=token, error=code)
-
-    def _time_passed(self) -> Event:
-        return Tick()
-
-    def _client_error(self, code: ErrorCode) -> ErrorCode:
-        return client_error(code)
-
 
 class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
     """Transactions of this broker.
 
-    `new_coordinator` gets the epoch of the partition and the first token. `take_producer_id` gives
-    ids that nobody has; it raises RefusedError while there are none to be had.
+    `new_coordinator` gets the epoch of the partition and the first token. `take_producer_id`
+    returns an unused id, or raises RefusedError.
     """
 
     def __init__(
         self,
         *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
         new_coordinator: Callable[[Epoch, int], TransactionCoordinator],
-        partitions: Partitions,
-        topics: TopicService,
         groups: GroupService,
         state_partitions: int,
-        broker: BrokerId,
-        leader_of: Callable[[Topic, int], Leader],
-        on_internal_error: Callable[[BaseException], None],
         take_producer_id: Callable[[], Awaitable[ProducerId]],
         markers: MarkerSender,
         caller: PeerCaller,
+        **parts: Unpack[ServiceParts],
     ) -> None:
-        super().__init__(
-            loop=loop,
-            clock=clock,
-            topic=TRANSACTION_STATE_TOPIC,
-            partitions_wanted=state_partitions,
-            partitions=partitions,
-            topics=topics,
-            broker=broker,
-            leader_of=leader_of,
-            on_internal_error=on_internal_error,
-        )
+        super().__init__(topic=TRANSACTION_STATE_TOPIC, partitions_wanted=state_partitions, **parts)
         self._new_state = new_coordinator
         self._groups = groups
         self._take_producer_id = take_producer_id
@@ -196,18 +136,11 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         self._coordinators_made = 0
 
     def _new_coordinator(self, index: int, hosted: HostedPartition) -> TransactionCoordinatorHost:
-        # One epoch may see several, one after the other; their questions are told apart by number.
+        # An epoch may have several, one after the other; tokens order their marker requests.
         self._coordinators_made += 1
         first_token = self._coordinators_made * _TOKENS_PER_COORDINATOR
-        return TransactionCoordinatorHost(
-            loop=self._loop,
-            clock=self._clock,
-            coordinator=self._new_state(hosted.replica.epoch, first_token),
-            replica=hosted.replica,
-            turns=self._turns,
-            on_lost=partial(self._lost, index, hosted),
-            markers=self._markers,
-        )
+        state = self._new_state(hosted.replica.epoch, first_token)
+        return TransactionCoordinatorHost(state, self._markers, **self._host_parts(index, hosted))
 
     def stop(self) -> None:
         super().stop()
@@ -222,8 +155,8 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         producer_id: ProducerId = NO_PRODUCER_ID,
         producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
     ) -> ProducerResult:
-        """A producer id and epoch; whoever had the transactional id before is locked out."""
-        return await self._ask_producer(
+        """A producer id and epoch; the previous producer with this transactional id is fenced."""
+        return await self._submit_producer(
             transactional_id,
             lambda request_id, new_producer_id: InitProducer(
                 request_id=request_id,
@@ -244,8 +177,8 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         is_commit: bool,
         client_version: int = 0,
     ) -> ProducerResult:
-        """Commit or abort; answered when that is decided for good. Raises RefusedError."""
-        return await self._ask_producer(
+        """Commit or abort; returns when the decision is durable. Raises RefusedError."""
+        return await self._submit_producer(
             transactional_id,
             lambda request_id, new_producer_id: EndTransaction(
                 request_id=request_id,
@@ -258,24 +191,24 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
             ),
         )
 
-    async def _ask_producer(
+    async def _submit_producer(
         self, name: str, make_event: Callable[[int, ProducerId], Request]
     ) -> ProducerResult:
         coordinator = await self._coordinator_for(name)
         new_producer_id = NO_PRODUCER_ID
         while True:
-            event = partial(_with_spare, make_event, new_producer_id)
+            event = partial(_with_producer_id, make_event, new_producer_id)
             result = await coordinator.submit(event)
             if isinstance(result, ProducerResult):
-                if result.error in _JUDGED_BY_STATE:
+                if result.error in _FATAL_ERRORS:
                     await _confirm_leading(coordinator)
                 return result
             if not isinstance(result, NeedsProducerId) or new_producer_id != NO_PRODUCER_ID:
-                raise TypeError(f"the coordinator answered {type(result).__name__}")
+                raise TypeError(f"the coordinator returned {type(result).__name__}")
             try:
                 new_producer_id = await self._take_producer_id()
             except RefusedError as error:
-                # To this code every client asks again.
+                # Every client retries this code.
                 raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from None
 
     # ---- partitions
@@ -287,25 +220,25 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         producer_epoch: ProducerEpoch,
         partitions: Iterable[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Enter partitions into a transaction: all of them, or none. Raises RefusedError."""
+        """Add partitions to a transaction: all of them, or none. Raises RefusedError."""
         wanted = frozenset(partitions)
         refused = {
             each: error
             for each in wanted
-            if (error := self._entry_error(each)) is not ErrorCode.NONE
+            if (error := self._partition_error(each)) is not ErrorCode.NONE
         }
         if refused:
             return dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
-        return await self._enter(transactional_id, producer_id, producer_epoch, wanted)
+        return await self._add_partitions(transactional_id, producer_id, producer_epoch, wanted)
 
-    async def _enter(
+    async def _add_partitions(
         self,
         transactional_id: str,
         producer_id: ProducerId,
         producer_epoch: ProducerEpoch,
         wanted: frozenset[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        result = await self._ask_partitions(
+        result = await self._submit_partitions(
             await self._coordinator_for(transactional_id),
             lambda request_id: AddPartitions(
                 request_id=request_id,
@@ -324,9 +257,9 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         producer_epoch: ProducerEpoch,
         group_id: str,
     ) -> ErrorCode:
-        """Enter the offsets of a group into a transaction. Raises RefusedError."""
+        """Add the offsets of a group to a transaction. Raises RefusedError."""
         partition = await self._groups.partition_of(group_id)
-        errors = await self._enter(
+        errors = await self._add_partitions(
             transactional_id, producer_id, producer_epoch, frozenset({partition})
         )
         return errors[partition]
@@ -344,9 +277,9 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         generation: int = NO_GENERATION,
         instance_id: str | None = None,
     ) -> list[ErrorCode]:
-        """Store positions of a group as part of a transaction; an error per offset, in order.
+        """Commit offsets of a group in a transaction; an error per offset, in order.
 
-        `adds`: the client did not enter the group's offsets into the transaction before.
+        `adds`: the client has not added the group's offsets to the transaction (V2).
         """
 
         async def admit(partition: TopicPartition) -> ErrorCode:
@@ -375,11 +308,11 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         *,
         adds: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether a producer's open transaction includes these partitions, an error for each.
+        """Whether a producer's open transaction includes these partitions; an error for each.
 
-        For the leaders of those partitions, on whatever broker the coordinator is. With `adds`
-        those that are not in it are entered. What the coordinator itself refuses, or that it
-        cannot be reached, is the error of all of them.
+        Called by partition leaders; the coordinator may be on another broker. With `adds`, missing
+        ones are added. If the coordinator rejects the request or cannot be reached, that is the
+        error of all partitions.
         """
         wanted = frozenset(partitions)
         try:
@@ -388,9 +321,12 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
                 return await self._admit_here(
                     transactional_id, producer_id, producer_epoch, wanted, adds=adds
                 )
-            question = (transactional_id, producer_id, producer_epoch, sorted(wanted), adds)
+            request = (transactional_id, producer_id, producer_epoch, sorted(wanted), adds)
             reply = await self._caller.call(
-                leader, ADMIT_METHOD, msgspec.msgpack.encode(question), _ADMIT_SECONDS_MAX
+                leader,
+                PeerMethod.ADMIT_TO_TRANSACTION,
+                msgspec.msgpack.encode(request),
+                _ADMIT_SECONDS_MAX,
             )
             codes = msgspec.msgpack.decode(reply, type=list[int])
             return dict(zip(sorted(wanted), map(ErrorCode, codes), strict=True))
@@ -453,37 +389,37 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
                 partitions=partitions,
             )
 
-        result = await self._ask_partitions(coordinator, make_event)
+        result = await self._submit_partitions(coordinator, make_event)
         if not result.is_stored and ErrorCode.NONE in result.errors.values():
-            # One that stood still may not know that another has ended the transaction since: the
-            # batch would open it again, with nobody left to end it.
+            # A stale coordinator may not know that the transaction has ended: the batch would open
+            # it again, and it would never be ended.
             try:
                 await coordinator.replica.confirm_leadership()
             except RefusedError:
                 return dict.fromkeys(partitions, ErrorCode.NOT_COORDINATOR)
         return result.errors
 
-    async def _ask_partitions(
+    async def _submit_partitions(
         self, coordinator: TransactionCoordinatorHost, make_event: Callable[[int], Request]
     ) -> PartitionsResult:
         result = await coordinator.submit(make_event)
         if not isinstance(result, PartitionsResult):
-            raise TypeError(f"the coordinator answered {type(result).__name__}")
-        if not _JUDGED_BY_STATE.isdisjoint(result.errors.values()):
+            raise TypeError(f"the coordinator returned {type(result).__name__}")
+        if not _FATAL_ERRORS.isdisjoint(result.errors.values()):
             await _confirm_leading(coordinator)
         return result
 
-    def _entry_error(self, partition: TopicPartition) -> ErrorCode:
+    def _partition_error(self, partition: TopicPartition) -> ErrorCode:
         topic = self._topics.image.topic(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        # Clients write to no internal topic; Kafka answers the same.
+        # As in Kafka: clients cannot write to internal topics.
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else ErrorCode.NONE
 
     async def abort_hanging(
         self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> ErrorCode:
-        """End a transaction that is open in a partition and that no coordinator knows any more."""
+        """Abort a transaction that is open in a partition and unknown to any coordinator."""
         done: asyncio.Future[ErrorCode] = self._loop.create_future()
 
         def settled(code: ErrorCode) -> None:
@@ -496,7 +432,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
     # ---- reads
 
     def describe(self, transactional_id: str) -> DescribedTransaction:
-        """State of a transactional id; what is wrong is in its error."""
+        """State of a transactional id; errors are in the result."""
         try:
             return self._coordinator_of(transactional_id).state.describe(transactional_id)
         except RefusedError as error:
@@ -505,7 +441,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
     def list_transactions(
         self, states: Iterable[str], producer_ids: Iterable[int], duration_ms_min: int
     ) -> tuple[ErrorCode, list[ListedTransaction]]:
-        """The transactional ids that this broker coordinates, those that are asked for."""
+        """The transactional ids of this broker, filtered."""
         states, producer_ids = list(states), list(producer_ids)
         found: list[ListedTransaction] = []
         for coordinator in self._current():
@@ -519,8 +455,8 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
 
 
 async def _confirm_leading(coordinator: TransactionCoordinatorHost) -> None:
-    """Before a client is told that its transaction is over: one that was cut off judges by what
-    was true before another took its place. Raises RefusedError."""
+    """Confirm leadership before a fatal error is returned: a stale coordinator may decide on old
+    state. Raises RefusedError."""
     try:
         await coordinator.replica.confirm_leadership()
     except RefusedError as error:
@@ -528,9 +464,9 @@ async def _confirm_leading(coordinator: TransactionCoordinatorHost) -> None:
 
 
 def _offsets_error(error: ErrorCode) -> ErrorCode:
-    """An error of `admit`, as those who commit offsets expect it of a group's coordinator.
+    """The error of TxnOffsetCommit for an error of `admit`.
 
-    They would look for another one of the group if they heard what the transaction's answered.
+    Clients would look up the group coordinator again on errors of the transaction coordinator.
     """
     match error:
         case ErrorCode.PRODUCER_FENCED:
@@ -548,7 +484,7 @@ def _offsets_error(error: ErrorCode) -> ErrorCode:
             return error
 
 
-def _with_spare(
+def _with_producer_id(
     make_event: Callable[[int, ProducerId], Request], new_producer_id: ProducerId, request_id: int
 ) -> Request:
     return make_event(request_id, new_producer_id)

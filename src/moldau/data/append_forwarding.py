@@ -1,14 +1,12 @@
-"""Owns writes for doors whose clients know no leaders: batches go to the leader, wherever it is.
+"""Appends batches of HTTP and gRPC clients, on this broker or by an RPC to the leader.
 
-Kafka's clients find the leader by themselves. A client over HTTP is spared that: the broker that it
-asks hands its batches on, and says what the leader answered. An answer that does not come leaves
-open what happened; the client is told so.
+Kafka clients find the leader by themselves. For other clients, any broker forwards the batches to
+the leader and returns its response. If the leader does not respond, the result is uncertain.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,12 +15,12 @@ from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
+from moldau.replica.raft_replica import wait_for_code
 
-log = logging.getLogger(__name__)
-
-APPEND_METHOD: Final = 22
 _MARGIN_SECONDS: Final = 1.0
-"""For the way there and back: the leader's own timeout says more."""
+"""For the network: the leader's own timeout should end first, as its error is more precise."""
 
 
 class ForwardedAppend(msgspec.Struct, frozen=True, array_like=True):
@@ -37,35 +35,27 @@ class ForwardedAppend(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AppendResult(NamedTuple):
-    """Where the first record went; or why it went nowhere, or perhaps somewhere."""
+    """The offset of the first record, or an error."""
 
     error: ErrorCode
     message: str = ""
     base_offset: int = -1
     is_uncertain: bool = False
-    """It may be there all the same."""
+    """The records may have been stored despite the error."""
 
 
 class UncertainAppendError(RefusedError):
-    """It was appended, and may stay or be lost."""
+    """The batches may or may not be stored."""
 
 
-class PeerCaller(Protocol):
-    """Asks a peer. Raises RefusedError."""
-
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
-
-
-_decode_asked: Final = msgspec.msgpack.Decoder(ForwardedAppend).decode
+_decode_request: Final = msgspec.msgpack.Decoder(ForwardedAppend).decode
 _decode_reply: Final = msgspec.msgpack.Decoder(int | tuple[int, str]).decode
-"""The offset; or a code and a message, of what is uncertain."""
-_LOST_ON_THE_WAY: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
+"""The offset; or code and message of an uncertain result."""
+_UNCERTAIN_CODES: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 
 
 class AppendForwarder:
-    """Appends here, or asks the leader to."""
+    """Appends on this broker, or forwards to the leader."""
 
     def __init__(
         self,
@@ -85,32 +75,33 @@ class AppendForwarder:
     async def append(
         self, topic: Topic, partition: int, batches: bytes, *, acks: int, timeout_seconds: float
     ) -> AppendResult:
-        """Returns when the batches are as safe as `acks` asks. Never raises RefusedError."""
-        asked = ForwardedAppend(
+        """Returns when `acks` is satisfied. Never raises RefusedError."""
+        request = ForwardedAppend(
             topic.name, topic.topic_id, partition, acks, timeout_seconds, batches
         )
         leader = self._leader_of(topic, partition).broker
         try:
             if leader == NO_LEADER_ID:
                 raise RefusedError(
-                    ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader now"
+                    ErrorCode.LEADER_NOT_AVAILABLE,
+                    f"{topic.name}-{partition} has no leader at the moment",
                 )
             if leader == self._me:
-                offset = await self._append_here(asked)
+                offset = await self._append_locally(request)
             else:
-                offset = await self._append_there(leader, asked)
+                offset = await self._forward(leader, request)
         except RefusedError as error:
             is_uncertain = isinstance(error, UncertainAppendError)
             return AppendResult(error.code, str(error), is_uncertain=is_uncertain)
         return AppendResult(ErrorCode.NONE, "", offset)
 
-    async def _append_there(self, leader: BrokerId, asked: ForwardedAppend) -> int:
+    async def _forward(self, leader: BrokerId, request: ForwardedAppend) -> int:
         try:
             reply = await self._caller.call(
                 leader,
-                APPEND_METHOD,
-                msgspec.msgpack.encode(asked),
-                asked.timeout_seconds + _MARGIN_SECONDS,
+                PeerMethod.APPEND,
+                msgspec.msgpack.encode(request),
+                request.timeout_seconds + _MARGIN_SECONDS,
             )
             found = _decode_reply(reply)
             if isinstance(found, int):
@@ -118,54 +109,51 @@ class AppendForwarder:
             raise UncertainAppendError(ErrorCode(found[0]), found[1])
         except (msgspec.MsgspecError, ValueError) as error:
             raise UncertainAppendError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader: {error}"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"invalid response of the leader: {error}"
             ) from None
         except RefusedError as error:
-            if error.code in _LOST_ON_THE_WAY:
+            if error.code in _UNCERTAIN_CODES:
                 raise UncertainAppendError(error.code, str(error)) from None
             raise
 
-    async def _append_here(self, asked: ForwardedAppend) -> int:
+    async def _append_locally(self, request: ForwardedAppend) -> int:
         """Raises RefusedError."""
-        replica, proposal = self._produce.append(
-            asked.topic, asked.partition, memoryview(bytearray(asked.batches)), asked.acks
+        proposal = self._produce.append(
+            request.topic, request.partition, memoryview(bytearray(request.batches)), request.acks
         )
-        if asked.acks == ACKS_ALL and not replica.is_acknowledged(proposal.end_offset):
-            settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-            def settle(code: ErrorCode) -> None:
-                if not settled.done():
-                    settled.set_result(code)
-
-            replica.when_acknowledged(proposal.end_offset, settle)
+        if request.acks == ACKS_ALL and not proposal.is_acknowledged():
             try:
-                async with asyncio.timeout(asked.timeout_seconds):
-                    code = await settled
+                async with asyncio.timeout(request.timeout_seconds):
+                    code = await wait_for_code(proposal.when_acknowledged)
             except TimeoutError:
                 code = ErrorCode.REQUEST_TIMED_OUT
             if code is not ErrorCode.NONE:
                 raise UncertainAppendError(
-                    code, "appended, but not known to be safe: it may be lost yet"
+                    code, "appended, but not acknowledged by enough replicas: it may be lost"
                 )
         return proposal.base_offset
 
     async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers. Raises RefusedError."""
+        """The RPC handler of the leader. Raises RefusedError."""
         try:
-            asked = _decode_asked(payload)
+            request = _decode_request(payload)
         except msgspec.MsgspecError as error:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"batches: {error}") from None
-        topic = self._image().topic(asked.topic)
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"invalid append request: {error}"
+            ) from None
+        topic = self._image().topic(request.topic)
         if topic is None:
-            # Not heard of it yet, right after a start, or it is deleted: who asks finds out.
+            # Unknown right after a start, or deleted: the sender retries and finds out.
             raise RefusedError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Topic '{asked.topic}' is not led here"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"Topic '{request.topic}' is not led by this broker",
             )
-        if topic.topic_id != asked.topic_id:
+        if topic.topic_id != request.topic_id:
             raise RefusedError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{asked.topic}' is another one here"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"Topic '{request.topic}' was deleted and recreated",
             )
         try:
-            return msgspec.msgpack.encode(await self._append_here(asked))
+            return msgspec.msgpack.encode(await self._append_locally(request))
         except UncertainAppendError as error:
             return msgspec.msgpack.encode((int(error.code), str(error)))

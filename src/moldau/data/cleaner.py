@@ -1,9 +1,8 @@
-"""Owns the compaction of the broker's partitions: which one is next, and what came of it.
+"""Compacts the logs of this broker, one partition after another.
 
-Every replica cleans its own log, leader or not: what is committed is cleaned, and nobody has to
-agree on when. Only tombstones and markers wait until all replicas have them (held.py). The work is
-done by another process; here only the outcome is swapped in. A cleaning that fails is an error line
-and a later retry, longer with each failure, never the broker's end.
+Every replica compacts its own log, leader or not, and at its own time. Only tombstones and markers
+are kept until all replicas have them (replicated_offsets.py). Another process does the work; the
+result is swapped in here. Failures are logged and retried with a backoff.
 """
 
 import asyncio
@@ -18,10 +17,10 @@ from moldau.data.cleaner_process import WorkerLostError
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.clean import AbortedRange, CleanRequest, CleanResult
 from moldau.log.clean_worker import (
-    Asked,
     CleanCommand,
     CleanDone,
     RemoveFilesCommand,
+    WorkerCommand,
     WorkerReply,
     WorkFailed,
 )
@@ -36,13 +35,13 @@ from moldau.replica.replica import Replica
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS_MAX: Final = 600.0
-Ask = Callable[[Asked], Awaitable[WorkerReply]]
-AskHeld = Callable[[Iterable[Replica]], Awaitable[Mapping[TopicPartition, Offset]]]
-_NOTHING_HELD: Final = Offset(0)
+RunCommand = Callable[[WorkerCommand], Awaitable[WorkerReply]]
+QueryReplicatedOffsets = Callable[[Iterable[Replica]], Awaitable[Mapping[TopicPartition, Offset]]]
+_NOTHING_REPLICATED: Final = Offset(0)
 
 
 class CleanerConfig(Struct, frozen=True, kw_only=True):
-    """How often to look for work, and with how much memory to do it."""
+    """Intervals, and the memory limit of the cleaner process."""
 
     check_seconds: float = 15.0
     retry_seconds: float = 15.0
@@ -51,7 +50,7 @@ class CleanerConfig(Struct, frozen=True, kw_only=True):
 
 
 class CleanerMetrics:
-    """Since the start of the broker; `due` now: how many logs need a cleaning."""
+    """Since the start of the broker; `due()` is the number of logs to compact now."""
 
     def __init__(self, due: Callable[[], int]) -> None:
         self.due = due
@@ -62,7 +61,6 @@ class CleanerMetrics:
         self.records_read = 0
         self.records_dropped = 0
         self.seconds = 0.0
-        self.last_error = ""
 
     def add(self, result: CleanResult) -> None:
         counts = result.counts
@@ -75,7 +73,7 @@ class CleanerMetrics:
 
 
 class _Failed:
-    """A partition whose last cleaning failed."""
+    """A partition whose last compaction failed."""
 
     __slots__ = ("count", "retry_at")
 
@@ -85,7 +83,7 @@ class _Failed:
 
 
 class Cleaner:
-    """Cleans one partition after another, the dirtiest first."""
+    """Compacts one partition after another, the dirtiest first."""
 
     def __init__(
         self,
@@ -94,25 +92,25 @@ class Cleaner:
         partitions: Partitions,
         flusher: Flusher,
         clock: Clock,
-        ask: Ask,
-        replicated_offsets: AskHeld,
-        room_bytes: Callable[[], int],
+        run_command: RunCommand,
+        replicated_offsets: QueryReplicatedOffsets,
+        free_bytes: Callable[[], int],
     ) -> None:
-        """`ask` the worker, `replicated_offsets` below which offsets all replicas hold everything.
+        """`run_command` in the cleaner process; `replicated_offsets`: see replicated_offsets.py.
 
-        `room_bytes`: what may still be written before producers would be refused.
+        `free_bytes`: what may be written before producers are rejected.
         """
         self._config = config
         self._partitions = partitions
         self._flusher = flusher
         self._clock = clock
-        self._ask = ask
-        self._ask_held = replicated_offsets
-        self._held: dict[TopicPartition, Offset] = {}
-        self._room_bytes = room_bytes
+        self._run_command = run_command
+        self._query_replicated_offsets = replicated_offsets
+        self._replicated: dict[TopicPartition, Offset] = {}
+        self._free_bytes = free_bytes
         self._failed: dict[TopicPartition, _Failed] = {}
         self._stale: list[str] = []
-        """Files to be removed. Their names never come back, so there is no hurry."""
+        """Files to remove. Their names are never reused, so there is no hurry."""
         self.metrics = CleanerMetrics(self._due_count)
 
     async def run(self) -> None:
@@ -124,16 +122,16 @@ class Cleaner:
                 pass
 
     async def refresh_replicated_offsets(self) -> None:
-        """Of the logs that are compacted: enough to see which of them have something to do."""
+        """Of all compacted logs, to see which of them need a compaction."""
         compacted = [
             hosted.replica
             for hosted in self._partitions
             if hosted.is_compacted and hosted.replica.is_open
         ]
-        self._held = dict(await self._ask_held(compacted))
+        self._replicated = dict(await self._query_replicated_offsets(compacted))
 
     async def clean_next(self) -> bool:
-        """Clean the log that needs it most; False if none does, or it failed."""
+        """Compacts the dirtiest log; False if none is due."""
         hosted = self._most_urgent()
         if hosted is None:
             return False
@@ -152,32 +150,30 @@ class Cleaner:
         seconds = min(self._config.retry_seconds * 2 ** (failed.count - 1), _RETRY_SECONDS_MAX)
         failed.retry_at = self._clock.monotonic() + seconds
         self.metrics.failures += 1
-        self.metrics.last_error = error
         log.error(
-            "compaction of %s failed, next try in %d s: %s",
+            "compaction of %s failed, retrying in %d s: %s",
             hosted.replica.partition,
             seconds,
             error,
         )
         return True
 
-    def _look(self, hosted: HostedPartition) -> CleanRequest:
-        """Enough to see whether there is something to do."""
+    def _check_request(self, hosted: HostedPartition) -> CleanRequest:
+        """Enough to see whether a compaction is due."""
         replica = hosted.replica
         return CleanRequest(
             now=self._clock.wall_ms(),
             end_offset=replica.high_watermark,
-            replicated_offset=self._held.get(replica.partition, _NOTHING_HELD),
+            replicated_offset=self._replicated.get(replica.partition, _NOTHING_REPLICATED),
             first_unstable=replica.producers.first_unstable,
             merges=self._config.merges,
             map_bytes_max=self._config.map_bytes_max,
         )
 
     def _request(self, hosted: HostedPartition) -> CleanRequest:
-        """All that the log must be told by those who know."""
         producers = hosted.replica.producers
         return replace(
-            self._look(hosted),
+            self._check_request(hosted),
             aborted=[
                 AbortedRange(span.producer_id, span.first, span.last)
                 for span in producers.aborted.all()
@@ -186,11 +182,11 @@ class Cleaner:
         )
 
     def _due_count(self) -> int:
-        """Also of those whose last cleaning failed, and that wait for the next try."""
+        """Including logs that wait for a retry."""
         return sum(
             hosted.is_compacted
             and hosted.replica.is_open
-            and hosted.replica.log.clean_urgency(self._look(hosted)) > 0
+            and hosted.replica.log.clean_urgency(self._check_request(hosted)) > 0
             for hosted in self._partitions
         )
 
@@ -206,7 +202,7 @@ class Cleaner:
             failed = self._failed.get(hosted.replica.partition)
             if failed is not None and now < failed.retry_at:
                 continue
-            due = hosted.replica.log.clean_urgency(self._look(hosted))
+            due = hosted.replica.log.clean_urgency(self._check_request(hosted))
             if due > best_due:
                 best, best_due = hosted, due
         for key in self._failed.keys() - known:
@@ -217,32 +213,32 @@ class Cleaner:
         """Empty, or why it failed."""
         replica = hosted.replica
         partition_log = replica.log
-        # Anew, for the round may be long: it falls when a replica is added.
-        told = await self._ask_held((replica,))
-        self._held[replica.partition] = told.get(replica.partition, _NOTHING_HELD)
+        # Queried again, as the round may take long: it falls when a replica is added.
+        offsets = await self._query_replicated_offsets((replica,))
+        self._replicated[replica.partition] = offsets.get(replica.partition, _NOTHING_REPLICATED)
         task = partition_log.begin_clean(self._request(hosted))
         if task is None:
             return ""
         if isinstance(task, DiskClean):
-            # The old and the new lie side by side for a while.
+            # The old and the new files coexist for a while.
             bytes_max = sum(fact.position for fact in task.job.sources)
-            if bytes_max > self._room_bytes():
-                return f"it may take {bytes_max} bytes, and there is no room for them on the disk"
-            answer = await self._ask(CleanCommand(task.job))
+            if bytes_max > self._free_bytes():
+                return f"it may need {bytes_max} bytes, which are not free on the disk"
+            reply = await self._run_command(CleanCommand(task.job))
             if not replica.is_open:
-                # Deleted or moved away meanwhile, with all its files.
+                # Deleted or moved meanwhile, with all its files.
                 return ""
-            if isinstance(answer, WorkFailed):
-                return answer.reason
-            if not isinstance(answer, CleanDone):
-                return f"the cleaner's process answered {type(answer).__name__}"
-            result = answer.result
+            if isinstance(reply, WorkFailed):
+                return reply.reason
+            if not isinstance(reply, CleanDone):
+                return f"unexpected reply of the log cleaner process: {type(reply).__name__}"
+            result = reply.result
         else:
             result = task.run()
         with self._flusher.fencing():
             is_swapped = partition_log.end_clean(task, result)
         if is_swapped:
-            # Of what was aborted below nothing is left that a reader would have to leave out.
+            # No records of aborted transactions remain below it.
             replica.producers.aborted.forget_below(result.first_dirty)
             self.metrics.add(result)
             counts = result.counts
@@ -261,12 +257,12 @@ class Cleaner:
         return await self._remove_stale()
 
     async def _remove_stale(self) -> str:
-        """Empty, or why it failed: then they are tried again after the next cleaning."""
+        """Empty, or why it failed; retried after the next compaction."""
         if not self._stale:
             return ""
         paths = list(self._stale)
-        answer = await self._ask(RemoveFilesCommand(paths))
-        if isinstance(answer, WorkFailed):
-            return answer.reason
+        reply = await self._run_command(RemoveFilesCommand(paths))
+        if isinstance(reply, WorkFailed):
+            return reply.reason
         del self._stale[: len(paths)]
         return ""

@@ -1,7 +1,7 @@
-"""Owns the broker's end of the process that cleans logs: started on demand, ended when idle.
+"""The broker's side of the log cleaner process, which is started on demand and ended when idle.
 
-Whatever happens to that process is no harm to the broker: WorkerLostError, and the next request
-starts another one.
+A crash of that process does not harm the broker: it raises WorkerLostError, and the next request
+starts a new process.
 """
 
 import asyncio
@@ -11,7 +11,14 @@ import os
 import sys
 from typing import Final
 
-from moldau.log.clean_worker import HEAD_BYTES, Asked, WorkerReply, decode_reply, frame, frame_bytes
+from moldau.log.clean_worker import (
+    HEAD_BYTES,
+    WorkerCommand,
+    WorkerReply,
+    decode_reply,
+    frame,
+    frame_bytes,
+)
 from moldau.model.errors import MoldauError
 
 log = logging.getLogger(__name__)
@@ -21,7 +28,7 @@ _MODULE: Final = "moldau.log.clean_worker"
 
 
 class WorkerLostError(MoldauError):
-    """The process ended, or cannot be started, or says what makes no sense."""
+    """The process ended, cannot be started, or sent an invalid reply."""
 
 
 class CleanerProcess:
@@ -32,7 +39,7 @@ class CleanerProcess:
         self._idle_seconds = idle_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._killed: list[asyncio.subprocess.Process] = []
-        """To be waited for, so that none is left behind as a zombie."""
+        """To be waited for, so that no zombie remains."""
         self._idle: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
 
@@ -41,25 +48,25 @@ class CleanerProcess:
         """Of the process, while there is one."""
         return self._process.pid if self._process is not None else None
 
-    async def ask(self, message: Asked) -> WorkerReply:
-        """Raises WorkerLostError. If it is cancelled, the process ends."""
+    async def run(self, command: WorkerCommand) -> WorkerReply:
+        """Sends a command. Raises WorkerLostError. If this is cancelled, the process is killed."""
         async with self._turn:
-            self._stop_idling()
-            is_answered = False
+            self._cancel_idle_timer()
+            has_reply = False
             try:
-                answer = await self._exchange(await self._started(), frame(message))
-                is_answered = True
+                answer = await self._exchange(await self._started(), frame(command))
+                has_reply = True
             except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-                raise WorkerLostError(f"the cleaner's process is lost: {error}") from error
+                raise WorkerLostError(f"lost the log cleaner process: {error}") from error
             finally:
-                if not is_answered:
-                    self._end()
+                if not has_reply:
+                    self._kill()
             loop = asyncio.get_running_loop()
-            self._idle = loop.call_later(self._idle_seconds, self._end)
+            self._idle = loop.call_later(self._idle_seconds, self._kill)
             return answer
 
     async def _started(self) -> asyncio.subprocess.Process:
-        await self._bury()
+        await self._reap()
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -69,25 +76,25 @@ class CleanerProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
-            log.debug("the cleaner's process is %d", self._process.pid)
+            log.debug("started the log cleaner process, pid %d", self._process.pid)
         return self._process
 
     async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> WorkerReply:
         if process.stdin is None or process.stdout is None:
-            raise OSError("its pipes are closed")
+            raise OSError("the pipes of the log cleaner process are closed")
         process.stdin.write(request)
         await process.stdin.drain()
         head = await process.stdout.readexactly(HEAD_BYTES)
         return decode_reply(await process.stdout.readexactly(frame_bytes(head)))
 
-    def _stop_idling(self) -> None:
+    def _cancel_idle_timer(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
 
-    def _end(self) -> None:
-        """What it was doing counts for nothing."""
-        self._stop_idling()
+    def _kill(self) -> None:
+        """Its current work is discarded."""
+        self._cancel_idle_timer()
         process, self._process = self._process, None
         if process is None:
             return
@@ -98,11 +105,11 @@ class CleanerProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
-    async def _bury(self) -> None:
+    async def _reap(self) -> None:
         while self._killed:
             await self._killed.pop().wait()
 
     async def close(self) -> None:
-        """End the process, whatever it does. Cancel who waits for an answer before."""
-        self._end()
-        await self._bury()
+        """Kills the process. Cancel pending `run` calls first."""
+        self._kill()
+        await self._reap()

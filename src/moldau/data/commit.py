@@ -1,47 +1,27 @@
-"""Owns the broker's own writes: hand something to a replica and wait for its commit."""
+"""Writes of the broker itself: append to a replica and wait for the commit."""
 
-import asyncio
+from functools import partial
 
 from moldau.model.errors import DiskFullError, ErrorCode
 from moldau.model.ids import Offset
 from moldau.records.batch import read_header
+from moldau.replica.raft_replica import RaftReplica, wait_for_code
 from moldau.replica.replica import Replica
-from moldau.replica.verification_guards import VerificationGuard
 
 
-async def commit_batch(
-    replica: Replica, batch: bytes, guard: VerificationGuard | None = None
-) -> ErrorCode:
-    """Append one batch that the broker itself built; returns when it is committed.
-
-    `guard`: see Replica.propose. Raises RefusedError.
-    """
+async def commit_batch(replica: RaftReplica, batch: bytes) -> ErrorCode:
+    """Appends a batch of the broker itself; returns when it is committed. Raises RefusedError."""
     data = bytearray(batch)
     try:
-        proposal = replica.propose(data, [read_header(data)], guard=guard)
+        proposal = replica.propose(data, [read_header(data)])
     except DiskFullError:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    done = _Done()
-    replica.when_committed(proposal.end_offset, done)
-    return await done.future
+    return await wait_for_code(proposal.when_committed)
 
 
 async def trim_replica(replica: Replica, offset: Offset) -> ErrorCode:
-    """Let a partition begin at `offset` on every broker; returns when that is committed."""
-    done = _Done()
+    """Moves the start offset of a partition on all replicas; returns when that is committed."""
     try:
-        replica.trim(offset, done)
+        return await wait_for_code(partial(replica.trim, offset))
     except DiskFullError:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    return await done.future
-
-
-class _Done:
-    """A callback that can be awaited, and outlives whoever awaits it."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-    def __call__(self, code: ErrorCode) -> None:
-        if not self.future.done():
-            self.future.set_result(code)

@@ -1,12 +1,12 @@
-"""Owns the answer to: is there room on the disk? Whoever would fill it asks first."""
+"""Rejects writes while the data disk is nearly full."""
 
 from moldau.model.errors import ErrorCode, RefusedError
 
 
 class DiskGuard:
-    """Refuses what takes up room while less than the reserve is free.
+    """Rejects client writes while less than the reserve is free.
 
-    The reserve is for what must go on: committed offsets, metadata, closing in order.
+    The reserve is for committed offsets, metadata and a clean shutdown.
     """
 
     __slots__ = ("is_full",)
@@ -15,8 +15,8 @@ class DiskGuard:
         self.is_full = False
 
     def check(self) -> None:
-        """Raises RefusedError, with a code that clients try again."""
+        """Raises RefusedError with a retriable code."""
         if self.is_full:
             raise RefusedError(
-                ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full; try again when there is room"
+                ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full; retry when there is free space"
             )

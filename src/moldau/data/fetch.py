@@ -1,8 +1,8 @@
-"""Owns reads: what a fetch gets now, and fetches parked until there is enough to send.
+"""Fetches: reads what is available, and parks fetches until there is enough data.
 
-A parked fetch watches the partitions it asked for; a commit in one of them wakes it, and a timer
-answers it at the latest with what there is. One that asks for what lies on the disk alone, or was
-never checked since the start, is parked until a thread has read it: nobody else waits for the disk.
+A parked fetch watches its partitions; a commit in one of them wakes it, and after its timeout it
+completes with what there is. A fetch of data that is not in the page cache, or was not verified
+since the start, is parked until a thread has read it, so that the event loop never waits for disks.
 """
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
@@ -25,18 +25,18 @@ class PartitionFetch(NamedTuple):
     """One partition of a fetch."""
 
     topic: str | None
-    """None: the client named a topic id that does not exist."""
+    """None: unknown topic id."""
     partition: int
     offset: Offset
     bytes_max: int
     leader_epoch: int
-    """What the client believes; -1 if it does not say."""
+    """As the client knows it; -1 if not given."""
     reads_committed: bool = False
-    """Nothing of transactions that are open, and the list of those that were aborted."""
+    """Only up to the last stable offset, with the list of aborted transactions."""
 
 
 class PartitionFetchResult(NamedTuple):
-    """What one partition answers."""
+    """The result of one partition."""
 
     error: ErrorCode
     high_watermark: int
@@ -45,9 +45,9 @@ class PartitionFetchResult(NamedTuple):
     size: int
     last_stable_offset: int = -1
     aborted: Sequence[AbortedTransaction] | None = None
-    """What of the data was aborted; None if the client did not ask."""
+    """Aborted transactions in the data; None unless `reads_committed`."""
     record_count: int = 0
-    """From the offset on that was asked for, by offsets."""
+    """By offsets, from the requested offset on."""
 
 
 class FetchService:
@@ -71,7 +71,7 @@ class FetchService:
     def read(
         self, requests: Sequence[PartitionFetch], bytes_max: int
     ) -> tuple[list[PartitionFetchResult], int, bool]:
-        """Results in order, their total size, and whether anything went wrong."""
+        """Results in order, their total size, and whether any failed."""
         results: list[PartitionFetchResult] = []
         total = 0
         failed = False
@@ -97,17 +97,16 @@ class FetchService:
                 check_epoch(replica, request.leader_epoch)
             watermark = replica.high_watermark
             start = replica.log.start_offset
-            # Hardly ever is a transaction open: then one look is enough.
+            # Fast path: no transaction is open.
             is_stable = replica.producers.first_unstable is None
             stable = watermark if is_stable else replica.last_stable_offset
             end = stable if request.reads_committed else watermark
             if request.offset >= end or (left <= 0 and not is_first):
-                # Appended and not yet to be read is not out of range: whoever asks for it waits.
-                # The error would send a consumer that knows the offset of an acks=1 reply back to
-                # the start.
+                # An offset above the high watermark but in the log is not out of range: the fetch
+                # waits. The error would reset a consumer that knows the offset of an acks=1 reply.
                 if not start <= request.offset <= replica.log.end_offset:
-                    # Nor is what another broker has, that leads by now: a client that does not
-                    # name the epoch would be sent elsewhere for good.
+                    # A newer leader may have the offset: OFFSET_OUT_OF_RANGE would reset a client
+                    # that does not send the epoch.
                     if request.offset > start and not replica.has_recent_majority():
                         raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -125,7 +124,7 @@ class FetchService:
                 error.code, replica.high_watermark, replica.log.start_offset, None, 0
             )
         if read.size > left and not is_first:
-            # One batch may exceed the limit so that a consumer is never stuck, but only one.
+            # Only the first batch may exceed the limit, so that a consumer always progresses.
             return _nothing(request, watermark, start, stable)
         aborted = None
         if request.reads_committed:
@@ -150,16 +149,18 @@ class FetchService:
         wait_ms_max: int,
         on_ready: Callable[[list[PartitionFetchResult]], None],
     ) -> "ParkedFetch | None":
-        """Answer through `on_ready`, at once or later; a parked fetch can be cancelled."""
+        """Calls `on_ready`, now or later; a parked fetch can be cancelled."""
         bytes_max = min(bytes_max, self._reply_bytes_max)
-        # Whole batches seldom fill a reply to the last byte: half of the bound is enough to go.
+        # Whole batches seldom fill a reply: half of the limit is enough.
         bytes_min = min(bytes_min, self._reply_bytes_max // 2)
         if cold := self._find_cold(requests, bytes_max):
             parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
             self._parked[parked] = None
-            parked.is_warming = True
+            parked.is_prefetching = True
             reading = self._loop.run_in_executor(None, _run_all, [task for _, task in cold])
-            reading.add_done_callback(lambda done: self._warmed(done, parked, cold, wait_ms_max))
+            reading.add_done_callback(
+                lambda done: self._on_prefetched(done, parked, cold, wait_ms_max)
+            )
             return parked
         results, total, failed = self.read(requests, bytes_max)
         if total >= bytes_min or failed or wait_ms_max <= 0:
@@ -179,7 +180,7 @@ class FetchService:
         wait_ms_max: int,
     ) -> None:
         self._parked[parked] = None
-        parked.timer = self._loop.call_later(wait_ms_max / 1000, parked.answer)
+        parked.timer = self._loop.call_later(wait_ms_max / 1000, parked.complete)
         for request, result in zip(requests, results, strict=True):
             hosted = self._partitions.get(request.topic or "", request.partition)
             if hosted is not None:
@@ -188,7 +189,7 @@ class FetchService:
     def _find_cold(
         self, requests: Sequence[PartitionFetch], bytes_max: int
     ) -> list[tuple[HostedPartition, CheckTask]]:
-        """What of the answer a thread has to read first."""
+        """Reads that a thread has to do first."""
         cold: list[tuple[HostedPartition, CheckTask]] = []
         for request in requests:
             hosted = self._partitions.get(request.topic or "", request.partition)
@@ -198,7 +199,7 @@ class FetchService:
             try:
                 task = hosted.replica.log.begin_prefetch(request.offset, size)
             except (CorruptionError, OSError):
-                # The read meets it too, and knows what to do.
+                # The read meets the same error, and handles it.
                 continue
             if task is not None:
                 cold.append((hosted, task))
@@ -207,7 +208,7 @@ class FetchService:
                     break
         return cold
 
-    def _warmed(
+    def _on_prefetched(
         self,
         reading: "Future[None]",
         parked: "ParkedFetch",
@@ -222,15 +223,15 @@ class FetchService:
             except CorruptionError as error:
                 self._partitions.take_offline(hosted, error)
         if parked in self._parked:
-            parked.is_warming = False
-            results = parked.look(is_last=wait_ms_max <= 0)
+            parked.is_prefetching = False
+            results = parked.try_complete(is_last=wait_ms_max <= 0)
             if results is not None:
                 self._park(parked, parked.requests, results, wait_ms_max)
 
     def count(
         self, requests: Sequence[PartitionFetch], results: Sequence[PartitionFetchResult]
     ) -> None:
-        """What goes out now: a read alone may be for nothing but a look."""
+        """Counts what is sent; a read alone may only be a check."""
         for request, result in zip(requests, results, strict=True):
             if result.size:
                 hosted = self._partitions.get(request.topic or "", request.partition)
@@ -242,23 +243,23 @@ class FetchService:
         self._parked.pop(parked, None)
 
     def complete_all(self) -> None:
-        """The broker stops: nobody shall wait for the timer."""
+        """The broker is stopping: no fetch waits for its timeout."""
         for parked in list(self._parked):
-            parked.answer()
+            parked.complete()
 
 
 class ParkedFetch:
     """A fetch that waits for data."""
 
     __slots__ = (
+        "_bytes_available",
         "_bytes_max",
         "_bytes_min",
-        "_bytes_there",
-        "_is_hurried",
+        "_is_timed_out",
         "_on_ready",
         "_service",
         "_watched",
-        "is_warming",
+        "is_prefetching",
         "requests",
         "timer",
     )
@@ -277,43 +278,43 @@ class ParkedFetch:
         self._bytes_max = bytes_max
         self._on_ready = on_ready
         self.timer: TimerHandle | None = None
-        self.is_warming = False
-        """A thread reads what is asked for."""
-        self._is_hurried = False
-        self._bytes_there = 0
+        self.is_prefetching = False
+        """A thread reads its data from disk."""
+        self._is_timed_out = False
+        self._bytes_available = 0
         self._watched: dict[Replica, list[tuple[PartitionFetch, int]]] = {}
-        """What was asked of each, and how much of it was there when last looked at."""
+        """The requests of each replica, and the bytes that were available at the last check."""
 
     def watch(self, replica: Replica, request: PartitionFetch, size: int) -> None:
-        """Be woken when `replica` has more than the `size` bytes that it has now."""
+        """Wakes the fetch when `replica` has more than the current `size` bytes."""
         replica.watchers[self] = None
         self._watched.setdefault(replica, []).append((request, size))
-        self._bytes_there += size
+        self._bytes_available += size
 
     def _is_enough(self, replica: Replica) -> bool:
-        """Whether a full look is worth while: only the partition that moved is looked at here, or
-        a fetch of many partitions would cost every small commit a look at all of them."""
+        """Whether to check all partitions: only the one that progressed is read here, or every
+        small commit would cost a read of all partitions of a fetch."""
         if self._bytes_min <= 1:
             return True
-        looked_at = []
+        checked = []
         for request, before in self._watched.get(replica, ()):
             _, size, failed = self._service.read((request,), self._bytes_max)
             if failed:
                 return True
-            self._bytes_there += size - before
-            looked_at.append((request, size))
-        self._watched[replica] = looked_at
-        return self._bytes_there >= self._bytes_min
+            self._bytes_available += size - before
+            checked.append((request, size))
+        self._watched[replica] = checked
+        return self._bytes_available >= self._bytes_min
 
     def on_progress(self, replica: Replica) -> None:
         if not self._is_enough(replica):
             return
-        self.look()
+        self.try_complete()
 
-    def look(self, *, is_last: bool = False) -> list[PartitionFetchResult] | None:
-        """Answer if there is enough; returns what there is if not."""
+    def try_complete(self, *, is_last: bool = False) -> list[PartitionFetchResult] | None:
+        """Completes if there is enough data; otherwise returns what there is."""
         results, total, failed = self._service.read(self.requests, self._bytes_max)
-        if total < self._bytes_min and not (failed or is_last or self._is_hurried):
+        if total < self._bytes_min and not (failed or is_last or self._is_timed_out):
             return results
         self.cancel()
         self._service.count(self.requests, results)
@@ -321,18 +322,18 @@ class ParkedFetch:
         return None
 
     def on_gone(self, replica: Replica) -> None:
-        self.answer()
+        self.complete()
 
-    def answer(self) -> None:
-        """Time is up: send what there is."""
-        if self.is_warming:
-            # In a moment: not before the thread is done.
-            self._is_hurried = True
+    def complete(self) -> None:
+        """Timed out: completes with what there is."""
+        if self.is_prefetching:
+            # As soon as the thread is done.
+            self._is_timed_out = True
         else:
-            self.look(is_last=True)
+            self.try_complete(is_last=True)
 
     def cancel(self) -> None:
-        """Stop waiting, without an answer: the client is gone."""
+        """Stops waiting without a reply: the client disconnected."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -355,8 +356,14 @@ def _nothing(
 
 
 def check_epoch(replica: Replica, epoch: int) -> None:
-    """Refuse a client whose idea of the leader's epoch differs from ours."""
+    """Raises RefusedError if the client knows another leader epoch."""
     if epoch < replica.epoch:
-        raise RefusedError(ErrorCode.FENCED_LEADER_EPOCH, f"the epoch is {replica.epoch} now")
+        raise RefusedError(
+            ErrorCode.FENCED_LEADER_EPOCH,
+            f"epoch {epoch} is old; the current leader epoch is {replica.epoch}",
+        )
     if epoch > replica.epoch:
-        raise RefusedError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the epoch is {replica.epoch} here")
+        raise RefusedError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"epoch {epoch} is unknown; this broker knows leader epoch {replica.epoch}",
+        )

@@ -1,4 +1,4 @@
-"""Owns what a broker does by the clock: retention, interval flushes, watching the disk, repair."""
+"""Periodic work: retention, interval flushes, snapshots, disk space checks and repair."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ _DISK_CHECK_SECONDS = 1.0
 _SNAPSHOT_CHECK_SECONDS = 5.0
 _REPAIR_SECONDS = 5.0
 _PARTITIONS_PER_TURN = 50
-"""After so many of them, requests get their turn."""
+"""Requests are served after this many partitions."""
 
 
 class MaintenanceConfig(Struct, frozen=True, kw_only=True):
-    """How often, and how much room to keep."""
+    """Intervals, and the reserve of free disk space."""
 
     retention_check_ms: int
     flush_interval_ms: int
@@ -33,12 +33,12 @@ class MaintenanceConfig(Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def _room_needed() -> Iterator[None]:
-    """Work that can wait: on a full disk it is left for the next time."""
+def _skip_if_disk_full() -> Iterator[None]:
+    """Work that can wait: on a full disk it is retried at the next interval."""
     try:
         yield
     except DiskFullError as error:
-        log.warning("upkeep waits for room on the disk: %s", error)
+        log.warning("maintenance skipped until there is free disk space: %s", error)
 
 
 class Maintenance:
@@ -64,80 +64,80 @@ class Maintenance:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_retaining())
-            tasks.create_task(self._keep_flushing())
-            tasks.create_task(self._keep_snapshotting())
-            tasks.create_task(self._keep_watching_disk())
-            tasks.create_task(self._keep_repairing())
+            tasks.create_task(self._run_retention())
+            tasks.create_task(self._run_flushes())
+            tasks.create_task(self._run_snapshots())
+            tasks.create_task(self._run_disk_checks())
+            tasks.create_task(self._run_repair())
 
     async def _in_turns(self) -> AsyncIterator[HostedPartition]:
-        """All partitions; after some of them it is the clients' turn."""
+        """All partitions, with a pause for requests after every few of them."""
         for number, hosted in enumerate(self._partitions, 1):
-            # A topic may be deleted while this sleeps.
+            # A topic may be deleted during the pause.
             if hosted.replica.is_open:
                 yield hosted
             if number % _PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
-    async def _keep_retaining(self) -> None:
+    async def _run_retention(self) -> None:
         while True:
             await asyncio.sleep(self._config.retention_check_ms / 1000)
             now = self._clock.wall_ms()
             expire_before = TimestampMs(now - self._config.producer_id_expiry_ms)
             async for hosted in self._in_turns():
                 has_deleted = False
-                with _room_needed():
+                with _skip_if_disk_full():
                     has_deleted = hosted.replica.retain(now)
                 if has_deleted:
-                    # Unlinking gigabytes takes its time: then it is the clients' turn.
+                    # Unlinking gigabytes is slow: let requests run.
                     await asyncio.sleep(0)
                 hosted.replica.expire_producers(expire_before)
 
-    async def _keep_flushing(self) -> None:
+    async def _run_flushes(self) -> None:
         while True:
             await asyncio.sleep(self._config.flush_interval_ms / 1000)
             async for hosted in self._in_turns():
                 if hosted.replica.log.config.flush is FlushPolicy.INTERVAL:
                     hosted.replica.flush_soon()
 
-    async def _keep_snapshotting(self) -> None:
+    async def _run_snapshots(self) -> None:
         while True:
             await asyncio.sleep(_SNAPSHOT_CHECK_SECONDS)
             async for hosted in self._in_turns():
                 has_saved = False
-                with _room_needed():
+                with _skip_if_disk_full():
                     has_saved = hosted.replica.snapshot_if_due()
                 if has_saved:
-                    # It waited for the disk: then it is the clients' turn.
+                    # It waited for the disk: let requests run.
                     await asyncio.sleep(0)
-                # Closed segments are flushed under every policy, to keep a restart short.
+                # Closed segments are flushed under every policy, to keep recovery short.
                 hosted.replica.flush_soon()
 
-    async def _keep_watching_disk(self) -> None:
+    async def _run_disk_checks(self) -> None:
         while True:
             self.check_disk()
             await asyncio.sleep(_DISK_CHECK_SECONDS)
 
-    async def _keep_repairing(self) -> None:
+    async def _run_repair(self) -> None:
         while True:
             await asyncio.sleep(_REPAIR_SECONDS)
             if not self._disk.is_full:
-                with _room_needed():
+                with _skip_if_disk_full():
                     await self._repair()
 
     def check_disk(self) -> None:
-        """Refuse produce while there is less room than the reserve; accept again by itself."""
+        """Rejects produce requests while less than the reserve is free."""
         is_full = self._free_bytes() < self._config.disk_reserve_bytes
         if is_full != self._disk.is_full:
             self._disk.is_full = is_full
             if is_full:
                 log.error(
-                    "less than %d bytes are free on the data disk: produce is refused until "
-                    "there is room (log.disk_reserve_bytes)",
+                    "less than %d bytes free on the data disk: produce requests are rejected until "
+                    "there is more space (setting log.disk_reserve_bytes)",
                     self._config.disk_reserve_bytes,
                 )
             else:
-                log.warning("there is room on the data disk again: produce is accepted")
+                log.warning("the data disk has free space again: produce requests are accepted")
         if not is_full:
             self._partitions.retry_offline()
         self._partitions.finish_moves()

@@ -1,4 +1,4 @@
-"""Owns questions about a partition: offsets by place, time or leader epoch, and its producers."""
+"""Offsets of a partition by timestamp or leader epoch, and its producers."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
-_UNSAID = -1
+_NOT_GIVEN = -1
 
 
 class FoundOffset(NamedTuple):
-    """An offset with the time and epoch of the record there, if it is one."""
+    """An offset with the timestamp and epoch of its record, if there is one."""
 
     offset: int
     timestamp: int
@@ -25,7 +25,7 @@ class FoundOffset(NamedTuple):
 
 
 class DescribedProducer(NamedTuple):
-    """What a partition remembers of one producer."""
+    """The state of one producer in a partition."""
 
     producer_id: int
     epoch: int
@@ -33,14 +33,14 @@ class DescribedProducer(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     transaction_start: int
-    """First offset of its open transaction; -1: none is open."""
+    """First offset of its open transaction; -1: none."""
 
 
 NOT_FOUND = FoundOffset(-1, NO_TIMESTAMP, NO_EPOCH)
 
 
 class OffsetService:
-    """Answers questions about offsets."""
+    """Queries on partitions that this broker leads."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -50,13 +50,13 @@ class OffsetService:
         topic: str,
         partition: int,
         timestamp: int,
-        leader_epoch: int = _UNSAID,
+        leader_epoch: int = _NOT_GIVEN,
         *,
         reads_committed: bool = False,
     ) -> FoundOffset:
-        """The offset for a time, or for one of the special times above. Raises RefusedError.
+        """The offset for a timestamp, or for a special one like LATEST. Raises RefusedError.
 
-        One who reads committed finds nothing at or above the last stable offset.
+        With `reads_committed`, only below the last stable offset.
         """
         hosted = self._partitions.lead(topic, partition)
         try:
@@ -66,7 +66,7 @@ class OffsetService:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
     def producers(self, topic: str, partition: int) -> list[DescribedProducer]:
-        """All that are remembered. Raises RefusedError."""
+        """All known producers. Raises RefusedError."""
         replica = self._partitions.lead(topic, partition).replica
         described = []
         for producer, state in replica.producers:
@@ -84,17 +84,17 @@ class OffsetService:
         return described
 
     def epoch_end(
-        self, topic: str, partition: int, epoch: int, leader_epoch: int = _UNSAID
+        self, topic: str, partition: int, epoch: int, leader_epoch: int = _NOT_GIVEN
     ) -> tuple[Epoch, Offset]:
-        """The last epoch not above `epoch` and its end; (-1, -1) for one that is yet to come."""
+        """The last epoch not above `epoch` and its end; (-1, -1) for a future epoch."""
         replica = self._partitions.lead(topic, partition).replica
-        if leader_epoch != _UNSAID:
+        if leader_epoch != _NOT_GIVEN:
             check_epoch(replica, leader_epoch)
         if epoch > replica.epoch:
             return NO_EPOCH, Offset(-1)
         if epoch == replica.epoch:
-            # Its end may be above the watermark: a client that read up to an acks=1 reply must
-            # not take that for a truncation.
+            # The end may be above the high watermark: a client that knows an offset of an acks=1
+            # reply must not see that as a truncation.
             return replica.epoch, replica.log.end_offset
         return replica.log.epoch_end(Epoch(epoch))
 
@@ -102,10 +102,10 @@ class OffsetService:
 def _find(
     replica: Replica, timestamp: int, leader_epoch: int, reads_committed: bool
 ) -> FoundOffset:
-    if leader_epoch != _UNSAID:
+    if leader_epoch != _NOT_GIVEN:
         check_epoch(replica, leader_epoch)
     if not replica.is_ready:
-        raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader was just elected")
+        raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader was just elected; retry")
     log = replica.log
     end = replica.last_stable_offset if reads_committed else replica.high_watermark
     if timestamp == LATEST:
@@ -114,12 +114,12 @@ def _find(
         start = log.start_offset
         return FoundOffset(start, NO_TIMESTAMP, log.epoch_at(start))
     if timestamp == LATEST_TIERED:
-        # Nothing is tiered here.
+        # There is no tiered storage.
         return NOT_FOUND
     if timestamp == MAX_TIMESTAMP:
         found = log.find_max_timestamp(end)
     elif timestamp < 0:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{timestamp} is no time")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{timestamp} is not a valid timestamp")
     else:
         found = log.find_time(TimestampMs(timestamp), end)
     return NOT_FOUND if found is None else FoundOffset(*found)

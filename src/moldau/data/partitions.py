@@ -1,6 +1,6 @@
-"""Owns the replicas of this broker: opens and closes them as the metadata image says.
+"""The replicas of this broker: opened and closed as the metadata image requires.
 
-A partition whose log is damaged stays closed, with the reason; the others go on.
+A replica with a corrupt log is offline, with the reason; the others are served.
 """
 
 import asyncio
@@ -14,13 +14,7 @@ from moldau.metadata.config_types import LONG_MAX
 from moldau.metadata.image import EMPTY_IMAGE, Image, Partition, Topic, changed_topics
 from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
-from moldau.model.errors import (
-    CorruptionError,
-    DiskFullError,
-    ErrorCode,
-    MoldauError,
-    RefusedError,
-)
+from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import NO_BROKER, Members
@@ -33,24 +27,23 @@ from moldau.replica.replica import Replica
 log = logging.getLogger(__name__)
 
 _DROPPED_PER_STEP = 20
-"""Dropped in one turn of the loop: each costs a flush or two."""
+"""Per turn of the event loop: each costs a flush or two."""
 _OPENED_PER_STEP = 96
 _OPENING_THREADS = 6
-"""Logs are opened in so many threads at once, each some of a step: a disk takes its time for each,
-and less for all together."""
+"""The logs of a step are opened in this many threads, to overlap their disk access."""
 
 _LED_SECONDS_MAX = 30.0
 _CAMPAIGN_SECONDS = (0.0, 0.05, 0.15, 0.4)
-"""When the preferred leader of a fresh group asks to be elected: the others may hear of the group
-a moment later. After that the group's own timers do it."""
+"""When the preferred leader of a new group campaigns: the other replicas may learn of the group
+slightly later. After that, the election timeout applies."""
 
 OpenLog = Callable[[str, TopicId, PartitionIndex, LogConfig, LogId], PartitionLog]
-"""The last one is the id of a log that is not there yet."""
+"""The last argument is the id for a new log."""
 DropLog = Callable[[str, TopicId, PartitionIndex], None]
 
 
 def log_config(config: TopicConfig, *, internal: bool) -> LogConfig:
-    """The slice of a topic's settings that its logs need. Internal topics are always flushed."""
+    """The settings of a topic that its logs need. Internal topics are always flushed."""
     return LogConfig(
         segment_bytes_max=config.segment_bytes,
         segment_ms_max=config.segment_ms,
@@ -68,7 +61,7 @@ def log_config(config: TopicConfig, *, internal: bool) -> LogConfig:
 
 
 class HostedPartition:
-    """A replica with the settings of its topic, resolved once and not per request."""
+    """A replica with the settings of its topic, resolved once instead of per request."""
 
     __slots__ = (
         "bounds_timestamps",
@@ -84,16 +77,12 @@ class HostedPartition:
     )
 
     def __init__(
-        self,
-        replica: Replica,
-        config: TopicConfig,
-        internal: bool,
-        traffic: Traffic | None = None,
+        self, replica: Replica, config: TopicConfig, internal: bool, traffic: Traffic | None = None
     ) -> None:
         self.replica = replica
         self.internal = internal
         self.traffic = traffic or Traffic()
-        """Of the topic, over all its partitions here."""
+        """Of the whole topic on this broker."""
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
@@ -109,32 +98,32 @@ class HostedPartition:
         self.is_plain = not (
             self.internal or self.is_compacted or self.codec is not None or self.bounds_timestamps
         )
-        """Batches go to the log as they come: the usual case, decided once."""
+        """Batches are appended unchanged and unchecked: the usual case, decided once."""
 
 
 def codec_of(compression_type: str) -> Codec | None:
-    """The codec that a topic insists on; None if it keeps what producers send."""
+    """The codec that a topic requires; None if it keeps that of the producer."""
     if compression_type == "producer":
         return None
     return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
 
 
 def first_members(partition: Partition) -> Members:
-    """The group's members as far as the metadata knows: for a log that does not say."""
+    """The members of the group by the metadata, for a new log."""
     if not partition.moving:
         return Members(tuple(sorted(partition.replicas)))
     return Members(tuple(sorted(partition.origin)), tuple(sorted(partition.adding)))
 
 
 class Opening(NamedTuple):
-    """A partition that is to be hosted."""
+    """A partition to open."""
 
     topic: Topic
     partition: Partition
     config: TopicConfig
     members: Members
     new_id: LogId
-    """Of its log, if it is not there yet."""
+    """For its log, if that does not exist."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -171,21 +160,21 @@ class Partitions:
         self._layers: tuple[Layer, ...] = ()
         self._broker_configs: Mapping[BrokerId, Mapping[str, str]] | None = None
         self.on_leadership: Callable[[Replica], None] = lambda _: None
-        """Told when a replica's leader is another one, or it became a ready leader itself; also
-        when it goes."""
+        """Called when the leader of a replica changes, when the replica becomes a ready leader,
+        and when it is closed."""
         self.newest_image: Callable[[], Image] = lambda: EMPTY_IMAGE
         self._leaving: dict[tuple[str, int], Topic] = {}
-        """Moved away by the image, but counted on by the leaders of their groups."""
+        """Moved to other brokers by the image, but still active members of their groups."""
         self.on_replaced: Callable[[Replica], None] = lambda _: None
-        """Told when a replica leads and a voter came back without the log it had."""
+        """Called when a replica leads and a voter came back without its log."""
 
-    # ---- finding
+    # ---- lookup
 
     def get(self, topic: str, partition: int) -> HostedPartition | None:
         return self._hosted.get((topic, partition))
 
     def find(self, topic: str, partition: int) -> HostedPartition:
-        """The partition, or the RefusedError that the client gets instead."""
+        """The partition. Raises RefusedError."""
         hosted = self._hosted.get((topic, partition))
         if hosted is not None:
             return hosted
@@ -194,18 +183,19 @@ class Partitions:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{topic}-{partition} is offline: {self._offline[topic, partition]}",
             )
-        # The newest image: right after a start this broker has heard of more than it has opened.
+        # The newest image: right after a start it contains more than is opened.
         known = self.newest_image().topic(topic)
         if known is not None and 0 <= partition < len(known.partitions):
             raise RefusedError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is on other brokers"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{topic}-{partition} has no replica on this broker",
             )
         raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"unknown partition {topic}-{partition}"
         )
 
     def lead(self, topic: str, partition: int) -> HostedPartition:
-        """The partition, if this broker leads it, or the RefusedError that the client gets."""
+        """The partition, if this broker leads it. Raises RefusedError."""
         hosted = self.find(topic, partition)
         if not hosted.replica.is_leader:
             hosted.replica.check_leadership()
@@ -222,9 +212,9 @@ class Partitions:
         return self._offline
 
     def take_offline(self, hosted: HostedPartition, error: MoldauError) -> None:
-        """A partition proved to be damaged while it was served: serve it no more, touch nothing.
+        """Stops serving a partition that proved corrupt, and leaves its files as they are.
 
-        Its log is not closed, because a clean close would vouch for what is in it.
+        Its log is not closed: a clean close would mark its contents as good.
         """
         replica = hosted.replica
         key = (replica.partition.topic, replica.partition.partition)
@@ -232,16 +222,16 @@ class Partitions:
             self._set_offline(key, error)
             replica.end(ErrorCode.KAFKA_STORAGE_ERROR)
             if isinstance(error, DiskFullError):
-                # To be opened anew when there is room.
+                # Opened again when there is free space.
                 replica.log.discard()
             self.on_leadership(replica)
 
     def on_voter_replaced(self, replica: Replica) -> None:
-        """For the replica."""
+        """Called by the replica."""
         self.on_replaced(replica)
 
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
-        """For the replica: its group stopped."""
+        """Called by the replica: its group stopped."""
         hosted = self._hosted.get((replica.partition.topic, replica.partition.partition))
         if hosted is not None and hosted.replica is replica:
             self.take_offline(hosted, error)
@@ -250,11 +240,11 @@ class Partitions:
         before = self._offline.get(key)
         self._offline[key] = error
         if str(before) != str(error):
-            # Once, not with every try.
+            # Once, not with every retry.
             log.error("partition %s-%d is offline: %s", *key, error)
 
     def retry_offline(self) -> None:
-        """Try again to open what only lacked room on the disk."""
+        """Opens the partitions again that are offline because the disk was full."""
         if not any(isinstance(error, DiskFullError) for error in self._offline.values()):
             return
         with self._flusher.fencing():
@@ -268,11 +258,11 @@ class Partitions:
                             log.warning("partition %s-%d is online again", *key)
 
     def flush_of(self, topic: Topic) -> FlushPolicy:
-        """When records of a topic are flushed here."""
+        """The flush policy of a topic on this broker."""
         return log_config(self._resolve(topic), internal=topic.internal).flush
 
     def find_placed(self, name: str, index: int) -> tuple[Topic, Partition] | None:
-        """What the image says of a partition, if it places it here."""
+        """The partition in the image, if it has a replica on this broker."""
         for topic in self._topics.values():
             if topic.name == name and index < len(topic.partitions):
                 partition = topic.partitions[index]
@@ -280,30 +270,22 @@ class Partitions:
         return None
 
     def open_empty(self, topic: Topic, partition: Partition) -> None:
-        """Host a partition whose log was taken away: the new one is not the one that voted."""
+        """Opens a partition with an empty log, under a new log id: this log has not voted."""
         opening = self._opening(topic, partition, self._resolve(topic))
         opening = opening._replace(new_id=self._driver.make_log_id())
         with self._flusher.fencing():
             self._host(opening, self._open(opening))
 
-    # ---- following the image
+    # ---- reconciliation with the image
 
-    def reconcile(self, image: Image) -> None:
-        """Open what is new, close and drop what is gone, reconfigure what changed.
+    async def reconcile(self, image: Image) -> None:
+        """Opens new partitions, drops removed ones, reconfigures changed ones.
 
-        The image is committed, so there is no way back: a disk that fails here ends the process,
-        and the next start does the rest.
+        The image is committed and cannot be rejected: a disk failure ends the process, and the next
+        start does the rest. Requests run after every few partitions; logs are opened in threads.
         """
         with self._flusher.fencing():
-            for openings in self._follow(image):
-                for opening in openings:
-                    self._host(opening, self._open(opening))
-
-    async def reconcile_in_steps(self, image: Image) -> None:
-        """As `reconcile`, but others get their turn after every few partitions, and logs are opened
-        off the loop."""
-        with self._flusher.fencing():
-            for openings in self._follow(image):
+            for openings in self._reconcile_steps(image):
                 shares = [openings[at::_OPENING_THREADS] for at in range(_OPENING_THREADS)]
                 work = asyncio.gather(
                     *(asyncio.to_thread(self._open_all, share) for share in shares if share)
@@ -311,7 +293,7 @@ class Partitions:
                 try:
                     opened = await asyncio.shield(work)
                 except asyncio.CancelledError:
-                    # Threads are not cancelled: whoever stops waits until they write no more.
+                    # Threads cannot be cancelled: wait until they write no more.
                     await asyncio.wait([work])
                     raise
                 for share, logs in zip(shares, opened, strict=False):
@@ -319,10 +301,10 @@ class Partitions:
                         self._host(opening, found)
                 await asyncio.sleep(0)
 
-    def _follow(self, image: Image) -> Iterator[list[Opening]]:
-        """Yields what is to be opened before it goes on, after every few partitions."""
+    def _reconcile_steps(self, image: Image) -> Iterator[list[Opening]]:
+        """Yields the partitions to open, after every few of them."""
         for topic_id in sorted(self._topics.keys() - image.topics_by_id.keys()):
-            yield from self._drop(self._topics[topic_id])
+            yield from self._drop_topic(self._topics[topic_id])
         self._layers = broker_layers(image, self._broker, self._defaults)
         defaults_changed = image.broker_configs is not self._broker_configs
         self._broker_configs = image.broker_configs
@@ -341,7 +323,7 @@ class Partitions:
                 if self._broker in partition.replicas and not is_here:
                     openings.append(self._opening(topic, partition, config))
                 elif is_here and self._broker not in partition.replicas:
-                    self._leave(topic, partition.index)
+                    self._drop_if_inactive(topic, partition.index)
                     left += 1
                 else:
                     continue
@@ -369,7 +351,7 @@ class Partitions:
         return Opening(topic, partition, config, members, self._driver.new_log_id(key, members))
 
     def _open(self, opening: Opening) -> Opened:
-        """Its log, or why there is none. In any thread."""
+        """Its log, or the error. In any thread."""
         topic = opening.topic
         try:
             return self._open_log(
@@ -386,7 +368,7 @@ class Partitions:
         return [self._open(opening) for opening in openings]
 
     def _host(self, opening: Opening, opened: Opened) -> None:
-        """Host the partition, or note why it has to stay offline."""
+        """Adds the partition, or sets it offline."""
         topic, partition, config, members, _ = opening
         key = opening.key
         if isinstance(opened, MoldauError):
@@ -412,49 +394,49 @@ class Partitions:
         self._hosted[key] = HostedPartition(replica, config, topic.internal, traffic)
         if is_fresh and not partition.moving and partition.replicas[0] == self._broker:
             for delay in _CAMPAIGN_SECONDS:
-                asyncio.get_running_loop().call_later(delay, self._stand, replica)
+                asyncio.get_running_loop().call_later(delay, self._campaign, replica)
 
-    def _stand(self, replica: Replica) -> None:
+    def _campaign(self, replica: Replica) -> None:
         if replica.is_open and replica.leader == NO_BROKER:
             self._driver.campaign(replica.group)
 
-    def _drop(self, topic: Topic) -> Iterator[list[Opening]]:
+    def _drop_topic(self, topic: Topic) -> Iterator[list[Opening]]:
         """The topic was deleted."""
         del self._topics[topic.topic_id]
         for number, partition in enumerate(topic.partitions, 1):
             if self._broker in partition.replicas:
-                self._let_go(topic, partition.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            # Also of what has moved away before, or could not be opened.
+                self._drop_replica(topic, partition.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            # Also of partitions that moved before, or could not be opened.
             self._driver.forget_vote(GroupKey(topic.topic_id, partition.index))
             if number % _DROPPED_PER_STEP == 0:
                 yield []
 
-    def _leave(self, topic: Topic, index: PartitionIndex) -> None:
-        """The partition has moved to other brokers, and its group counts on this one no more.
+    def _drop_if_inactive(self, topic: Topic, index: PartitionIndex) -> None:
+        """Drops a partition that moved to other brokers, if its group no longer needs this replica.
 
-        Asked of the newest image and of the group itself: the image at hand may be old, and what a
-        voter drops was perhaps acknowledged in its name.
+        Checked with the newest image and the group: the given image may be old, and a voter must
+        not drop what it acknowledged.
         """
         key = (topic.name, index)
         self._leaving.pop(key, None)
         newest = self.newest_image().topic_by_id(topic.topic_id)
         if newest is not None and self._broker in newest.partitions[index].replicas:
-            # It has come back, as the image says that follows.
+            # It moved back, in a later image.
             return
         hosted = self._hosted.get(key)
         if hosted is not None and hosted.replica.is_active_member:
             self._leaving[key] = topic
             return
-        log.info("partition %s-%d has moved away", topic.name, index)
-        self._let_go(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log.info("partition %s-%d moved to other brokers; dropping its replica", topic.name, index)
+        self._drop_replica(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def finish_moves(self) -> None:
-        """Drop what has moved away, and was still counted on when that became known."""
+        """Drops partitions that moved, once their groups no longer need these replicas."""
         with self._flusher.fencing():
             for (_, index), topic in list(self._leaving.items()):
-                self._leave(topic, PartitionIndex(index))
+                self._drop_if_inactive(topic, PartitionIndex(index))
 
-    def _let_go(self, topic: Topic, index: PartitionIndex, code: ErrorCode) -> None:
+    def _drop_replica(self, topic: Topic, index: PartitionIndex, code: ErrorCode) -> None:
         key = (topic.name, index)
         self._leaving.pop(key, None)
         self._offline.pop(key, None)
@@ -466,15 +448,15 @@ class Partitions:
         self._drop_log(topic.name, topic.topic_id, index)
 
     def forget_logs(
-        self, gone: Iterable[tuple[str, TopicId, PartitionIndex]], image: Image
+        self, removed: Iterable[tuple[str, TopicId, PartitionIndex]], image: Image
     ) -> None:
-        """Delete logs that a start found no longer wanted, before anything is opened.
+        """Deletes logs of removed replicas at the start, before anything is opened.
 
-        Not what has come back since by `image`: a start hears again of moves of long ago, and the
-        log that is here now is that of a voter, who has promised to keep it.
+        Except those that moved back by `image`: a start replays old moves, and the log that exists
+        now belongs to a voter.
         """
         with self._flusher.fencing():
-            for name, topic_id, index in gone:
+            for name, topic_id, index in removed:
                 topic = image.topic_by_id(topic_id)
                 if topic is None or self._broker not in topic.partitions[index].replicas:
                     hosted = self._hosted.get((name, index))
@@ -482,7 +464,7 @@ class Partitions:
                         self._drop_log(name, topic_id, index)
 
     async def wait_until_led(self) -> None:
-        """At start: until those that this broker leads alone are led, but not for long."""
+        """At the start: waits for the partitions with a single voter, this broker; with a limit."""
         deadline = self._clock.monotonic() + _LED_SECONDS_MAX
         while self._clock.monotonic() < deadline and any(
             not hosted.replica.is_ready and hosted.replica.members.voters == (self._broker,)
@@ -496,5 +478,6 @@ class Partitions:
             try:
                 hosted.replica.close()
             except DiskFullError as error:
-                log.warning("the next start has to check a log: %s", error)
+                partition = hosted.replica.partition
+                log.warning("log of %s not closed cleanly, to be recovered: %s", partition, error)
         self._hosted.clear()

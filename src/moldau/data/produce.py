@@ -1,7 +1,7 @@
-"""Owns writes: checks a client's batches against their topic and proposes them to the replica.
+"""Validates the batches of producers and proposes them to the replica.
 
-This is the hot path of the broker. It looks at headers and never at records, except where a topic
-asks for it: a compacted topic (every record needs a key) or one with a compression of its own.
+This is the hot path of the broker. It reads headers and no records, except for compacted topics
+(every record needs a key) and topics with their own compression type.
 """
 
 from moldau.data.disk_space import DiskGuard
@@ -16,8 +16,8 @@ from moldau.records.batch import (
     read_header,
 )
 from moldau.records.record import has_null_key, recompress
-from moldau.replica.replica import LAG_MS_MAX, Proposal, Replica
-from moldau.replica.sequence_gaps import RETRIABLE_CODES
+from moldau.replica.raft_replica import Proposal
+from moldau.replica.replica import LAG_MS_MAX
 from moldau.replica.verification_guards import VerificationGuard
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -26,12 +26,7 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 class ProduceService:
     """Appends to the partitions of this broker."""
 
-    def __init__(
-        self,
-        partitions: Partitions,
-        disk: DiskGuard,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, partitions: Partitions, disk: DiskGuard, clock: Clock) -> None:
         self._partitions = partitions
         self._disk = disk
         self._clock = clock
@@ -45,10 +40,10 @@ class ProduceService:
         *,
         is_transactional: bool = False,
         guard: VerificationGuard | None = None,
-    ) -> tuple[Replica, Proposal]:
-        """Append the batches of one partition. Raises RefusedError; nothing is appended then.
+    ) -> Proposal:
+        """Appends the batches of one partition. Raises RefusedError; nothing is appended then.
 
-        `is_transactional`: the client named a transactional id; `guard`: see Replica.propose.
+        `is_transactional`: the request has a transactional id; `guard`: see Replica.propose.
         """
         hosted = self._partitions.get(topic, partition)
         if hosted is None:
@@ -59,14 +54,14 @@ class ProduceService:
                 hosted, data, headers, acks, is_transactional=is_transactional, guard=guard
             )
         except RefusedError as error:
-            if headers[0].producer_id >= 0 and error.code in RETRIABLE_CODES:
-                hosted.replica.refusals.note(headers[0], error.code, self._clock.monotonic())
+            if headers[0].producer_id >= 0 and error.code.is_unavailable:
+                hosted.replica.sequence_gaps.note(headers[0], error.code, self._clock.monotonic())
             raise
         traffic = hosted.traffic
         traffic.written_bytes += len(data)
         for header in headers:
             traffic.written_records += header.record_count
-        return hosted.replica, proposal
+        return proposal
 
     def _propose(
         self,
@@ -93,11 +88,11 @@ class ProduceService:
         if headers[0].attributes & TRANSACTIONAL_BIT and not is_transactional:
             raise RefusedError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a batch of a transaction in a request without a transactional id",
+                "transactional batch in a request without a transactional id",
             )
         writable: bytearray | memoryview = data
         if not hosted.is_plain:
-            writable, headers = self._treat_specially(hosted, data, headers)
+            writable, headers = self._apply_topic_settings(hosted, data, headers)
         try:
             return hosted.replica.propose(
                 writable, headers, append_time=hosted.stamps_append_time, guard=guard
@@ -105,29 +100,29 @@ class ProduceService:
         except StorageError as error:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
-    def _treat_specially(
+    def _apply_topic_settings(
         self, hosted: HostedPartition, data: memoryview, headers: list[BatchHeader]
     ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
-        """What the topic's settings ask beyond the plain append."""
+        """Checks and rewrites that the topic's settings require."""
         refuse_internal(hosted)
         if hosted.bounds_timestamps:
             self._check_timestamps(hosted, headers)
         position = 0
         rewritten = bytearray()
-        codec_wanted = hosted.codec
+        codec = hosted.codec
         for header in headers:
             batch = data[position : position + header.size]
             position += header.size
             try:
                 if hosted.is_compacted and has_null_key(batch):
                     raise RefusedError(
-                        ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
+                        ErrorCode.INVALID_RECORD, "records of a compacted topic must have a key"
                     )
-                if codec_wanted is not None:
-                    rewritten += recompress(batch, codec_wanted)
+                if codec is not None:
+                    rewritten += recompress(batch, codec)
             except BatchFormatError as error:
                 raise RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-        if codec_wanted is None:
+        if codec is None:
             return data, headers
         headers = []
         position = 0
@@ -137,8 +132,8 @@ class ProduceService:
             if header.size > bytes_max:
                 raise RefusedError(
                     ErrorCode.MESSAGE_TOO_LARGE,
-                    f"batch of {header.size} bytes in the topic's own compression; "
-                    f"the topic takes {bytes_max}",
+                    f"batch of {header.size} bytes after recompression; "
+                    f"the topic accepts up to {bytes_max} (max.message.bytes)",
                 )
             headers.append(header)
             position += header.size
@@ -152,7 +147,7 @@ class ProduceService:
             if header.base_timestamp < earliest or header.max_timestamp > latest:
                 raise RefusedError(
                     ErrorCode.INVALID_TIMESTAMP,
-                    "a record's timestamp is too far from the broker's time "
+                    "the timestamp of a record is too far from the broker's time "
                     "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
                 )
 
@@ -161,5 +156,5 @@ def refuse_internal(hosted: HostedPartition) -> None:
     if hosted.internal:
         raise RefusedError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{hosted.replica.partition.topic} is internal; only the broker writes to it",
+            f"{hosted.replica.partition.topic} is an internal topic; clients cannot write to it",
         )

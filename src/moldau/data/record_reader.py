@@ -1,7 +1,6 @@
-"""Owns how stored batches become records for doors that show them: committed ones only, a bounded
-lot at a time.
+"""Reads committed records in pages, for HTTP and gRPC clients and queues.
 
-Batches are decompressed and taken apart in a thread: clients of the broker do not wait for it.
+Batches are decompressed and decoded in a thread, so that the event loop is not blocked.
 """
 
 import asyncio
@@ -29,29 +28,29 @@ from moldau.records.record import Record
 from moldau.replica.aborted_transactions import AbortedTransaction
 
 READ_BYTES_MAX: Final = 1024 * 1024
-"""Of stored bytes at once; one batch may exceed it."""
+"""Stored bytes per read; one batch may exceed it."""
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of keys, values and headers in one page; its first record may exceed it."""
-# What compresses well makes any amount of work out of few stored bytes, also where a filter wants
-# none of it. So a page also ends when it has looked at as much as one batch may hold.
-_LOOKED_AT_BYTES_MAX: Final = BATCH_BYTES_MAX
-_LOOKED_AT_RECORDS_MAX: Final = BATCH_RECORDS_MAX
+"""Keys, values and headers of one page; its first record may exceed it."""
+# Few compressed bytes can hold any number of records, which a filter may all skip. So a page also
+# ends when it has decoded as much as the largest batch may hold.
+_DECODED_BYTES_MAX: Final = BATCH_BYTES_MAX
+_DECODED_RECORDS_MAX: Final = BATCH_RECORDS_MAX
 
-# Few threads of their own: each may take as much memory as the bounds above allow, and nobody else
-# who works in a thread has to wait for them.
+# A small pool of its own: each thread may use as much memory as the limits above allow, and other
+# work in threads does not wait for it.
 _threads: Final = ThreadPoolExecutor(2, thread_name_prefix="read")
 
-Wants = Callable[[Record], bool]
+RecordFilter = Callable[[Record], bool]
 
 
 class ReadPage(Struct, frozen=True, kw_only=True):
-    """Records from one place on, and where to go on."""
+    """Records from an offset on, and where to continue."""
 
     records: list[Record]
     next_offset: int
     start_offset: int
     end_offset: int
-    """Records at and above it are not committed yet, or of an open transaction."""
+    """The last stable offset."""
 
 
 async def read_page(
@@ -61,12 +60,12 @@ async def read_page(
     offset: int,
     *,
     limit: int,
-    wants: Wants | None = None,
+    wants: RecordFilter | None = None,
     wait_ms_max: int = 0,
 ) -> ReadPage:
-    """The next records of a partition that is led here. Raises RefusedError.
+    """The next records of a partition that this broker leads. Raises RefusedError.
 
-    Less than `limit`, or none, says nothing: `next_offset` moves on past what was not wanted.
+    A page may have fewer records than `limit`, or none, before the end: continue at `next_offset`.
     """
     request = PartitionFetch(topic, partition, Offset(offset), READ_BYTES_MAX, -1, True)
     loop = asyncio.get_running_loop()
@@ -104,11 +103,11 @@ async def read_page(
     )
 
 
-def offset_at(offsets: OffsetService, topic: str, partition: int, place: int) -> int:
-    """Where a time begins, or one of the special places. Raises RefusedError."""
-    found = offsets.list_offset(topic, partition, place, reads_committed=True)
+def offset_at(offsets: OffsetService, topic: str, partition: int, timestamp: int) -> int:
+    """The first offset at or after a timestamp, or a special one. Raises RefusedError."""
+    found = offsets.list_offset(topic, partition, timestamp, reads_committed=True)
     if found == NOT_FOUND:
-        # All records are older: what comes next is the first that is not.
+        # All records are older: start at the end.
         found = offsets.list_offset(topic, partition, LATEST, reads_committed=True)
     return found.offset
 
@@ -117,10 +116,12 @@ def _refusal(topic: str, partition: int, offset: int, result: PartitionFetchResu
     if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return RefusedError(
             result.error,
-            f"Offset {offset} is not in {topic}-{partition}, which has "
+            f"Offset {offset} is out of range of {topic}-{partition}, which has "
             f"{result.log_start_offset} to {result.high_watermark}",
         )
-    return RefusedError(result.error, f"{topic}-{partition} cannot be read here now")
+    return RefusedError(
+        result.error, f"{topic}-{partition} is temporarily unavailable on this broker"
+    )
 
 
 def _decode(
@@ -128,28 +129,28 @@ def _decode(
     aborted: Sequence[AbortedTransaction],
     offset: int,
     limit: int,
-    wants: Wants | None,
+    wants: RecordFilter | None,
 ) -> tuple[list[Record], int]:
-    """In a thread: the wanted records, and the offset after the last that was looked at."""
+    """In a thread: the selected records, and the offset after the last decoded one."""
     found: list[Record] = []
     bytes_left = PAGE_BYTES_MAX
-    bytes_to_look_at, records_to_look_at = _LOOKED_AT_BYTES_MAX, _LOOKED_AT_RECORDS_MAX
+    bytes_to_decode, records_to_decode = _DECODED_BYTES_MAX, _DECODED_RECORDS_MAX
     for header, batch in stored_batches(bytes_of(data), aborted):
         if batch is not None:
             try:
                 records = open_batch(header, batch)
             except BatchFormatError as error:
                 if found:
-                    # What comes before it is good: the next question meets it first.
+                    # Return the records before it; the next page raises.
                     return found, offset
                 refusal = RefusedError(
                     ErrorCode.INVALID_RECORD,
-                    f"The batch at offset {header.base_offset} cannot be shown: {error}",
+                    f"The batch at offset {header.base_offset} cannot be decoded: {error}",
                 )
-                refusal.hint = f"go on at offset {header.next_offset}"
+                refusal.hint = f"continue at offset {header.next_offset}"
                 raise refusal from None
-            bytes_to_look_at -= sum(len(record.value or b"") for record in records)
-            records_to_look_at -= len(records)
+            bytes_to_decode -= sum(len(record.value or b"") for record in records)
+            records_to_decode -= len(records)
             for record in records:
                 if record.offset < offset or not (wants is None or wants(record)):
                     continue
@@ -160,6 +161,6 @@ def _decode(
                 if len(found) == limit:
                     return found, record.offset + 1
         offset = max(offset, header.next_offset)
-        if bytes_to_look_at <= 0 or records_to_look_at <= 0:
+        if bytes_to_decode <= 0 or records_to_decode <= 0:
             break
     return found, offset

@@ -1,9 +1,9 @@
-"""Owns the repair of damaged replicas: one that cannot go on with its log begins with an empty one.
+"""Rebuilds corrupt replicas from an empty log.
 
-Its log is set aside, never deleted, and the leader sends everything again. The new log has another
-id, so it does not vote before a leader has filled it and made it a voter again; until then the
-other voters are the group. So a replica begins anew only where the leader can spare it (spare.py).
-With one replica or two it stays offline, for a person to decide about.
+The corrupt log is moved aside, never deleted, and the leader sends everything again. The new log
+has a new id, so it does not vote until a leader has filled it and made it a voter again. So a
+replica is rebuilt only if the partition can lose it (replica_safety.py). With one or two replicas
+it stays offline until an operator decides.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaRepair:
-    """Looks at what is offline, now and then."""
+    """Rebuilds offline replicas, one per step."""
 
     def __init__(
         self,
@@ -29,42 +29,46 @@ class ReplicaRepair:
         set_aside: Callable[[str, TopicId, PartitionIndex], str],
         may_rebuild: Callable[[Topic, PartitionIndex], Awaitable[bool]],
     ) -> None:
-        """`may_rebuild`: whether the leader of a partition can spare its replica here."""
         self._partitions = partitions
         self._set_aside = set_aside
-        self._may_begin_anew = may_rebuild
+        self._may_rebuild = may_rebuild
 
     async def step(self) -> None:
-        """Let one damaged replica begin anew, if it may: others wait until the next time, so that a
-        dying disk does not bring the whole cluster to send everything at once."""
+        """Rebuilds at most one replica, so that a failing disk does not make the cluster resend
+        everything at once."""
         for key, error in list(self._partitions.offline.items()):
             found = self._partitions.find_placed(*key)
-            if found is None or not self._is_damaged(found[0], error):
+            if found is None or not self._is_corrupt(found[0], error):
                 continue
-            if not await self._may_begin_anew(found[0], found[1].index):
+            if not await self._may_rebuild(found[0], found[1].index):
                 continue
-            # Meanwhile it may have been deleted, or moved away.
+            # It may have been deleted or moved meanwhile.
             found = self._partitions.find_placed(*key)
             if found is not None and self._partitions.offline.get(key) is error:
-                self._begin_anew(*found)
+                self._rebuild(*found)
                 return
 
-    def _is_damaged(self, topic: Topic, error: MoldauError) -> bool:
+    def _is_corrupt(self, topic: Topic, error: MoldauError) -> bool:
         if isinstance(error, CorruptionError):
             return True
-        # A log that contradicts its leader's. Where every record is flushed that is no loss of a
-        # power cut but an alarm, which a person has to see.
+        # A log that contradicts its leader's. With flush=always a power failure cannot cause that,
+        # so an operator has to look at it.
         is_lossy = self._partitions.flush_of(topic) is not FlushPolicy.ALWAYS
         return isinstance(error, RaftError) and is_lossy
 
-    def _begin_anew(self, topic: Topic, partition: Partition) -> None:
+    def _rebuild(self, topic: Topic, partition: Partition) -> None:
         try:
             place = self._set_aside(topic.name, topic.topic_id, partition.index)
         except StorageError as error:
-            log.error("partition %s-%d stays offline: %s", topic.name, partition.index, error)
+            log.error(
+                "partition %s-%d stays offline: cannot move its corrupt log aside: %s",
+                topic.name,
+                partition.index,
+                error,
+            )
             return
         log.warning(
-            "partition %s-%d begins anew with what its leader sends; its damaged log is kept in %s",
+            "rebuilding the corrupt replica of partition %s-%d from its leader; old log kept in %s",
             topic.name,
             partition.index,
             place,

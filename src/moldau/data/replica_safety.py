@@ -1,8 +1,8 @@
-"""Owns the question whether a group can spare a replica: may it forget what it acknowledged?
+"""Whether a partition can lose a replica, so that the replica may discard its log.
 
-Only the leader knows. It says yes if, without the one that asks, a majority of the voters is heard,
-has the logs that the group counts on, and holds all that is committed. And it says yes to one at a
-time: two that begin anew together may leave nobody whose vote counts.
+Only the leader knows. It grants the request if, without that replica, a majority of the voters is
+alive, has its logs, and has everything that is committed. It grants one replica at a time: two that
+rebuild together could leave no quorum.
 """
 
 import logging
@@ -12,29 +12,29 @@ from typing import Final
 import msgspec
 
 from moldau.data.partitions import HostedPartition, Partitions
-from moldau.data.replicated_offsets import PeerCaller
 from moldau.metadata.image import Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import RaftDriver
 
 log = logging.getLogger(__name__)
 
-SPARE_METHOD: Final = 8
 _CALL_SECONDS_MAX: Final = 5.0
 _GRANT_SECONDS: Final = 600.0
-"""After it, who was told yes has begun anew, and its leader knows; or it is not heard."""
+"""After it, the replica has been rebuilt and the leader knows it, or is down."""
 
-_Asked = tuple[str, int, bytes]
-_decode_asked: Final = msgspec.msgpack.Decoder(_Asked).decode
-_decode_answer: Final = msgspec.msgpack.Decoder(bool).decode
+_Request = tuple[str, int, bytes]
+_decode_request: Final = msgspec.msgpack.Decoder(_Request).decode
+_decode_response: Final = msgspec.msgpack.Decoder(bool).decode
 
 
 class ReplicaSafety:
-    """Asks the leaders, and answers for those that lead here."""
+    """Queries the leaders, and responds for partitions led here."""
 
     def __init__(
         self,
@@ -55,38 +55,42 @@ class ReplicaSafety:
         self._granted: dict[tuple[bytes, int], tuple[BrokerId, float]] = {}
 
     async def may_rebuild(self, topic: Topic, index: PartitionIndex) -> bool:
-        """Whether the leader of a partition, another broker, can spare its replica here."""
+        """Whether this broker may rebuild its replica; the leader must be another broker."""
         leader = self._leader_of(topic, index).broker
         if leader in (NO_BROKER, self._me):
             return False
-        return await self._ask(leader, topic.name, index, topic.topic_id)
+        return await self._query(leader, topic.name, index, topic.topic_id)
 
     async def can_lose(self, hosted: HostedPartition) -> bool:
-        """The same of a replica that is served, and may lead itself."""
+        """Whether the partition can lose this open replica, which may be the leader."""
         replica = hosted.replica
         name, index = replica.partition
         if replica.is_leader:
             return self._grant(self._me, name, index, replica.topic_id)
         if replica.leader == NO_BROKER:
             return False
-        return await self._ask(replica.leader, name, index, replica.topic_id)
+        return await self._query(replica.leader, name, index, replica.topic_id)
 
-    async def _ask(self, leader: BrokerId, name: str, index: int, topic_id: TopicId) -> bool:
+    async def _query(self, leader: BrokerId, name: str, index: int, topic_id: TopicId) -> bool:
         payload = msgspec.msgpack.encode((name, index, topic_id))
         try:
-            return _decode_answer(
-                await self._caller.call(leader, SPARE_METHOD, payload, _CALL_SECONDS_MAX)
+            return _decode_response(
+                await self._caller.call(
+                    leader, PeerMethod.CAN_LOSE_REPLICA, payload, _CALL_SECONDS_MAX
+                )
             )
         except (RefusedError, msgspec.MsgspecError) as error:
-            log.debug("broker %d did not say whether it can spare a replica: %s", leader, error)
+            log.debug("broker %d did not say whether it can lose a replica: %s", leader, error)
             return False
 
     async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers."""
+        """The RPC handler."""
         try:
-            name, index, topic_id = _decode_asked(payload)
+            name, index, topic_id = _decode_request(payload)
         except msgspec.MsgspecError as error:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"a spare replica: {error}") from None
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"invalid request to lose a replica: {error}"
+            ) from None
         return msgspec.msgpack.encode(self._grant(sender, name, index, topic_id))
 
     def _grant(self, broker: BrokerId, name: str, index: int, topic_id: bytes) -> bool:

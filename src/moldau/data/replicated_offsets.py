@@ -1,99 +1,97 @@
-"""Owns the question up to where all replicas of a partition hold its records.
+"""Up to which offset all replicas of a partition have its records.
 
-Only the leader knows. A follower that compacts must know it too, before it lets go of a tombstone:
-it may lead one day, and one who was away until then would never hear that a key was deleted. So
-followers ask, many partitions at a time. Who cannot be asked knows of nothing.
+Only the leader knows. A follower that compacts needs it before it removes a tombstone: it may
+become leader, and a replica that was down until then would never learn that the key was deleted. So
+followers query the leaders, for many partitions at a time.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from moldau.data.partitions import Partitions
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, TopicPartition
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
-HELD_METHOD: Final = 7
 _CALL_SECONDS_MAX: Final = 5.0
 _PARTITIONS_PER_CALL_MAX: Final = 10_000
 
-_Asked = list[tuple[str, int, bytes]]
-"""Name, partition and id of the topic: one of the same name may be another."""
-_decode_asked: Final = msgspec.msgpack.Decoder(_Asked).decode
-_decode_held: Final = msgspec.msgpack.Decoder(list[int]).decode
-
-
-class PeerCaller(Protocol):
-    """Asks a peer. Raises RefusedError."""
-
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
+_Request = list[tuple[str, int, bytes]]
+"""Topic name, partition and topic id, as a topic may be recreated with the same name."""
+_decode_request: Final = msgspec.msgpack.Decoder(_Request).decode
+_decode_response: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class ReplicatedOffsets:
-    """Asks the leaders, and answers for those that lead here."""
+    """Queries the leaders, and responds for partitions led here."""
 
     def __init__(self, partitions: Partitions, caller: PeerCaller) -> None:
         self._partitions = partitions
         self._caller = caller
 
-    async def ask(self, replicas: Iterable[Replica]) -> Mapping[TopicPartition, Offset]:
-        """Below which offset each partition is everywhere; those that nobody tells are missing."""
+    async def query(self, replicas: Iterable[Replica]) -> Mapping[TopicPartition, Offset]:
+        """The offset below which all replicas have everything; without those that are unknown."""
         by_leader: dict[BrokerId, list[Replica]] = defaultdict(list)
-        held: dict[TopicPartition, Offset] = {}
+        offsets: dict[TopicPartition, Offset] = {}
         for replica in replicas:
             if replica.is_leader:
-                held[replica.partition] = replica.replicated_offset
+                offsets[replica.partition] = replica.replicated_offset
             elif replica.leader != NO_BROKER:
                 by_leader[replica.leader].append(replica)
-        for told in await asyncio.gather(
+        for response in await asyncio.gather(
             *(
-                self._ask_leader(leader, followed[at : at + _PARTITIONS_PER_CALL_MAX])
+                self._query_leader(leader, followed[at : at + _PARTITIONS_PER_CALL_MAX])
                 for leader, followed in by_leader.items()
                 for at in range(0, len(followed), _PARTITIONS_PER_CALL_MAX)
             )
         ):
-            held.update(told)
-        return held
+            offsets.update(response)
+        return offsets
 
-    async def _ask_leader(
+    async def _query_leader(
         self, leader: BrokerId, followed: list[Replica]
     ) -> dict[TopicPartition, Offset]:
-        asked: _Asked = [
+        request: _Request = [
             (replica.partition.topic, replica.partition.partition, replica.topic_id)
             for replica in followed
         ]
         try:
             reply = await self._caller.call(
-                leader, HELD_METHOD, msgspec.msgpack.encode(asked), _CALL_SECONDS_MAX
+                leader,
+                PeerMethod.REPLICATED_OFFSETS,
+                msgspec.msgpack.encode(request),
+                _CALL_SECONDS_MAX,
             )
-            told = _decode_held(reply)
+            response = _decode_response(reply)
         except (RefusedError, msgspec.MsgspecError) as error:
-            log.debug("broker %d did not say what all replicas hold: %s", leader, error)
+            log.debug("broker %d returned no replicated offsets: %s", leader, error)
             return {}
         return {
             replica.partition: Offset(offset)
-            for replica, offset in zip(followed, told, strict=False)
+            for replica, offset in zip(followed, response, strict=False)
         }
 
     async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """For the peers."""
+        """The RPC handler."""
         try:
-            asked = _decode_asked(payload)
+            request = _decode_request(payload)
         except msgspec.MsgspecError as error:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"what is held: {error}") from None
-        return msgspec.msgpack.encode([self._held(*entry) for entry in asked])
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"invalid request for replicated offsets: {error}"
+            ) from None
+        return msgspec.msgpack.encode([self._replicated_offset(*entry) for entry in request])
 
-    def _held(self, topic: str, partition: int, topic_id: bytes) -> Offset:
+    def _replicated_offset(self, topic: str, partition: int, topic_id: bytes) -> Offset:
         hosted = self._partitions.get(topic, partition)
         if hosted is None or hosted.replica.topic_id != topic_id:
             return Offset(0)

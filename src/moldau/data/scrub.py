@@ -1,8 +1,8 @@
-"""Owns the scrub: every stored batch is read again now and then, slowly, and its checksum checked.
+"""Scrubs the logs: reads every stored batch from time to time, slowly, and verifies its checksum.
 
-Rot shows where data is read, and old data of a follower may be read by nobody for months: until it
-leads, or until the other copies are gone. What the scrub finds is repaired from the others
-(repair.py) where they can spare this replica; else it is said, and what is intact is served on.
+Bit rot is found only when data is read, and old data of a follower may not be read for months. A
+corrupt replica is rebuilt from the others (replica_repair.py) if they can lose it; otherwise it is
+logged, and the intact part is still served.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ _STEP_BYTES: Final = 1024 * 1024
 
 
 class ScrubMetrics(Struct):
-    """Counted since the start."""
+    """Since the start."""
 
     bytes: int = 0
-    damaged: int = 0
-    """Partitions in which damage was found."""
+    corrupt: int = 0
+    """Partitions found corrupt."""
 
 
 class Scrubber:
-    """Goes through all partitions, again and again."""
+    """Checks all partitions at an interval."""
 
     def __init__(
         self,
@@ -39,19 +39,19 @@ class Scrubber:
         partitions: Partitions,
         interval_seconds: float,
         bytes_per_second: int,
-        is_spare: Callable[[HostedPartition], Awaitable[bool]],
+        can_lose: Callable[[HostedPartition], Awaitable[bool]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`is_spare`: whether the others of a group go on without this replica."""
+        """`can_lose`: whether the partition can lose this replica."""
         self._partitions = partitions
         self._interval_seconds = interval_seconds
         self._bytes_per_second = bytes_per_second
-        self._is_spare = is_spare
+        self._can_lose = can_lose
         self._sleep = sleep
         self.metrics = ScrubMetrics()
 
     async def run(self) -> None:
-        """Until cancelled. Not at once: a start has other things to do."""
+        """Until cancelled. The first scrub waits for one interval, to keep the start fast."""
         while True:
             await self._sleep(self._interval_seconds)
             await self.scrub_all()
@@ -62,10 +62,10 @@ class Scrubber:
             try:
                 await self._check(hosted)
             except CorruptionError as error:
-                await self._found(hosted, error)
+                await self._on_corruption(hosted, error)
             except OSError as error:
-                # Too many open files, or a disk that will tell whoever needs the data.
-                log.warning("%s cannot be looked at now: %s", hosted.replica.partition, error)
+                # Too many open files, or a bad disk, which other reads report.
+                log.warning("scrub of %s skipped this time: %s", hosted.replica.partition, error)
 
     async def _check(self, hosted: HostedPartition) -> None:
         """Raises CorruptionError."""
@@ -87,17 +87,18 @@ class Scrubber:
             self.metrics.bytes += task.size
             await self._sleep(task.size / self._bytes_per_second)
             if after <= offset:
-                # It was cut under the look: the next time.
+                # The log was truncated meanwhile: continue next time.
                 return
             offset = after
 
-    async def _found(self, hosted: HostedPartition, error: CorruptionError) -> None:
-        self.metrics.damaged += 1
-        if await self._is_spare(hosted):
+    async def _on_corruption(self, hosted: HostedPartition, error: CorruptionError) -> None:
+        self.metrics.corrupt += 1
+        if await self._can_lose(hosted):
             self._partitions.take_offline(hosted, error)
         else:
             log.error(
-                "%s is damaged, but its group cannot do without it; what is good is served: %s",
+                "%s is corrupt and cannot be rebuilt: too few other replicas are in sync; "
+                "its intact records are still served: %s",
                 hosted.replica.partition,
                 error,
             )

@@ -1,7 +1,7 @@
-"""Owns how much clients wrote to and read from each topic at this broker, since it started.
+"""Counts what clients wrote to and read from each topic on this broker since its start.
 
-Counted per topic and not per partition: one that moves to another broker must not make a sum
-smaller, which would look like a restart to whoever computes rates.
+Counted per topic and not per partition: a sum must not fall when a partition moves to another
+broker, which would look like a restart in rates.
 """
 
 from collections.abc import Container
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Traffic:
-    """Counters that only rise. Whoever moves records adds to them by itself: it is the hot path."""
+    """Counters that only rise. The hot paths add to them directly."""
 
     __slots__ = ("read_bytes", "read_records", "written_bytes", "written_records")
 
@@ -18,7 +18,10 @@ class Traffic:
         self.written_records = 0
         self.read_bytes = 0
         self.read_records = 0
-        """By offsets: what compaction removed in between is counted too."""
+        """By offsets, so records removed by compaction are included."""
+
+    def counts(self) -> tuple[int, int, int, int]:
+        return self.written_bytes, self.written_records, self.read_bytes, self.read_records
 
     def include(self, other: "Traffic") -> None:
         self.written_bytes += other.written_bytes
@@ -28,24 +31,24 @@ class Traffic:
 
 
 class TopicTraffic:
-    """The counters of all topics that were ever served here, and exist."""
+    """The counters of all existing topics that were served here."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Traffic] = {}
-        self._gone: Final = Traffic()
+        self._deleted: Final = Traffic()
 
     def of(self, topic: str) -> Traffic:
         return self._by_topic.setdefault(topic, Traffic())
 
     def total(self) -> Traffic:
-        """Over all topics, also those that are gone."""
+        """Over all topics, deleted ones included."""
         total = Traffic()
-        total.include(self._gone)
+        total.include(self._deleted)
         for traffic in self._by_topic.values():
             total.include(traffic)
         return total
 
-    def forget_all_but(self, topics: Container[str]) -> None:
-        """Deleted ones stay in the total."""
+    def retain_only(self, topics: Container[str]) -> None:
+        """Merges the counters of all other topics, which were deleted, into the total."""
         for topic in [topic for topic in self._by_topic if topic not in topics]:
-            self._gone.include(self._by_topic.pop(topic))
+            self._deleted.include(self._by_topic.pop(topic))

@@ -1,9 +1,8 @@
-"""Owns writes that belong to transactions: the coordinator is asked before one opens here.
+"""Appends batches of transactions, after their coordinator has confirmed the partition.
 
-The first batch of a producer's transaction in a partition waits until the transaction's
-coordinator has said that the partition belongs to it, or has added it (KIP-890). Otherwise a batch
-that comes late, after its transaction has ended, would open one that nobody ever ends. Batches
-that come while one is asked about stand in line behind it.
+The first batch of a transaction in a partition waits until the transaction coordinator confirms
+that the partition belongs to it, or adds it (KIP-890). Otherwise a late batch of an ended
+transaction would open a hanging one. Further batches queue behind it meanwhile.
 """
 
 import asyncio
@@ -16,23 +15,23 @@ from moldau.data.produce import ProduceService, refuse_internal
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.records.batch import BatchFormatError, BatchHeader, read_header
-from moldau.replica.replica import Proposal, Replica
+from moldau.replica.raft_replica import Proposal
 from moldau.replica.verification_guards import VerificationGuard
 
 log = logging.getLogger(__name__)
 
 ABORTABLE_FROM: Final = 11
-"""Versions of Produce whose clients know TRANSACTION_ABORTABLE."""
+"""First version of Produce whose clients know TRANSACTION_ABORTABLE."""
 ADDS_FROM: Final = 12
-"""Versions of Produce whose clients leave it to the broker to add partitions (transactions V2)."""
+"""First version of Produce where the broker adds partitions (transactions V2)."""
 _VERIFY_SECONDS_MAX: Final = 10.0
 
-AppendOutcome = tuple[Replica, Proposal] | RefusedError
+AppendOutcome = Proposal | RefusedError
 _Key = tuple[str, int, ProducerId, ProducerEpoch]
 
 
 class TransactionAdmission(Protocol):
-    """The way to the coordinators of transactions, on this broker or another."""
+    """The transaction coordinators, on this broker or another."""
 
     async def admit(
         self,
@@ -43,7 +42,7 @@ class TransactionAdmission(Protocol):
         *,
         adds: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether partitions belong to the producer's open transaction; `adds`: make it so.
+        """Whether partitions belong to the producer's open transaction; `adds` adds them.
 
         NONE or the coordinator's error for each. May raise RefusedError.
         """
@@ -51,7 +50,7 @@ class TransactionAdmission(Protocol):
 
 
 class TransactionalWrite(NamedTuple):
-    """The batches of one partition, as a transactional producer sent them."""
+    """The batches of one partition from a transactional producer."""
 
     transactional_id: str
     topic: str
@@ -61,20 +60,19 @@ class TransactionalWrite(NamedTuple):
     api_version: int
 
 
-class _Line:
-    """Writes of one producer in one partition that wait for one answer, oldest first."""
+class _Queue:
+    """Writes of one producer in one partition that wait for the coordinator, oldest first."""
 
-    __slots__ = ("deadline", "guard", "writes")
+    __slots__ = ("guard", "timer", "writes")
 
     def __init__(self, guard: VerificationGuard) -> None:
         self.guard = guard
-        self.deadline: asyncio.TimerHandle | None = None
-        """When they have waited long enough."""
+        self.timer: asyncio.TimerHandle | None = None
         self.writes: list[tuple[TransactionalWrite, Callable[[AppendOutcome], None]]] = []
 
 
 class TransactionalProduce:
-    """Appends what belongs to transactions."""
+    """Appends batches of transactional producers."""
 
     def __init__(
         self,
@@ -87,24 +85,24 @@ class TransactionalProduce:
         self._partitions = partitions
         self._produce = produce
         self._gate = gate
-        self._lines: dict[_Key, _Line] = {}
+        self._queues: dict[_Key, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def waiting_count(self) -> int:
-        return sum(len(line.writes) for line in self._lines.values())
+        return sum(len(queue.writes) for queue in self._queues.values())
 
     def append(self, write: TransactionalWrite, on_done: Callable[[AppendOutcome], None]) -> None:
-        """Append now or when the coordinator has agreed; `on_done` hears of it once."""
+        """Appends now, or when the coordinator has confirmed; `on_done` is called once."""
         try:
             header = _transactional_header(write.data)
             if header is None:
-                # No part of a transaction, or no batch at all.
+                # Not transactional, or invalid.
                 on_done(self._append(write, None))
                 return
             key = (write.topic, write.partition, header.producer_id, header.producer_epoch)
             hosted = self._partitions.lead(write.topic, write.partition)
-            # Before the coordinator is asked: its answer would enter the partition.
+            # First: the coordinator would add the partition to the transaction.
             refuse_internal(hosted)
             guard = hosted.replica.guard_for(header)
         except RefusedError as error:
@@ -113,13 +111,13 @@ class TransactionalProduce:
         if guard is None:
             on_done(self._append(write, None))
             return
-        # The bytes are those of a buffer that is used again.
+        # Copied, because the receive buffer is reused.
         kept = write._replace(data=memoryview(bytearray(write.data)))
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line(guard)
-            self._spawn(key, line, kept)
-        line.writes.append((kept, on_done))
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(guard)
+            self._spawn(key, queue, kept)
+        queue.writes.append((kept, on_done))
 
     def _append(self, write: TransactionalWrite, guard: VerificationGuard | None) -> AppendOutcome:
         try:
@@ -134,15 +132,15 @@ class TransactionalProduce:
         except RefusedError as error:
             return error
 
-    # ---- asking
+    # ---- verification
 
-    def _spawn(self, key: _Key, line: _Line, first: TransactionalWrite) -> None:
-        task = self._loop.create_task(self._ask(key, line, first))
+    def _spawn(self, key: _Key, queue: _Queue, first: TransactionalWrite) -> None:
+        task = self._loop.create_task(self._verify(key, queue, first))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        line.deadline = self._loop.call_later(_VERIFY_SECONDS_MAX, self._give_up, key, line, task)
+        queue.timer = self._loop.call_later(_VERIFY_SECONDS_MAX, self._on_timeout, key, queue, task)
 
-    async def _ask(self, key: _Key, line: _Line, first: TransactionalWrite) -> None:
+    async def _verify(self, key: _Key, queue: _Queue, first: TransactionalWrite) -> None:
         topic, index, producer_id, epoch = key
         partition = TopicPartition(topic, PartitionIndex(index))
         adds = first.api_version >= ADDS_FROM
@@ -155,41 +153,46 @@ class TransactionalProduce:
         except RefusedError as error:
             code = error.code
         finally:
-            # Whoever comes from now on asks anew, also if this broke.
-            self._close(key, line)
+            # Later batches start a new verification, also if this one failed.
+            self._close(key, queue)
         if code is not ErrorCode.NONE:
-            log.debug("%s: no transaction of producer %d: %s", partition, producer_id, code.name)
-        self._answer(line, code)
+            log.debug(
+                "%s: transaction of producer %d not confirmed: %s",
+                partition,
+                producer_id,
+                code.name,
+            )
+        self._complete(queue, code)
 
-    def _close(self, key: _Key, line: _Line) -> None:
-        if self._lines.get(key) is line:
-            del self._lines[key]
-        if line.deadline is not None:
-            line.deadline.cancel()
+    def _close(self, key: _Key, queue: _Queue) -> None:
+        if self._queues.get(key) is queue:
+            del self._queues[key]
+        if queue.timer is not None:
+            queue.timer.cancel()
 
-    def _give_up(self, key: _Key, line: _Line, task: asyncio.Task[None]) -> None:
-        """Nobody answered in time."""
+    def _on_timeout(self, key: _Key, queue: _Queue, task: asyncio.Task[None]) -> None:
+        """The coordinator did not respond in time."""
         task.cancel()
-        self._close(key, line)
-        self._answer(line, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._close(key, queue)
+        self._complete(queue, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _answer(self, line: _Line, code: ErrorCode) -> None:
-        writes, line.writes = line.writes, []
+    def _complete(self, queue: _Queue, code: ErrorCode) -> None:
+        writes, queue.writes = queue.writes, []
         for write, on_done in writes:
             if code is ErrorCode.NONE:
-                on_done(self._append(write, line.guard))
+                on_done(self._append(write, queue.guard))
             else:
                 on_done(RefusedError(error_for(code, write.api_version)))
 
     def stop(self) -> None:
-        for key, line in list(self._lines.items()):
-            self._close(key, line)
+        for key, queue in list(self._queues.items()):
+            self._close(key, queue)
         for task in list(self._tasks):
             task.cancel()
 
 
 def error_for(code: ErrorCode, api_version: int) -> ErrorCode:
-    """A coordinator's error as a producer of that version of Produce understands it."""
+    """The coordinator's error as a code that this version of Produce knows."""
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -206,15 +209,14 @@ def error_for(code: ErrorCode, api_version: int) -> ErrorCode:
             | ErrorCode.REQUEST_TIMED_OUT
             | ErrorCode.THROTTLING_QUOTA_EXCEEDED
         ):
-            # Every producer sends again after this one, and does not look for another leader.
+            # Every producer retries after this code, without a metadata refresh.
             return ErrorCode.NOT_ENOUGH_REPLICAS
         case _:
             return code
 
 
 def _transactional_header(data: memoryview) -> BatchHeader | None:
-    """The header of the first batch, if it belongs to a transaction. What is wrong with it is said
-    when it is appended."""
+    """The header of the first batch, if it is transactional; the append reports errors in it."""
     try:
         header = read_header(data)
     except BatchFormatError:

@@ -1,1 +1,1 @@
-"""The doors: thin adapters from a protocol to the service layer."""
+"""The protocol servers: Kafka, HTTP and gRPC. They reach the broker only through `moldau.api`."""

@@ -1,4 +1,4 @@
-"""Owns the settings of the group coordinator."""
+"""Settings of the group coordinator."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from moldau.model.errors import ConfigError
 
 
 class GroupConfig(Struct, frozen=True, kw_only=True):
-    """Defaults as Kafka's; checked once, when made."""
+    """Defaults are Kafka's; validated on construction."""
 
     initial_rebalance_delay_ms: int = 3_000
     """How long a new group waits for more members before its first generation."""
@@ -16,16 +16,16 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     group_size_max: int = 2**31 - 1
     offset_metadata_bytes_max: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
-    """Offsets of a group live this long after its last member left."""
+    """How long offsets are kept after the last member left."""
     offsets_retention_check_ms: int = 600_000
     new_member_timeout_ms: int = 300_000
-    """A new member whose join is not answered this long is taken for gone."""
+    """A new member that waits longer than this for its join response is removed."""
     consumer_heartbeat_interval_ms: int = 5_000
-    """Of the next-generation protocol, where the broker says how often members are heard of."""
+    """Consumer protocol (KIP-848): the broker sets the heartbeat interval of members."""
     consumer_session_timeout_ms: int = 45_000
     consumer_group_size_max: int = 2**31 - 1
     persist_bytes_max: int = 512 * 1024
-    """Bytes of commits that are merged into one write; one commit may be larger by itself."""
+    """Commits are merged into one write up to this size; a single commit may be larger."""
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -47,5 +47,5 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
         if self.offset_metadata_bytes_max > TEXT_BYTES_MAX:
             raise ConfigError(
                 f"groups.offset_metadata_bytes_max is {self.offset_metadata_bytes_max}, "
-                f"but the record format ends at {TEXT_BYTES_MAX}"
+                f"but the record format allows at most {TEXT_BYTES_MAX}"
             )

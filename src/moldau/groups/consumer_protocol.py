@@ -1,8 +1,7 @@
-"""Owns the bytes in which classic consumers say what they want and are told what they have.
+"""ConsumerProtocolSubscription and ConsumerProtocolAssignment: the payloads of classic consumers.
 
-They are the clients' own (ConsumerProtocolSubscription and ConsumerProtocolAssignment), opaque to
-the classic protocol. They are read to know which topics a group still uses, to show a group to
-people, and where the broker assigns in the place of a client. Bytes of another kind read as None.
+They are opaque to the classic group protocol. They are decoded to know which topics a group uses,
+to describe groups, and to assign partitions on the broker. Other bytes decode to None.
 """
 
 import struct
@@ -10,20 +9,20 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from moldau.groups.format import Reader, string_bytes
 from moldau.model.errors import CorruptionError
+from moldau.records.kafka_types import Reader, string_bytes
 
 Partitions = Mapping[str, frozenset[int]]
-"""Partitions by the name of their topic."""
+"""Partitions by topic name."""
 
 
 class Subscription(Struct, frozen=True, kw_only=True):
     topics: frozenset[str]
     owned: Partitions
-    """What the member still reads; nothing of clients that let go of all before they join."""
+    """Partitions that the member keeps; empty for clients that revoke all before they join."""
     rack: str | None = None
     user_data: bytes = b""
-    """What the assignor of the clients adds for itself."""
+    """Data of the client-side assignor."""
 
 
 class ConsumerAssignment(Struct, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class ConsumerAssignment(Struct, frozen=True, kw_only=True):
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics alone; what follows them may be anything."""
+    """The topics only; the bytes after them are not checked."""
     try:
         return _topics(_reader(subscription)[0])
     except CorruptionError:
@@ -54,7 +53,7 @@ def read_subscription(subscription: bytes) -> Subscription | None:
 
 
 def read_assignment(assignment: bytes) -> ConsumerAssignment | None:
-    """No bytes at all are no partitions: so a leader says it of a member that has none."""
+    """Empty bytes are an empty assignment: leaders send them for members without partitions."""
     if not assignment:
         return ConsumerAssignment(partitions={})
     try:
@@ -67,7 +66,7 @@ def read_assignment(assignment: bytes) -> ConsumerAssignment | None:
 
 
 def assignment_bytes(partitions: Mapping[str, Iterable[int]]) -> bytes:
-    """In the first version, which every client reads."""
+    """In version 0, which every client reads."""
     parts = [struct.pack(">hi", 0, len(partitions))]
     for topic in sorted(partitions):
         indexes = sorted(partitions[topic])
@@ -77,7 +76,7 @@ def assignment_bytes(partitions: Mapping[str, Iterable[int]]) -> bytes:
 
 
 def _reader(data: bytes) -> tuple[Reader, int]:
-    """Later versions only add at the end, so every version from 0 on is read."""
+    """Later versions only append fields, so every version from 0 on can be read."""
     reader = Reader(data)
     version = reader.int16()
     if version < 0:

@@ -1,12 +1,12 @@
-"""Owns the door to the groups: loading, dispatch of events, and the reads.
+"""Entry point of the group coordinator: loading, dispatch of events, and reads.
 
     for key, value in the partition: coordinator.replay(key, value)
     effects = coordinator.finish_loading(now)
     effects = coordinator.handle(now, event)      # for every event, from one thread
     ... run the effects; call handle(now, Tick()) at next_deadline() ...
 
-`now` is monotonic seconds; `wall_ms` gives the time that is stored. A coordinator serves the groups
-of one partition of `__consumer_offsets` (or of all, where one broker leads all).
+`now` is monotonic seconds; `wall_ms` returns the timestamp that is stored. A coordinator serves the
+groups of one partition of `__consumer_offsets`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +18,8 @@ from moldau.groups.assignors.uniform import UniformAssignor
 from moldau.groups.config import GroupConfig
 from moldau.groups.consumer.classic_members import ClassicMembers
 from moldau.groups.consumer.consumer_groups import ConsumerGroups
+from moldau.groups.consumer.context import ConsumerContext
+from moldau.groups.consumer.migration import downgrade
 from moldau.groups.consumer.subscriptions import NoTopics, Subscriptions, TopicSource
 from moldau.groups.deletion import GroupDeletion
 from moldau.groups.error_replies import error_replies
@@ -28,13 +30,11 @@ from moldau.groups.events import (
     DeleteGroups,
     DeleteOffsets,
     Event,
+    GroupRequest,
     Heartbeat,
     Join,
     Leave,
-    Persisted,
-    PersistFailed,
     Sync,
-    Tick,
     TopicsDeleted,
     TransactionEnded,
     TransactionEnding,
@@ -55,24 +55,24 @@ from moldau.groups.results import (
     GroupState,
     GroupType,
     ListedGroup,
-    Reply,
 )
 from moldau.groups.runtime import Runtime
 from moldau.groups.sync_handler import SyncHandler
 from moldau.groups.timers import TimerKey, TimerKind
 from moldau.groups.transactional_offsets import TransactionalOffsets
+from moldau.model.coordinator_events import Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
 
 BUILT_IN_ASSIGNORS: Final[tuple[Assignor, ...]] = (UniformAssignor(), RangeAssignor())
-"""The first is for groups that ask for none."""
+"""The first one is the default."""
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
-_NEXT_LOOK_SECONDS = 0.02
-"""Between looks at a part of the groups each, so that others are served meanwhile."""
+_EXPIRY_PAUSE_SECONDS = 0.02
+"""Between two slices of an expiry round, so that requests are served in between."""
 
 
 class GroupCoordinator:
-    """All groups of one partition. `new_member_id` makes a unique id from a client's name."""
+    """All groups of one partition. `new_member_id` makes a unique id from a client id."""
 
     def __init__(
         self,
@@ -84,27 +84,30 @@ class GroupCoordinator:
     ) -> None:
         self._runtime = Runtime(config, wall_ms)
         self._rebalance = Rebalance(self._runtime)
-        self._syncing = SyncHandler(self._runtime, self._rebalance)
-        self._subscriptions = Subscriptions(topics or NoTopics())
-        self._consumers = ConsumerGroups(
+        self._sync_handler = SyncHandler(self._runtime, self._rebalance)
+        context = ConsumerContext(
             self._runtime,
-            self._subscriptions,
+            Subscriptions(topics or NoTopics()),
             {assignor.name: assignor for assignor in assignors},
             new_member_id,
             self._rebalance,
         )
-        self._classic_members = ClassicMembers(self._consumers)
-        self._joining = JoinHandler(
+        self._context = context
+        self._consumers = ConsumerGroups(context)
+        self._classic_members = ClassicMembers(context)
+        self._join_handler = JoinHandler(
             self._runtime, self._rebalance, self._classic_members, new_member_id
         )
-        self._offsets = GroupOffsets(self._runtime, self._rebalance, self._consumers.wanted_topics)
+        self._offsets = GroupOffsets(
+            self._runtime, self._rebalance, self._consumers.subscribed_topics
+        )
         self._transactional = TransactionalOffsets(self._runtime, self._offsets)
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    # Life
+    # Life cycle
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """A committed record, in the order of the log. CorruptionError if it is malformed."""
+        """Apply a committed record, in log order. Raises CorruptionError if it is malformed."""
         record = decode(key, value)
         if record is not None:
             group = self._runtime.group(record.group_id)
@@ -112,13 +115,13 @@ class GroupCoordinator:
             self._runtime.forget_if_empty(group)
 
     def replay_pending(self, producer_id: ProducerId, key: bytes, value: bytes | None) -> None:
-        """As `replay`, for a record of a transaction that is open; after all that are not."""
+        """Like `replay`, for records of open transactions; call it after all other records."""
         record = decode(key, value)
         if record is not None:
             self._transactional.replay(producer_id, record)
 
     def finish_loading(self, now: float) -> list[Effect]:
-        """All records are replayed. Members go on where they were; their sessions begin anew."""
+        """Start serving. Members keep their assignment, and their session timeouts restart."""
         for group in list(self._runtime.groups.values()):
             group.restore()
             for member in group.members.values():
@@ -131,7 +134,7 @@ class GroupCoordinator:
         return self._runtime.take_effects()
 
     def close(self, now: float, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """Answers everything that waits; from now on every request is refused with `error`."""
+        """Reply to all waiting requests, and reject every later one, with `error`."""
         self._unavailable = error
         self._runtime.abandon_writes(now, error)
         for group in self._runtime.groups.values():
@@ -141,7 +144,7 @@ class GroupCoordinator:
 
     @property
     def is_writing(self) -> bool:
-        """Whether records are on their way to the log."""
+        """Whether a write to the log is in flight."""
         return bool(self._runtime.tokens())
 
     @property
@@ -168,40 +171,18 @@ class GroupCoordinator:
                 self._transactional.ended(event)
             case DeleteGroups():
                 GroupDeletion(self._runtime, event).start(now)
-            case (
-                Join()
-                | Sync()
-                | Heartbeat()
-                | Leave()
-                | ConsumerHeartbeat()
-                | CommitOffsets()
-                | CommitTransactionOffsets()
-                | DeleteOffsets()
-            ):
-                return self._handle_group_request(now, event)
             case _:
-                assert_never(event)
+                return self._handle_group_request(now, event)
         return self._runtime.take_effects()
 
-    def _handle_group_request(
-        self,
-        now: float,
-        event: Join
-        | Sync
-        | Heartbeat
-        | Leave
-        | ConsumerHeartbeat
-        | CommitOffsets
-        | CommitTransactionOffsets
-        | DeleteOffsets,
-    ) -> list[Effect]:
-        # Offsets may belong to the group without a name: old simple consumers use it.
+    def _handle_group_request(self, now: float, event: GroupRequest) -> list[Effect]:
+        # Old simple consumers commit offsets to the group with the empty name.
         needs_name = not isinstance(event, CommitOffsets | DeleteOffsets)
         if (needs_name and not event.group_id) or len(event.group_id.encode()) > TEXT_BYTES_MAX:
             return error_replies(event, ErrorCode.INVALID_GROUP_ID)
         match event:
             case Join():
-                self._joining.join(now, event)
+                self._join_handler.join(now, event)
             case Sync() | Heartbeat() | Leave():
                 self._handle_classic_member(now, event)
             case ConsumerHeartbeat():
@@ -212,10 +193,12 @@ class GroupCoordinator:
                 self._transactional.commit(now, event)
             case DeleteOffsets():
                 self._offsets.delete(now, event)
+            case _:
+                assert_never(event)
         return self._runtime.take_effects()
 
     def _handle_classic_member(self, now: float, event: Sync | Heartbeat | Leave) -> None:
-        """The member may be in a group whose broker assigns."""
+        """The group may use the consumer protocol (KIP-848), with classic members in it."""
         group = self._runtime.groups.get(event.group_id)
         if group is not None and group.has_consumers:
             match event:
@@ -224,15 +207,15 @@ class GroupCoordinator:
                 case Heartbeat():
                     self._classic_members.heartbeat(now, group, event)
                 case Leave():
-                    self._consumers.leave(now, group, event, self._syncing.leave)
+                    self._consumers.leave(now, group, event, self._sync_handler.leave)
             return
         match event:
             case Sync():
-                self._syncing.sync(now, event)
+                self._sync_handler.sync(now, event)
             case Heartbeat():
-                self._syncing.heartbeat(now, event)
+                self._sync_handler.heartbeat(now, event)
             case Leave():
-                self._syncing.leave(now, event)
+                self._sync_handler.leave(now, event)
 
     # Time
 
@@ -248,7 +231,7 @@ class GroupCoordinator:
                 if self._offsets.expire(now):
                     self._schedule_expiry(now)
                 else:
-                    self._runtime.timers.set(_EXPIRY, now + _NEXT_LOOK_SECONDS)
+                    self._runtime.timers.set(_EXPIRY, now + _EXPIRY_PAUSE_SECONDS)
                 continue
             group = self._runtime.groups.get(key.group_id)
             if group is not None:
@@ -267,7 +250,7 @@ class GroupCoordinator:
             case TimerKind.SYNC:
                 self._rebalance.sync_expired(now, group)
             case TimerKind.DOWNGRADE:
-                self._consumers.go_back(now, group)
+                downgrade(self._context, now, group)
             case TimerKind.EXPIRY | TimerKind.REVOKE:
                 pass
 
@@ -287,7 +270,7 @@ class GroupCoordinator:
     ) -> FetchOffsetsResult:
         """Committed offsets of these partitions, or of all.
 
-        A member of a consumer group says who it is, and is refused if it is no longer up to date.
+        A member of a consumer group names its id and epoch, and is rejected if they are stale.
         """
         group = self._runtime.groups.get(group_id)
         if self._unavailable is not ErrorCode.NONE or group is None:
@@ -309,11 +292,11 @@ class GroupCoordinator:
         )
 
     def transaction_guard(self) -> int:
-        """Taken before a transaction is looked at; if it ends after that, its offsets are late."""
+        """Read it before verifying a transaction: offsets are rejected if it ended since."""
         return self._transactional.guard
 
     def offset_topics(self) -> frozenset[str]:
-        """Topics that any group has offsets of."""
+        """Topics for which any group has offsets."""
         groups = self._runtime.groups.values()
         return frozenset(
             partition.topic
@@ -327,7 +310,7 @@ class GroupCoordinator:
         group = self._runtime.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD or group.consumer is not None:
             return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
-        # Subscriptions and assignments belong to a generation: they are shown while it stands.
+        # Subscriptions and assignments belong to a generation: shown only while it is stable.
         stable = group.state is GroupState.STABLE
         return DescribedGroup(
             group_id=group_id,
@@ -351,7 +334,7 @@ class GroupCoordinator:
     def list_groups(
         self, states: Iterable[str] = (), group_types: Iterable[str] = ()
     ) -> tuple[ErrorCode, list[ListedGroup]]:
-        """Groups in one of these states and of these types; without any, all."""
+        """Groups in one of these states and of one of these types; empty filters match all."""
         if self._unavailable is not ErrorCode.NONE:
             return self._unavailable, []
         wanted = {state.lower() for state in states}
@@ -365,13 +348,13 @@ class GroupCoordinator:
         ]
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
-        """Of a group of the next-generation protocol."""
+        """Describe a group of the consumer protocol (KIP-848)."""
         if self._unavailable is not ErrorCode.NONE:
             return DescribedConsumerGroup(group_id=group_id, error=self._unavailable)
         return self._consumers.describe(group_id)
 
     def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
-        """One member of a group of the next-generation protocol."""
+        """One member of a consumer-protocol group."""
         if self._unavailable is not ErrorCode.NONE:
             return None
         return self._consumers.member(group_id, member_id)
@@ -379,16 +362,14 @@ class GroupCoordinator:
     # Tests and simulation
 
     def check_invariants(self) -> None:
-        """Raises InvariantError if the state is not sound; for tests and the simulator."""
+        """Raises InvariantError if the state is inconsistent; for tests and the simulator."""
         check_invariants(self._runtime)
 
 
 def _listed(group: Group) -> ListedGroup:
     if group.consumer is None:
         return ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type or "",
-            state=group.state,
+            group_id=group.group_id, protocol_type=group.protocol_type or "", state=group.state
         )
     return ListedGroup(
         group_id=group.group_id,

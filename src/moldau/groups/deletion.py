@@ -1,4 +1,4 @@
-"""Owns the removal of durable state: offsets that are no longer wanted, and whole groups."""
+"""Deletes durable state: offsets of deleted topics, expired offsets, and whole groups."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -9,19 +9,21 @@ from moldau.groups.group import Group
 from moldau.groups.rebalance import pending_key
 from moldau.groups.records import GroupRecord, GroupsRecord, OffsetRecord
 from moldau.groups.results import DeleteGroupsResult, GroupState
-from moldau.groups.runtime import Runtime, Write, client_error
+from moldau.groups.runtime import Runtime
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import client_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 
 _REMOVED_MAX: Final = 1_000
-"""Offsets that one write removes: it stays small enough for a batch, and for a turn of the loop."""
+"""Offsets removed per write: bounds the batch size, and the time on the event loop."""
 
 
 class RemoveOffsets(Write):
-    """Offsets of deleted topics, or those that `choose` finds too old. Nobody waits for it.
+    """Removes offsets of deleted topics, or those that `choose` returns. No request waits for it.
 
-    Many are removed by several writes, one after another. An empty group goes with its last offset,
-    unless a client was just given a member id.
+    Large numbers are removed by several writes in a row. An empty group is deleted with its last
+    offset, unless it has pending member ids.
     """
 
     __slots__ = ("_choose", "_group", "_is_full", "_runtime", "_topics")
@@ -69,11 +71,11 @@ class RemoveOffsets(Write):
             self._runtime.submit(now, self._group, self)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        """Old offsets are found again at the next look; those of a deleted topic grow old."""
+        """The next expiry round retries; offsets of deleted topics expire eventually."""
 
 
 class GroupDeletion:
-    """Collects the outcome of one DeleteGroups request over its groups."""
+    """Collects the results of one DeleteGroups request."""
 
     __slots__ = ("_errors", "_event", "_left", "_runtime")
 
@@ -107,7 +109,7 @@ class GroupDeletion:
 
 
 class DeleteGroupWrite(Write):
-    """One group with all its offsets; Dead while the tombstones are under way."""
+    """Deletes a group with all its offsets; Dead while the tombstones are in flight."""
 
     __slots__ = ("_deletion", "_group", "_is_full", "_runtime")
 
@@ -140,7 +142,7 @@ class DeleteGroupWrite(Write):
 
     def committed(self, now: float) -> None:
         if self._is_full:
-            # The next of its writes goes before whatever waits.
+            # Its next write goes before all waiting ones.
             self._group.waiting.appendleft(self)
             return
         self._reset()
@@ -152,7 +154,7 @@ class DeleteGroupWrite(Write):
         self._deletion.done(self._group.group_id, client_error(error))
 
     def _reset(self) -> None:
-        """Nothing is left; whoever asked for the group meanwhile finds a new one."""
+        """Requests that waited for the deletion find a new, empty group."""
         group = self._group
         group.state = GroupState.EMPTY
         group.generation = 0
@@ -163,12 +165,12 @@ class DeleteGroupWrite(Write):
 
 
 def _known(group: Group) -> Iterable[TopicPartition]:
-    """Partitions with an offset, also those for which a transaction would bring one."""
+    """Partitions with an offset, including offsets of open transactions."""
     return dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
 
 
 def tombstones(group: Group) -> list[GroupsRecord]:
-    """All that is stored of a group beside its offsets is gone with these."""
+    """Delete everything stored of a group except its offsets."""
     records: list[GroupsRecord] = []
     if group.stored is not None:
         records.append(GroupRecord(group_id=group.group_id, value=None))

@@ -1,4 +1,4 @@
-"""Owns the answers to requests that are not looked at: still loading, closed, a bad group id."""
+"""Replies to requests rejected up front: still loading, closed, or an invalid group id."""
 
 from typing import assert_never
 
@@ -12,10 +12,7 @@ from moldau.groups.events import (
     Heartbeat,
     Join,
     Leave,
-    Persisted,
-    PersistFailed,
     Sync,
-    Tick,
     TopicsDeleted,
     TransactionEnded,
     TransactionEnding,
@@ -29,25 +26,25 @@ from moldau.groups.results import (
     HeartbeatResult,
     JoinResult,
     LeaveResult,
-    Reply,
     Result,
     SyncResult,
 )
+from moldau.model.coordinator_events import Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
 
 
 def error_replies(event: Event, error: ErrorCode) -> list[Effect]:
-    """The reply to a request that is not looked at; nothing for other events."""
+    """The reply with this error to a request; nothing for other events."""
     loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     result: Result
     match event:
         case Join():
             result = JoinResult(error=error, member_id=event.member_id)
         case Sync():
-            # A member would start over on an unknown error; this one makes it join again.
+            # This code makes a member rejoin; on others it would start from scratch.
             result = SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS if loading else error)
         case Heartbeat():
-            # Its session begins anew when loading is done: all is well.
+            # Its session restarts when loading is done.
             result = HeartbeatResult(error=ErrorCode.NONE if loading else error)
         case Leave():
             result = LeaveResult(error=error)

@@ -1,14 +1,14 @@
-"""Owns the events of the group coordinator: everything that can happen to it.
+"""Input events of the group coordinator.
 
-A `request_id` is the shell's name for a request that waits for a Reply. It is opaque here, and must
-not be reused while its reply is due. Every event with one gets exactly one Reply, perhaps later.
+A `request_id` identifies a request until its Reply; it is opaque here and must not be reused before
+that. Every event with a `request_id` gets exactly one Reply, now or later.
 """
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
-from moldau.model.errors import ErrorCode
+from moldau.model.coordinator_events import CoordinatorEvent
 from moldau.model.ids import (
     NO_EPOCH,
     Epoch,
@@ -34,17 +34,17 @@ class Join(Struct, frozen=True, kw_only=True):
     client_host: str = ""
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """Before v1 the request has none: pass the session timeout."""
+    """Before v1 the request has none: the session timeout."""
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     member_id_required: bool = False
-    """True from v4 on: a new dynamic member is given its id first and joins with it (KIP-394)."""
+    """True from v4 on: a new dynamic member first gets an id and then joins with it (KIP-394)."""
     can_skip_assignment: bool = False
     """True from v9 on."""
 
 
 class Sync(Struct, frozen=True, kw_only=True):
-    """SyncGroup; the leader brings `assignments` (member id, bytes)."""
+    """SyncGroup; the leader sends `assignments` (member id, bytes)."""
 
     request_id: int
     group_id: str
@@ -65,7 +65,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
 
 
 class LeavingMember(Struct, frozen=True, kw_only=True):
-    """An empty member id with an instance id removes whoever holds that instance."""
+    """An empty member id with an instance id removes the member that has that instance id."""
 
     member_id: str
     instance_id: str | None = None
@@ -80,7 +80,7 @@ class Leave(Struct, frozen=True, kw_only=True):
 
 
 class ConsumerHeartbeat(Struct, frozen=True, kw_only=True):
-    """ConsumerGroupHeartbeat. None: as the member said before."""
+    """ConsumerGroupHeartbeat. None: unchanged since the member's last heartbeat."""
 
     request_id: int
     group_id: str
@@ -97,9 +97,9 @@ class ConsumerHeartbeat(Struct, frozen=True, kw_only=True):
     assignor: str | None = None
     owned: Mapping[TopicId, frozenset[int]] | None = None
     makes_member_id: bool = False
-    """True from v1 on: the client makes its id."""
+    """True from v1 on: the client generates its member id."""
     session_timeout_ms: int | None = None
-    """How long it may be silent; None: as it said before, or as the broker says."""
+    """None: as set before, or the broker's default."""
 
 
 class OffsetToCommit(Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class OffsetToCommit(Struct, frozen=True, kw_only=True):
 
 
 class CommitOffsets(Struct, frozen=True, kw_only=True):
-    """OffsetCommit. The shell has checked that the topics exist."""
+    """OffsetCommit. The caller has checked that the topics exist."""
 
     request_id: int
     group_id: str
@@ -119,14 +119,14 @@ class CommitOffsets(Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     offsets: tuple[OffsetToCommit, ...] = ()
     retention_ms: int = -1
-    """Versions 2 to 4 may ask for a retention of their own; -1 is the broker's."""
+    """Versions 2 to 4 may set a retention; -1 is the broker's."""
 
 
 class CommitTransactionOffsets(Struct, frozen=True, kw_only=True):
     """TxnOffsetCommit: the offsets count once the producer's transaction is committed.
 
-    The shell has checked that the topics exist, and that the transaction includes the offsets of
-    this group; `guard` is what `transaction_guard()` said before it asked.
+    The caller has checked that the topics exist, and that the transaction includes the offsets of
+    this group; `guard` is the value of `transaction_guard()` before that check.
     """
 
     request_id: int
@@ -141,9 +141,9 @@ class CommitTransactionOffsets(Struct, frozen=True, kw_only=True):
 
 
 class TransactionEnding(Struct, frozen=True, kw_only=True):
-    """The end of a producer's transaction is about to be written. No reply.
+    """The end marker of a producer's transaction is about to be appended. No reply.
 
-    Offsets that are not in the log by now would come after the end, and stay open for ever.
+    Offsets appended after the marker would stay pending forever, so they are rejected from now on.
     """
 
     producer_id: ProducerId
@@ -152,7 +152,7 @@ class TransactionEnding(Struct, frozen=True, kw_only=True):
 
 
 class TransactionEnded(Struct, frozen=True, kw_only=True):
-    """The end of a producer's transaction is in the partition, and committed. No reply."""
+    """The end marker of a producer's transaction is committed. No reply."""
 
     producer_id: ProducerId
     is_commit: bool
@@ -172,29 +172,12 @@ class DeleteOffsets(Struct, frozen=True, kw_only=True):
 
 
 class TopicsDeleted(Struct, frozen=True, kw_only=True):
-    """Topics are gone: their offsets go too. No reply."""
+    """Topics were deleted; their offsets are removed. No reply."""
 
     topics: frozenset[str] = frozenset()
 
 
-class Tick(Struct, frozen=True, kw_only=True):
-    """Time has passed. Due at `next_deadline()`; earlier or later does no harm."""
-
-
-class Persisted(Struct, frozen=True, kw_only=True):
-    """The records of that Persist are committed."""
-
-    token: int
-
-
-class PersistFailed(Struct, frozen=True, kw_only=True):
-    """The records of that Persist are not in the log and never will be."""
-
-    token: int
-    error: ErrorCode
-
-
-Event = (
+GroupRequest = (
     Join
     | Sync
     | Heartbeat
@@ -202,12 +185,14 @@ Event = (
     | ConsumerHeartbeat
     | CommitOffsets
     | CommitTransactionOffsets
+    | DeleteOffsets
+)
+"""Requests to one group."""
+Event = (
+    GroupRequest
+    | DeleteGroups
     | TransactionEnding
     | TransactionEnded
-    | DeleteGroups
-    | DeleteOffsets
     | TopicsDeleted
-    | Tick
-    | Persisted
-    | PersistFailed
+    | CoordinatorEvent
 )

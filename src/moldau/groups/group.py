@@ -1,87 +1,53 @@
-"""Owns the state of one group: its members and generation, its offsets, and what of it is stored.
+"""State of one group: its members and generation, its offsets, and its stored records.
 
-Two kinds of state. Durable: `offsets` and `stored`, changed only by `apply`, with records that are
-committed. Volatile: members, state and requests that wait; lost with the coordinator, and rebuilt
-from `stored` when another one loads. Rules of the protocol are elsewhere; here are the questions
-they ask.
+Durable state: `offsets` and `stored`, changed only by `apply`, with committed records. Volatile:
+members, state and waiting requests; lost with the coordinator, and rebuilt from `stored` when
+another one loads. The protocol's rules are in the handlers (`join_handler`, `sync_handler`).
 """
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from moldau.groups.consumer.state import ConsumerState
 from moldau.groups.events import Join
-from moldau.groups.records import (
-    GroupRecord,
-    GroupsRecord,
-    OffsetRecord,
-    StoredGroup,
-    StoredMember,
-)
+from moldau.groups.records import GroupRecord, GroupsRecord, OffsetRecord, StoredGroup, StoredMember
 from moldau.groups.results import CommittedOffset, GroupState, JoinedMember
+from moldau.groups.write import Write
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
-
-if TYPE_CHECKING:
-    from moldau.groups.runtime import Write
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class PendingOffset(NamedTuple):
-    """An offset that counts once a transaction is committed."""
+    """An offset that takes effect when its transaction commits."""
 
     value: CommittedOffset
     number: int
-    """Its place in the order of the log."""
+    """Its position in log order."""
 
 
-class Member:
-    """A member of a group. `join_request` and `sync_request` are the requests it waits with."""
+class Member(Struct, kw_only=True, eq=False):
+    """A member of a group. `join_request` and `sync_request` are its waiting requests."""
 
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "instance_id",
-        "is_new",
-        "join_request",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "sync_received",
-        "sync_request",
-    )
-
-    def __init__(
-        self,
-        *,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: tuple[tuple[str, bytes], ...],
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = b""
-        self.join_request: int | None = None
-        self.sync_request: int | None = None
-        self.sync_received = False
-        self.is_new = False
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    join_request: int | None = None
+    sync_request: int | None = None
+    sync_received: bool = False
+    is_new: bool = False
 
     @classmethod
     def of(cls, event: Join, member_id: str) -> "Member":
-        """As it tells of itself."""
         return cls(
             member_id=member_id,
             instance_id=event.instance_id,
@@ -94,7 +60,7 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """A member that waits for us cannot be blamed for its silence."""
+        """A member with a waiting request sends no heartbeats: its session cannot expire."""
         return self.join_request is not None or self.sync_request is not None
 
     def subscription(self, protocol_name: str | None) -> bytes:
@@ -113,61 +79,38 @@ class Member:
         )
 
 
-class Group:
-    """One group. Created Empty; forgotten by the coordinator when nothing of it is left."""
+class Group(Struct, eq=False):
+    """One group. Created Empty; dropped by the coordinator when it has no state left."""
 
-    __slots__ = (
-        "consumer",
-        "draft",
-        "generation",
-        "group_id",
-        "initial_delay_left_s",
-        "leader",
-        "members",
-        "new_member_added",
-        "offsets",
-        "pending",
-        "pending_offsets",
-        "protocol_name",
-        "protocol_type",
-        "state",
-        "static",
-        "stored",
-        "stored_count",
-        "waiting",
-        "writing",
-    )
-
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.state = GroupState.EMPTY
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static: dict[str, str] = {}
-        """instance id -> member id"""
-        self.pending: dict[str, None] = {}
-        """Ids given out with MEMBER_ID_REQUIRED whose owners have not joined yet; ordered."""
-        self.initial_delay_left_s: float | None = None
-        """Not None during the first join phase of an empty group: how often it may be extended."""
-        self.new_member_added = False
-        self.offsets: dict[TopicPartition, CommittedOffset] = {}
-        self.pending_offsets: dict[ProducerId, dict[TopicPartition, PendingOffset]] = {}
-        """Of transactions that are open, by their producer."""
-        self.stored_count = 0
-        self.stored: StoredGroup | None = None
-        self.consumer: ConsumerState | None = None
-        """Of a group of the next-generation protocol: durable, like `stored`, instead of it."""
-        self.draft: ConsumerState | None = None
-        """`consumer` as it will be when the write under way is committed."""
-        self.writing: int | None = None
-        """Token of the one write under way."""
-        self.waiting: deque[Write] = deque()
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = {}
+    static: dict[str, str] = {}
+    """instance id -> member id"""
+    pending: dict[str, None] = {}
+    """Ids returned with MEMBER_ID_REQUIRED whose clients have not joined yet; ordered."""
+    initial_delay_left_s: float | None = None
+    """Set during the first join phase of an empty group: by how much it may be extended."""
+    new_member_added: bool = False
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    pending_offsets: dict[ProducerId, dict[TopicPartition, PendingOffset]] = {}
+    """Of open transactions, by producer."""
+    stored_count: int = 0
+    stored: StoredGroup | None = None
+    consumer: ConsumerState | None = None
+    """Of a consumer-protocol group: durable, instead of `stored`."""
+    draft: ConsumerState | None = None
+    """`consumer` as it will be when the write in flight is committed."""
+    writing: int | None = None
+    """Token of the write in flight; at most one."""
+    waiting: deque[Write] = field(default_factory=deque)
 
     def apply(self, record: GroupsRecord) -> None:
-        """A committed record; the only change of durable state."""
+        """Apply a committed record; nothing else changes durable state."""
         if isinstance(record, OffsetRecord):
             self.stored_count += 1
             if self.pending_offsets:
@@ -182,18 +125,18 @@ class Group:
             if self.consumer is None:
                 self.consumer = ConsumerState()
             self.consumer.apply(record)
-            if self.consumer.is_gone:
+            if self.consumer.is_deleted:
                 self.consumer = None
 
     def apply_pending(self, producer_id: ProducerId, record: GroupsRecord) -> None:
-        """A committed record within a transaction, which itself is open."""
+        """Apply a committed record of an open transaction."""
         if isinstance(record, OffsetRecord) and record.value is not None:
             self.stored_count += 1
             pending = self.pending_offsets.setdefault(producer_id, {})
             pending[record.partition] = PendingOffset(record.value, self.stored_count)
 
     def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> None:
-        """The end is in the log. An offset that was stored after a pending one has replaced it."""
+        """An offset that was stored after a pending one has replaced it."""
         ended = self.pending_offsets.pop(producer_id, {})
         if is_commit:
             for partition, (value, number) in ended.items():
@@ -201,7 +144,7 @@ class Group:
                 self.offsets[partition] = value
 
     def _supersede(self, partition: TopicPartition, number: int) -> None:
-        """Compaction keeps only the last record of a key, so an older one can never count."""
+        """Compaction keeps only the last record of a key, so older pending ones are dropped."""
         for producer_id, pending in list(self.pending_offsets.items()):
             found = pending.get(partition)
             if found is not None and found.number < number:
@@ -211,14 +154,14 @@ class Group:
 
     @property
     def pending_partitions(self) -> frozenset[TopicPartition]:
-        """Those for which a transaction holds an offset."""
+        """Partitions with an offset in an open transaction."""
         return frozenset(
             partition for pending in self.pending_offsets.values() for partition in pending
         )
 
     def restore(self) -> None:
-        """Members and generation as they are stored: after loading, and when a group becomes a
-        classic one again."""
+        """Rebuild members and generation from `stored`: after loading, and after a downgrade to
+        the classic protocol."""
         if self.stored is None:
             return
         self.protocol_type = self.stored.protocol_type or None
@@ -256,7 +199,7 @@ class Group:
         )
 
     @property
-    def forgettable(self) -> bool:
+    def has_no_state(self) -> bool:
         return (
             self.state is GroupState.EMPTY
             and not self.pending
@@ -270,7 +213,7 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        """No members, of whichever protocol, and not being deleted."""
+        """No members of either protocol, and not being deleted."""
         return self.state is GroupState.EMPTY and not self.has_consumers
 
     @property
@@ -306,7 +249,7 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def clear(self) -> None:
-        """No classic group any more: nothing is left of its members and generation."""
+        """Drop members and generation: the group is no longer a classic one."""
         self.members.clear()
         self.static.clear()
         self.state = GroupState.EMPTY
@@ -316,7 +259,7 @@ class Group:
         self.new_member_added = False
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member came back under a new id; it keeps its place and its leadership."""
+        """A static member rejoined under a new id; it keeps its assignment and leadership."""
         led = self.leader == member.member_id
         del self.members[member.member_id]
         member.member_id = member_id
@@ -327,7 +270,7 @@ class Group:
             self.leader = member_id
 
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Is this a member, and the one that it says it is?"""
+        """NONE if this is a member, and its instance id is not taken by another one."""
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is None:
@@ -336,7 +279,7 @@ class Group:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def consumer_error(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
-        """Is this a member whose broker assigns, and in the epoch that it says?"""
+        """NONE if this is a member of the consumer protocol, in this epoch."""
         if self.consumer is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = self.consumer.member_error(member_id, instance_id)
@@ -346,7 +289,7 @@ class Group:
         return error
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """Could a member that speaks these protocols work with the others?"""
+        """Whether these protocols have one in common with all members."""
         if not protocol_type or not protocols:
             return False
         if not self.members:
@@ -355,19 +298,19 @@ class Group:
         return self.protocol_type == protocol_type and any(name in common for name, _ in protocols)
 
     def common_protocols(self) -> list[str]:
-        """Protocols that all members speak, in the order of the first member."""
+        """Protocols that all members support, in the order of the first member."""
         members = iter(self.members.values())
         first = next(members, None)
         if first is None:
             return []
         names = list(dict.fromkeys(name for name, _ in first.protocols))
         for member in members:
-            spoken = {name for name, _ in member.protocols}
-            names = [name for name in names if name in spoken]
+            supported = {name for name, _ in member.protocols}
+            names = [name for name in names if name in supported]
         return names
 
     def vote(self) -> str | None:
-        """Each member votes for the first common protocol on its list; the first of equals wins."""
+        """Each member votes for its first common protocol; on a tie the first one wins."""
         common = self.common_protocols()
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -375,7 +318,7 @@ class Group:
         return max(common, key=lambda name: votes[name], default=None)
 
     def roster(self) -> tuple[JoinedMember, ...]:
-        """What the leader is told about the members."""
+        """The member list for the leader's JoinGroup response."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,

@@ -1,4 +1,4 @@
-"""Owns the judgement of JoinGroup: who may join, as whom, and whether that means a rebalance."""
+"""Handles JoinGroup: validates the member, and starts a rebalance if one is needed."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,9 @@ from moldau.groups.group import Group, Member
 from moldau.groups.rebalance import Rebalance, join_result, pending_key, session_key
 from moldau.groups.records import TEXT_BYTES_MAX, GroupRecord, GroupsRecord, StoredGroup
 from moldau.groups.results import GroupState, JoinResult
-from moldau.groups.runtime import Runtime, Write, client_error
+from moldau.groups.runtime import Runtime
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import client_error
 from moldau.model.errors import ErrorCode
 
 
@@ -38,29 +40,29 @@ class JoinHandler:
             <= event.session_timeout_ms
             <= config.session_timeout_ms_max
         ):
-            self.refuse(event, ErrorCode.INVALID_SESSION_TIMEOUT)
+            self.reject(event, ErrorCode.INVALID_SESSION_TIMEOUT)
         elif not _storable(event):
-            self.refuse(event, ErrorCode.INVALID_REQUEST)
+            self.reject(event, ErrorCode.INVALID_REQUEST)
         elif group is None and not is_new:
-            self.refuse(event, ErrorCode.UNKNOWN_MEMBER_ID)
+            self.reject(event, ErrorCode.UNKNOWN_MEMBER_ID)
         else:
             group = self.runtime.group(event.group_id)
             self.join_group(now, group, event)
             self.runtime.forget_if_empty(group)
 
     def join_group(self, now: float, group: Group, event: Join) -> None:
-        """Judges a join to this group, on its state of this moment."""
+        """Handle the join on the current state of the group."""
         if group.state is GroupState.DEAD:
-            self.refuse(event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self.reject(event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif group.consumer is not None or group.draft is not None:
             self._join_consumers(now, group, event)
         elif not self._has_room(group, event.member_id):
             member = group.members.get(event.member_id)
             if member is not None:
                 self.rebalance.remove_member(now, group, member)
-            self.refuse(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            self.reject(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif not group.supports(event.protocol_type, event.protocols):
-            self.refuse(event, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            self.reject(event, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif event.member_id != NO_MEMBER_ID:
             self._join_known(now, group, event)
         elif event.instance_id is not None:
@@ -78,7 +80,7 @@ class JoinHandler:
             self._classic_members.join(now, group, event, self._join_empty)
 
     def _join_empty(self, now: float, group: Group, event: Join) -> None:
-        """The group was one whose broker assigns, and has no members; it may be classic by now."""
+        """The group used the consumer protocol and has no members; it may be classic by now."""
         if group.consumer is None and group.draft is None:
             self.join_group(now, group, event)
         else:
@@ -91,7 +93,7 @@ class JoinHandler:
             case GroupState.EMPTY | GroupState.DEAD:
                 return True
             case GroupState.PREPARING_REBALANCE:
-                # Those who have not joined again may be gone: whoever comes first has the place.
+                # Members that have not rejoined may be dead: the first to join get the places.
                 if member is not None and member.join_request is not None:
                     return True
                 waiting = sum(m.join_request is not None for m in group.members.values())
@@ -100,7 +102,7 @@ class JoinHandler:
                 return member is not None or len(group.members) < most
 
     def _give_member_id(self, now: float, group: Group, event: Join) -> None:
-        """A client that dies now leaves an id behind, not a member that others wait for."""
+        """If the client dies now, only an id expires; no member holds up a rebalance."""
         member_id = self.make_member_id(group, event)
         group.pending[member_id] = None
         self.runtime.timers.set(
@@ -116,13 +118,13 @@ class JoinHandler:
             return
         error = group.member_error(event.member_id, event.instance_id)
         if error is not ErrorCode.NONE:
-            self.refuse(event, error, member_id=event.member_id)
+            self.reject(event, error, member_id=event.member_id)
             return
         member = group.members[event.member_id]
         same = member.protocols == event.protocols
         match group.state:
             case GroupState.COMPLETING_REBALANCE if same:
-                # It has not seen our answer to its join; it is the same as before.
+                # The response to its first join was lost: send the same one.
                 self.runtime.reply(event.request_id, join_result(group, member.member_id))
             case GroupState.STABLE if same and group.leader != member.member_id:
                 self.runtime.reply(event.request_id, join_result(group, member.member_id))
@@ -130,10 +132,10 @@ class JoinHandler:
                 self._rejoin(now, group, member, event)
 
     def _rejoin(self, now: float, group: Group, member: Member, event: Join) -> None:
-        """The member waits for the next generation, with what it wants now."""
+        """The member waits for the next generation, with its new subscription."""
         self._update(member, event)
         if member.join_request is not None:
-            # The client asked again, so nobody reads the answer to its first request.
+            # The client sent a new request, so it no longer reads the response to the first.
             self.runtime.reply(
                 member.join_request,
                 JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id),
@@ -142,7 +144,7 @@ class JoinHandler:
         self.rebalance.prepare(now, group)
 
     def _join_static(self, now: float, group: Group, event: Join) -> None:
-        """A static member without an id: new here, or back after a restart."""
+        """A static member without an id: new, or restarted."""
         current = group.static.get(event.instance_id or "")
         if current is None:
             self._add(now, group, event, self.make_member_id(group, event))
@@ -153,7 +155,7 @@ class JoinHandler:
             self.rebalance.prepare(now, group)
 
     def replace_static(self, now: float, group: Group, member: Member, event: Join) -> None:
-        """The member gets a new id, and whoever uses the old one is fenced; it waits to join."""
+        """The member gets a new id, which fences the old one, and waits for the join phase."""
         self.rename_static(now, group, member, event, self.make_member_id(group, event))
         member.join_request = event.request_id
 
@@ -163,7 +165,7 @@ class JoinHandler:
         self.rebalance.answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
         self.runtime.timers.cancel(session_key(group, member.member_id))
         group.rename(member, member_id)
-        # Its wait is bounded by the rebalance now; the session must not end while it waits.
+        # The rebalance bounds its wait; the session must not expire before that.
         member.is_new = False
         self._update(member, event)
         self.rebalance.renew_session(now, group, member)
@@ -188,45 +190,44 @@ class JoinHandler:
             if not any(member_id in some for some in (group.members, group.pending, consumers)):
                 return member_id
 
-    def refuse(self, event: Join, error: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:
+    def reject(self, event: Join, error: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:
         self.runtime.reply(event.request_id, JoinResult(error=error, member_id=member_id))
 
 
 class JoinEmptyConsumerGroup(Write):
-    """A classic member joins a group whose broker assigns and that has no members: it becomes a
-    classic one."""
+    """A classic member joins an empty consumer-protocol group: the group becomes classic."""
 
-    __slots__ = ("_event", "_group", "_joining")
+    __slots__ = ("_event", "_group", "_handler")
 
-    def __init__(self, joining: JoinHandler, group: Group, event: Join) -> None:
-        self._joining = joining
+    def __init__(self, handler: JoinHandler, group: Group, event: Join) -> None:
+        self._handler = handler
         self._group = group
         self._event = event
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
         if group.consumer is None or group.has_consumers:
-            self._joining.join_group(now, group, self._event)
+            self._handler.join_group(now, group, self._event)
             return []
         return list(group.consumer.tombstones(group.group_id))
 
     def committed(self, now: float) -> None:
-        self._joining.join_group(now, self._group, self._event)
+        self._handler.join_group(now, self._group, self._event)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        self._joining.refuse(self._event, client_error(error))
+        self._handler.reject(self._event, client_error(error))
 
 
 class ReplaceStaticMember(Write):
-    """A static member is back in a stable group: it gets its assignment again, without a rebalance.
+    """A static member rejoins a stable group and gets its assignment back without a rebalance.
 
-    Its new id is stored first, or after a reload the old one would be valid again.
+    Its new id is stored first; otherwise the old id would be valid again after a reload.
     """
 
-    __slots__ = ("_event", "_group", "_joining", "_member_id", "_old_member_id")
+    __slots__ = ("_event", "_group", "_handler", "_member_id", "_old_member_id")
 
-    def __init__(self, joining: JoinHandler, group: Group, event: Join) -> None:
-        self._joining = joining
+    def __init__(self, handler: JoinHandler, group: Group, event: Join) -> None:
+        self._handler = handler
         self._group = group
         self._event = event
         self._old_member_id = ""
@@ -236,29 +237,29 @@ class ReplaceStaticMember(Write):
         group, event = self._group, self._event
         old_member_id = group.static.get(event.instance_id or "")
         if group.state is not GroupState.STABLE or old_member_id is None:
-            self._joining.join_group(now, group, event)
+            self._handler.join_group(now, group, event)
             return []
         if self._changes_protocol(group.members[old_member_id]):
-            self._joining.replace_static(now, group, group.members[old_member_id], event)
-            self._joining.rebalance.prepare(now, group)
+            self._handler.replace_static(now, group, group.members[old_member_id], event)
+            self._handler.rebalance.prepare(now, group)
             return []
         self._old_member_id = old_member_id
-        self._member_id = self._joining.make_member_id(group, event)
+        self._member_id = self._handler.make_member_id(group, event)
         return [GroupRecord(group_id=group.group_id, value=self._snapshot())]
 
     def committed(self, now: float) -> None:
         group, event = self._group, self._event
-        # Still stable means still the same generation and members: a new one needs a write, and
+        # Still stable means the same generation and members: a new generation needs a write, which
         # would have waited for this one.
         if group.state is not GroupState.STABLE:
-            self._joining.join_group(now, group, event)
+            self._handler.join_group(now, group, event)
             return
         member = group.members[self._old_member_id]
         old_leader = group.leader or ""
-        self._joining.rename_static(now, group, member, event, self._member_id)
+        self._handler.rename_static(now, group, member, event, self._member_id)
         result = join_result(group, self._member_id)
         leads = group.leader == self._member_id
-        self._joining.runtime.reply(
+        self._handler.runtime.reply(
             event.request_id,
             JoinResult(
                 error=ErrorCode.NONE,
@@ -266,7 +267,7 @@ class ReplaceStaticMember(Write):
                 generation=result.generation,
                 protocol_type=result.protocol_type,
                 protocol_name=result.protocol_name,
-                # An older client would compute an assignment if it were told that it leads.
+                # An older client computes an assignment if the response names it as the leader.
                 leader=result.leader if event.can_skip_assignment else old_leader,
                 members=result.members if event.can_skip_assignment else (),
                 skip_assignment=leads and event.can_skip_assignment,
@@ -274,7 +275,7 @@ class ReplaceStaticMember(Write):
         )
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        self._joining.runtime.reply(self._event.request_id, JoinResult(error=client_error(error)))
+        self._handler.runtime.reply(self._event.request_id, JoinResult(error=client_error(error)))
 
     def _changes_protocol(self, member: Member) -> bool:
         group = self._group
@@ -292,14 +293,14 @@ class ReplaceStaticMember(Write):
                 returning = Member.of(event, self._member_id)
                 stored = returning.stored(group.protocol_name, member.assignment)
             members.append(stored)
-        snapshot = group.snapshot(self._joining.runtime.wall_ms(), members)
+        snapshot = group.snapshot(self._handler.runtime.wall_ms(), members)
         if group.leader == self._old_member_id:
             return replace(snapshot, leader=self._member_id)
         return snapshot
 
 
 def _storable(event: Join) -> bool:
-    """Compact strings may be longer than the format of the stored group can hold."""
+    """Compact strings in requests may exceed the limit of the stored format."""
     texts = (
         event.member_id,
         event.instance_id or "",
@@ -308,5 +309,5 @@ def _storable(event: Join) -> bool:
         event.protocol_type,
         *(name for name, _ in event.protocols),
     )
-    # The member id that is made from the client's or instance's name needs room for more.
+    # The generated member id is longer than the client or instance id it is made from.
     return all(len(text.encode()) <= TEXT_BYTES_MAX - 256 for text in texts)

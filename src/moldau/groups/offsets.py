@@ -1,8 +1,8 @@
-"""Owns committed offsets: commits, their removal, their old age; and the deletion of groups.
+"""Committed offsets: commit, deletion and expiry.
 
-Who may commit: a member of the current generation, except while that generation waits for its
-assignment; and anybody without member id and generation while the group has no members (consumers
-that assign their partitions themselves, and administrators).
+Allowed to commit: a member of the current generation, except while the generation waits for its
+assignment; and, while the group has no members, any client without member id and generation
+(consumers that assign their partitions themselves, and administrators).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,24 +13,21 @@ from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, Off
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from moldau.groups.rebalance import Rebalance, StoreEmptyGroup
 from moldau.groups.records import GroupsRecord, OffsetRecord
-from moldau.groups.results import (
-    CommitResult,
-    CommittedOffset,
-    DeleteOffsetsResult,
-    GroupState,
-)
-from moldau.groups.runtime import TOO_LARGE, Runtime, Write, client_error
+from moldau.groups.results import CommitResult, CommittedOffset, DeleteOffsetsResult, GroupState
+from moldau.groups.runtime import Runtime
 from moldau.groups.sync_handler import generation_error
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import TOO_LARGE, client_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TimestampMs, TopicPartition
 
 _TIMESTAMP_MS_MAX = 2**63 - 1
-_LOOKED_AT_MAX = 5_000
-"""Offsets that one look for old ones takes: a few milliseconds, in which nobody else is served."""
+_EXPIRY_SLICE_MAX = 5_000
+"""Offsets checked per slice of an expiry round: blocks the event loop for a few milliseconds."""
 
 
 class GroupOffsets:
-    """Handles CommitOffsets, DeleteOffsets, TopicsDeleted, and looks for offsets that expired."""
+    """Handles CommitOffsets, DeleteOffsets and TopicsDeleted, and expires old offsets."""
 
     def __init__(
         self,
@@ -41,22 +38,22 @@ class GroupOffsets:
         self.runtime = runtime
         self.rebalance = rebalance
         self.consumer_topics = consumer_topics
-        """What the members of a group want whose broker assigns."""
-        self._unlooked: list[str] = []
-        """Groups in which this round has not looked for old offsets yet."""
+        """Topics that the members of a consumer-protocol group subscribe to."""
+        self._unchecked: list[str] = []
+        """Groups that this expiry round has not checked yet."""
 
     def commit(self, now: float, event: CommitOffsets) -> None:
         if event.group_id not in self.runtime.groups and event.generation >= 0:
-            # A member of a group that is not here: an older generation, or not our group.
-            self.answer_commit(event, ErrorCode.ILLEGAL_GENERATION)
+            # A member of an unknown group: of an older generation, or of another coordinator.
+            self.reply_to_commit(event, ErrorCode.ILLEGAL_GENERATION)
             return
         group = self.runtime.group(event.group_id)
         error = self.commit_error(now, group, event)
         if error is ErrorCode.NONE or group.state is GroupState.DEAD:
-            # A group that is being deleted is judged again when that is done.
+            # For a group that is being deleted, the commit is decided after the deletion.
             self.runtime.submit(now, group, CommitOffsetsWrite(self, group, event))
         else:
-            self.answer_commit(event, error)
+            self.reply_to_commit(event, error)
 
     def commit_error(self, now: float, group: Group, event: CommitOffsets) -> ErrorCode:
         if group.is_empty and event.generation < 0:
@@ -73,23 +70,42 @@ class GroupOffsets:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def answer_commit(self, event: CommitOffsets, error: ErrorCode) -> None:
-        """`error` for every partition; without one, those that were too large are named."""
+    def reply_to_commit(self, event: CommitOffsets, error: ErrorCode) -> None:
+        """`error` for every partition; on NONE, only those with too large metadata fail."""
         errors = tuple(
-            (
-                offset.partition,
-                self.offset_error(offset) if error is ErrorCode.NONE else error,
-            )
+            (offset.partition, self.offset_error(offset) if error is ErrorCode.NONE else error)
             for offset in event.offsets
         )
         self.runtime.reply(event.request_id, CommitResult(errors=errors))
 
     def offset_error(self, offset: OffsetToCommit) -> ErrorCode:
         most = self.runtime.config.offset_metadata_bytes_max
-        # Characters are at most bytes: short texts, nearly all, are not encoded to be measured.
+        # A character has at most 4 bytes: short texts, nearly all, need not be encoded.
         if len(offset.metadata) * 4 > most and len(offset.metadata.encode()) > most:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
+
+    def records(
+        self, group: Group, offsets: Iterable[OffsetToCommit], retention_ms: int = -1
+    ) -> list[GroupsRecord]:
+        commit_ms = self.runtime.wall_ms()
+        # The client may send any retention; cap it at the largest timestamp.
+        expire_ms = TimestampMs(min(commit_ms + retention_ms, _TIMESTAMP_MS_MAX))
+        return [
+            OffsetRecord(
+                group_id=group.group_id,
+                partition=offset.partition,
+                value=CommittedOffset(
+                    offset=offset.offset,
+                    leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    commit_timestamp=commit_ms,
+                    expire_timestamp=expire_ms if retention_ms >= 0 else None,
+                ),
+            )
+            for offset in offsets
+            if self.offset_error(offset) is ErrorCode.NONE
+        ]
 
     def delete(self, now: float, event: DeleteOffsets) -> None:
         group = self.runtime.groups.get(event.group_id)
@@ -109,7 +125,7 @@ class GroupOffsets:
 
     def topics_deleted(self, now: float, topics: frozenset[str]) -> None:
         for group in list(self.runtime.groups.values()):
-            # A write under way may be a commit to such a topic: it is looked at after that.
+            # The write in flight may commit to such a topic: remove offsets after it.
             if group.writing is not None or any(
                 partition.topic in topics
                 for partition in (*group.offsets, *group.pending_partitions)
@@ -117,20 +133,20 @@ class GroupOffsets:
                 self.runtime.submit(now, group, RemoveOffsets(self.runtime, group, topics=topics))
 
     def expire(self, now: float) -> bool:
-        """Look for old offsets in some of the groups. False: others are left for the next look."""
-        if not self._unlooked:
-            self._unlooked = list(self.runtime.groups)
-        looked_at = 0
-        while self._unlooked and looked_at < _LOOKED_AT_MAX:
-            group = self.runtime.groups.get(self._unlooked.pop())
+        """Expire offsets in some of the groups. False: the round is not finished."""
+        if not self._unchecked:
+            self._unchecked = list(self.runtime.groups)
+        checked = 0
+        while self._unchecked and checked < _EXPIRY_SLICE_MAX:
+            group = self.runtime.groups.get(self._unchecked.pop())
             if group is not None:
-                looked_at += 1 + len(group.offsets)
+                checked += 1 + len(group.offsets)
                 self._expire_of(now, group)
-        return not self._unlooked
+        return not self._unchecked
 
     def _expire_of(self, now: float, group: Group) -> None:
         if group.is_empty and _is_unstored(group) and group.offsets:
-            # That the last member left could not be stored then: the time counts from now.
+            # Storing that the last member left had failed: the retention counts from now.
             self.runtime.submit(now, group, StoreEmptyGroup(self.runtime, group))
         elif any(True for _ in self.expired(group)) or (
             group.is_empty and not group.offsets and (group.stored or group.consumer)
@@ -138,7 +154,7 @@ class GroupOffsets:
             self.runtime.submit(now, group, RemoveOffsets(self.runtime, group, choose=self.expired))
 
     def expired(self, group: Group) -> Iterator[TopicPartition]:
-        """Offsets that nobody has used for the retention time."""
+        """Offsets whose retention time is over."""
         now_ms = self.runtime.wall_ms()
         before = now_ms - self.runtime.config.offsets_retention_ms
         wanted: frozenset[str] = frozenset()
@@ -149,7 +165,7 @@ class GroupOffsets:
             if topics is None or group.state is not GroupState.STABLE:
                 return
             wanted = topics
-        # A transaction is about to use these: a removal now would outlive its commit.
+        # An open transaction has offsets for these: a tombstone now would hide its commit.
         pending = group.pending_partitions
         for partition, offset in group.offsets.items():
             if (
@@ -176,36 +192,18 @@ class CommitOffsetsWrite(Write):
         error = self._offsets.commit_error(now, self._group, event)
         records: list[GroupsRecord] = []
         if error is ErrorCode.NONE:
-            commit_ms = self._offsets.runtime.wall_ms()
-            # The client names any time it likes; what ends after all times is kept for ever.
-            expire_ms = TimestampMs(min(commit_ms + event.retention_ms, _TIMESTAMP_MS_MAX))
-            records.extend(
-                OffsetRecord(
-                    group_id=self._group.group_id,
-                    partition=offset.partition,
-                    value=CommittedOffset(
-                        offset=offset.offset,
-                        leader_epoch=offset.leader_epoch,
-                        metadata=offset.metadata,
-                        commit_timestamp=commit_ms,
-                        expire_timestamp=expire_ms if event.retention_ms >= 0 else None,
-                    ),
-                )
-                for offset in event.offsets
-                if self._offsets.offset_error(offset) is ErrorCode.NONE
-            )
+            records = self._offsets.records(self._group, event.offsets, event.retention_ms)
         if not records:
-            self._offsets.answer_commit(event, error)
+            self._offsets.reply_to_commit(event, error)
         return records
 
     def committed(self, now: float) -> None:
-        self._offsets.answer_commit(self._event, ErrorCode.NONE)
+        self._offsets.reply_to_commit(self._event, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         too_large = error in TOO_LARGE
-        self._offsets.answer_commit(
-            self._event,
-            ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error),
+        self._offsets.reply_to_commit(
+            self._event, ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
         )
 
 
@@ -250,7 +248,7 @@ class DeleteOffsetsWrite(Write):
         return ErrorCode.NONE
 
     def _holds(self, partition: TopicPartition) -> bool:
-        """Also what a transaction would bring."""
+        """Includes offsets of open transactions."""
         return partition in self._group.offsets or partition in self._group.pending_partitions
 
     def _subscribed(self, partition: TopicPartition) -> bool:
@@ -261,7 +259,7 @@ class DeleteOffsetsWrite(Write):
 
 
 def subscriptions(group: Group) -> frozenset[str] | None:
-    """Topics that members want; None if that cannot be known."""
+    """Topics that members subscribe to; None if unknown."""
     if not group.members:
         return frozenset()
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -277,13 +275,13 @@ def subscriptions(group: Group) -> frozenset[str] | None:
 
 
 def _current_or_all(group: Group, protocols: tuple[tuple[str, bytes], ...]) -> Iterable[bytes]:
-    # During a rebalance the protocol is not chosen yet: whatever might be wanted counts.
+    # During a rebalance no protocol is chosen yet: count the topics of all of them.
     chosen = [data for name, data in protocols if name == group.protocol_name]
     return chosen or [data for _, data in protocols]
 
 
 def _is_unstored(group: Group) -> bool:
-    """The log still knows members, and nobody knows since when they are gone."""
+    """The stored group still has members: when they left is unknown."""
     return not group.members and group.stored is not None and bool(group.stored.members)
 
 
@@ -294,7 +292,7 @@ def _is_old(group: Group, offset: CommittedOffset, before: int, now_ms: int) -> 
         return False
     since = offset.commit_timestamp
     if not group.members and group.stored is not None and group.stored.state_timestamp >= 0:
-        # A group that had members keeps its offsets from the time that the last one left.
+        # The retention counts from the time that the last member left.
         since = max(since, group.stored.state_timestamp)
     if group.consumer is not None and group.consumer.epoch is not None:
         since = max(since, group.consumer.epoch.empty_since)

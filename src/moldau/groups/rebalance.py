@@ -1,25 +1,26 @@
-"""Owns the course of a rebalance: how it begins, who is in, how it ends; and the members' sessions.
+"""Rebalances of classic groups: the join phase, the sync phase, and members' sessions.
 
-    Empty ──join──▶ PreparingRebalance ──all joined, or time is up──▶ CompletingRebalance
-      ▲                 ▲       │ nobody left                              │ leader's sync stored
+    Empty ──join──▶ PreparingRebalance ──all joined, or timeout────▶ CompletingRebalance
+      ▲                 ▲       │ no members                               │ leader's sync stored
       └─────────────────┼───────┘                                         ▼
-                        └──────────── join, leave, silence ──────────── Stable
+                        └──────────── join, leave, session timeout ──── Stable
 
-A member that waits for our answer is never taken for dead. Whoever does not join again before the
-rebalance timeout is out; static members only lose their place by their session timeout, or by not
-syncing.
+The session of a member with a waiting request does not expire. A member that does not rejoin before
+the rebalance timeout is removed; a static member only by its session timeout, or if it does not
+sync.
 """
 
 from moldau.groups.group import Group, Member
 from moldau.groups.records import GroupRecord, GroupsRecord
 from moldau.groups.results import GroupState, JoinResult, SyncResult
-from moldau.groups.runtime import Runtime, Write
+from moldau.groups.runtime import Runtime
 from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.write import Write
 from moldau.model.errors import ErrorCode
 
 
 class Rebalance:
-    """Transitions of a group's membership. Requests are judged in `joining` and `syncing`."""
+    """State transitions of a classic group; `join_handler` and `sync_handler` call them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -27,7 +28,6 @@ class Rebalance:
     # Sessions
 
     def renew_session(self, now: float, group: Group, member: Member) -> None:
-        """The member's session begins anew."""
         self._runtime.timers.set(
             session_key(group, member.member_id), now + member.session_timeout_ms / 1000
         )
@@ -37,7 +37,7 @@ class Rebalance:
         if member is None:
             return
         if member.waits and not member.is_new:
-            # The answer to what it waits for starts the session again.
+            # The reply to its waiting request restarts the session.
             return
         self.remove_member(now, group, member)
 
@@ -48,7 +48,7 @@ class Rebalance:
     # Membership
 
     def add_member(self, now: float, group: Group, member: Member, request_id: int) -> None:
-        """A new member, waiting with its join; the group rebalances."""
+        """Add a member with its waiting join; the group rebalances."""
         if not group.members:
             group.leader = None
         member.join_request = request_id
@@ -57,7 +57,7 @@ class Rebalance:
             group.new_member_added = True
         self._runtime.timers.cancel(pending_key(group, member.member_id))
         group.add(member)
-        # Its client may be gone while it waits, and nobody would tell us: this bounds the wait.
+        # Its client may die while it waits, unnoticed: this bounds the wait.
         self._runtime.timers.set(
             session_key(group, member.member_id),
             now + self._runtime.config.new_member_timeout_ms / 1000,
@@ -65,7 +65,7 @@ class Rebalance:
         self.prepare(now, group)
 
     def remove_member(self, now: float, group: Group, member: Member) -> None:
-        """The member left, or was silent for too long."""
+        """The member left, or its session expired."""
         self.drop_member(group, member)
         match group.state:
             case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
@@ -76,7 +76,7 @@ class Rebalance:
                 pass
 
     def drop_member(self, group: Group, member: Member) -> None:
-        """Takes the member out and answers what it waits for."""
+        """Remove the member and reply to its waiting requests."""
         group.remove(member)
         self._runtime.timers.cancel(session_key(group, member.member_id))
         self.answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -93,7 +93,7 @@ class Rebalance:
             self._runtime.reply(request_id, JoinResult(error=error))
 
     def remove_pending(self, now: float, group: Group, member_id: str) -> None:
-        """An id was given out and is not coming back; the rebalance need not wait for it."""
+        """A pending member id expired or left; the rebalance need not wait for it."""
         group.pending.pop(member_id, None)
         self._runtime.timers.cancel(pending_key(group, member_id))
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -101,14 +101,14 @@ class Rebalance:
         self._runtime.forget_if_empty(group)
 
     def hand_over(self, group: Group) -> None:
-        """The broker assigns from now on, and the group is none of this protocol any more. Whoever
-        waits asks again; a member that has never been in a generation starts over."""
+        """The group changes to the consumer protocol. Members with waiting requests retry; a member
+        that has never been in a generation must rejoin from scratch."""
         timers = self._runtime.timers
         for member in group.members.values():
             timers.cancel(session_key(group, member.member_id))
             if member.is_new:
                 self.answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
-            # Of the codes that let a member keep its id, not every client knows another for a join.
+            # The only code for a join that lets members of every client version keep their id.
             self._answer_join_with(member, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self.answer_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
         timers.cancel(join_key(group))
@@ -118,7 +118,7 @@ class Rebalance:
     # The join phase
 
     def prepare(self, now: float, group: Group) -> None:
-        """Begins a rebalance, unless one is in its join phase already: then it may end it."""
+        """Begin a rebalance; if one is in its join phase, complete that if possible."""
         timers = self._runtime.timers
         if group.state is GroupState.PREPARING_REBALANCE:
             self.try_complete_join(now, group)
@@ -134,7 +134,7 @@ class Rebalance:
             timers.set(join_key(group), now + group.rebalance_timeout_s)
             self.try_complete_join(now, group)
             return
-        # More members of a new group are likely on their way: one generation instead of many.
+        # More members of a new group are likely to follow: one generation instead of many.
         delay = min(self._initial_delay_s, group.rebalance_timeout_s)
         group.initial_delay_left_s = max(group.rebalance_timeout_s - delay, 0.0)
         if delay > 0:
@@ -143,7 +143,7 @@ class Rebalance:
             self._complete_join(now, group)
 
     def join_expired(self, now: float, group: Group) -> None:
-        """The time of the join phase is up; a first one is extended while members arrive."""
+        """The join phase timed out; a group's first one is extended while members arrive."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         left = group.initial_delay_left_s
@@ -167,7 +167,7 @@ class Rebalance:
             if member.join_request is None and member.instance_id is None:
                 self.drop_member(group, member)
         if group.members and not self._elect_joined_leader(group):
-            # Only static members are left, and none has come back: give them their time.
+            # Only static members are left, and none has rejoined: wait for their session timeout.
             timers.set(join_key(group), now + max(group.rebalance_timeout_s, 0.001))
             return
         group.new_member_added = False
@@ -205,7 +205,7 @@ class Rebalance:
     # The sync phase
 
     def finish_syncs(self, now: float, group: Group, error: ErrorCode) -> None:
-        """Answers every waiting sync: with its assignment, or with the error and without one."""
+        """Reply to every waiting sync: with the assignment, or with the error."""
         for member in group.members.values():
             if error is not ErrorCode.NONE:
                 member.assignment = b""
@@ -220,7 +220,7 @@ class Rebalance:
             self._runtime.timers.cancel(sync_key(group))
 
     def sync_expired(self, now: float, group: Group) -> None:
-        """Members that took part in the join and then fell silent hold up the others."""
+        """Remove members that joined but did not sync in time, and rebalance."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             return
         late = [member for member in group.members.values() if not member.sync_received]
@@ -235,7 +235,7 @@ class Rebalance:
 
 
 class StoreEmptyGroup(Write):
-    """The last member is gone: from now on the offsets grow old."""
+    """The last member left: the retention of the offsets starts."""
 
     __slots__ = ("_generation", "_group", "_runtime")
 
@@ -246,22 +246,22 @@ class StoreEmptyGroup(Write):
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
-        is_it = group.state is GroupState.EMPTY and group.generation == self._generation
-        if not is_it or group.consumer is not None:
+        is_current = group.state is GroupState.EMPTY and group.generation == self._generation
+        if not is_current or group.consumer is not None:
             return []
         value = group.snapshot(self._runtime.wall_ms(), ())
         return [GroupRecord(group_id=group.group_id, value=value)]
 
     def committed(self, now: float) -> None:
-        """Nobody waits for it."""
+        """No request waits for it."""
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        """The members are still stored: the search for old offsets tries again, and until then
-        a loading brings them back until they time out."""
+        """The members are still stored: offset expiry retries, and a reload before that restores
+        them until their sessions expire."""
 
 
 def join_result(group: Group, member_id: str) -> JoinResult:
-    """The generation, as this member is told of it."""
+    """The JoinGroup result for this member."""
     return JoinResult(
         error=ErrorCode.NONE,
         member_id=member_id,

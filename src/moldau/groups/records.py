@@ -1,10 +1,10 @@
-"""Owns the records of `__consumer_offsets`: their meaning, and Kafka's own bytes for them.
+"""The records of `__consumer_offsets`, in Kafka's format.
 
-Keys begin with a version that also tells the kind: 0 and 1 an offset, 2 a classic group, 3 to 8
-what `consumer.records` owns. Written are the
-versions that every Kafka since 2.3 writes (key 1 and value 3, key 2 and value 3), so that existing
-tools read the topic; read are all versions up to the flexible ones. Keys of kinds that are unknown
-here decode to None and are skipped, as Kafka does; malformed bytes are a CorruptionError.
+The version at the start of a key is also its kind: 0 and 1 an offset, 2 a classic group, 3 to 8
+are in `consumer.records`. Written are the versions that every Kafka since 2.3 writes (key 1 and
+value 3, key 2 and value 3), so that existing tools read the topic; all versions up to the flexible
+ones are read. Unknown kinds decode to None and are skipped, as in Kafka; malformed bytes raise
+CorruptionError.
 """
 
 import struct
@@ -13,12 +13,12 @@ from typing import Final
 from msgspec import Struct
 
 from moldau.groups.consumer import records as consumer
-from moldau.groups.format import Reader, blob_bytes, string_bytes
 from moldau.groups.results import CommittedOffset
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, PartitionIndex, TimestampMs, TopicPartition
+from moldau.records.kafka_types import Reader, blob_bytes, string_bytes
 
 TEXT_BYTES_MAX: Final = 2**15 - 1
-"""Longest text that the format can hold; requests with longer ones are refused."""
+"""Limit of the format; requests with longer texts are rejected."""
 _OFFSET_KEY_VERSION: Final = 1
 _GROUP_KEY_VERSION: Final = 2
 _OFFSET_VALUE_VERSION: Final = 3
@@ -33,7 +33,7 @@ _OFFSET_HEAD: Final = struct.Struct(">hqih")
 
 
 class OffsetRecord(Struct, frozen=True, kw_only=True):
-    """What a group has stored for a partition; None: nothing any more."""
+    """The committed offset of a partition; None: deleted."""
 
     group_id: str
     partition: TopicPartition
@@ -63,7 +63,7 @@ class StoredGroup(Struct, frozen=True, kw_only=True):
 
 
 class GroupRecord(Struct, frozen=True, kw_only=True):
-    """The last completed generation of a group; None: the group is gone."""
+    """The last completed generation of a group; None: the group was deleted."""
 
     group_id: str
     value: StoredGroup | None
@@ -90,7 +90,7 @@ def encode(record: GroupsRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> GroupsRecord | None:
-    """The record, or None for a kind that is unknown here."""
+    """The record, or None for an unknown kind."""
     plain = None if value is None else _decode_as_written(key, value)
     if plain is not None:
         return plain
@@ -105,8 +105,7 @@ def decode(key: bytes, value: bytes | None) -> GroupsRecord | None:
         )
     if version == _GROUP_KEY_VERSION:
         return GroupRecord(
-            group_id=reader.string(),
-            value=None if value is None else _decode_group(Reader(value)),
+            group_id=reader.string(), value=None if value is None else _decode_group(Reader(value))
         )
     if version in consumer.KEYS:
         return consumer.decode(version, reader, value)
@@ -114,8 +113,8 @@ def decode(key: bytes, value: bytes | None) -> GroupsRecord | None:
 
 
 def _decode_as_written(key: bytes, value: bytes) -> OffsetRecord | None:
-    """An offset in the versions that are written here, some times faster: a coordinator that
-    is elected reads hundreds of thousands. None for anything else: the careful way tells what."""
+    """Fast path for offsets in the versions written here: a new coordinator reads hundreds of
+    thousands of them. None for anything else, which `decode` then reads field by field."""
     try:
         kind, group_size = _TWO_INT16.unpack_from(key)
         topic_start = 6 + group_size
@@ -152,7 +151,7 @@ def _decode_as_written(key: bytes, value: bytes) -> OffsetRecord | None:
 def _encode_offset(value: CommittedOffset) -> bytes:
     metadata = string_bytes(value.metadata)
     if value.expire_timestamp is not None:
-        # Only version 1 has the field; it has no leader epoch, and clients that ask for it neither.
+        # Only version 1 has the field; it has no leader epoch, nor have the requests that set it.
         return (
             struct.pack(">hq", _OFFSET_VALUE_VERSION_WITH_EXPIRY, value.offset)
             + metadata
@@ -166,7 +165,7 @@ def _encode_offset(value: CommittedOffset) -> bytes:
 
 
 def _decode_offset(reader: Reader) -> CommittedOffset:
-    version = reader.version("offset", _OFFSET_VALUE_VERSION_MAX)
+    version = reader.version("offset record", _OFFSET_VALUE_VERSION_MAX)
     reader.flexible = version >= 4
     offset = Offset(reader.int64())
     leader_epoch = Epoch(reader.int32()) if version >= 3 else NO_EPOCH
@@ -205,7 +204,7 @@ def _encode_group(value: StoredGroup) -> bytes:
 
 
 def _decode_group(reader: Reader) -> StoredGroup:
-    version = reader.version("group", _GROUP_VALUE_VERSION_MAX)
+    version = reader.version("group record", _GROUP_VALUE_VERSION_MAX)
     reader.flexible = version >= 4
     protocol_type = reader.string()
     generation = reader.int32()
@@ -231,7 +230,7 @@ def _decode_group(reader: Reader) -> StoredGroup:
                 assignment=reader.blob(),
             )
         )
-        reader.skip_tagged_fields()
+        reader.tagged_fields()
     return StoredGroup(
         protocol_type=protocol_type,
         generation=generation,

@@ -1,24 +1,15 @@
-"""Owns what the coordinator gives back: effects, and the typed result of each kind of request."""
+"""Output of the group coordinator: effects, and a typed result for each kind of request."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct
 
+from moldau.model.coordinator_events import Persist, Reply
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import (
-    NO_EPOCH,
-    Epoch,
-    Offset,
-    ProducerEpoch,
-    ProducerId,
-    TimestampMs,
-    TopicId,
-    TopicPartition,
-)
+from moldau.model.ids import NO_EPOCH, Epoch, Offset, TimestampMs, TopicId, TopicPartition
 
 NO_OFFSET = Offset(-1)
-NO_PRODUCER = (ProducerId(-1), ProducerEpoch(-1))
 
 
 class GroupState(StrEnum):
@@ -32,7 +23,7 @@ class GroupState(StrEnum):
 
 
 class ConsumerGroupState(StrEnum):
-    """Of groups of the next-generation protocol; ListGroups has both kinds."""
+    """States of consumer-protocol groups; ListGroups returns both kinds."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -47,7 +38,7 @@ class GroupType(StrEnum):
 
 
 class JoinedMember(Struct, frozen=True, kw_only=True):
-    """What the leader learns about each member."""
+    """A member as listed in the leader's JoinGroup response."""
 
     member_id: str
     instance_id: str | None
@@ -88,7 +79,7 @@ class LeftMember(Struct, frozen=True, kw_only=True):
 
 
 class LeaveResult(Struct, frozen=True, kw_only=True):
-    """Before v3 the answer is `error`, or else the error of the one member."""
+    """Before v3 the response is `error`, or else the error of the one member."""
 
     error: ErrorCode
     members: tuple[LeftMember, ...] = ()
@@ -101,7 +92,7 @@ class CommitResult(Struct, frozen=True, kw_only=True):
 
 
 class ConsumerHeartbeatResult(Struct, frozen=True, kw_only=True):
-    """`assignment` None: as it was."""
+    """`assignment` None: unchanged."""
 
     error: ErrorCode
     message: str | None = None
@@ -136,32 +127,11 @@ Result = (
 )
 
 
-class Reply(Struct, frozen=True, kw_only=True):
-    """Answer that request."""
-
-    request_id: int
-    result: Result
-
-
-class Persist(Struct, frozen=True, kw_only=True):
-    """Append these records to `__consumer_offsets` as one batch; a None value is a tombstone.
-
-    When they are committed, hand in Persisted(token); when it is certain that they never will be,
-    PersistFailed(token, error). An append whose outcome is unknown is neither.
-    """
-
-    token: int
-    group_id: str
-    records: tuple[tuple[bytes, bytes | None], ...]
-    producer: tuple[ProducerId, ProducerEpoch] = NO_PRODUCER
-    """Whose transaction the records belong to, if any."""
-
-
-Effect = Reply | Persist
+Effect = Reply[Result] | Persist
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
-    """What a group has stored for a partition."""
+    """The committed offset of a partition."""
 
     offset: Offset
     leader_epoch: Epoch = NO_EPOCH
@@ -171,12 +141,12 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
 
 
 class FetchOffsetsResult(Struct, frozen=True, kw_only=True):
-    """Partitions without an offset are absent: the answer for them is -1, epoch -1, metadata ''."""
+    """Partitions without an offset are absent; clients get -1, epoch -1 and metadata ''."""
 
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset]
     unstable: frozenset[TopicPartition] = frozenset()
-    """Partitions for which an open transaction holds another offset; a client may want to wait."""
+    """Partitions with a pending offset of an open transaction; a client may want to wait."""
 
 
 class DescribedMember(Struct, frozen=True, kw_only=True):
@@ -200,7 +170,7 @@ class DescribedGroup(Struct, frozen=True, kw_only=True):
 
 
 class DescribedConsumer(Struct, frozen=True, kw_only=True):
-    """A member of a consumer group; `target` is what it will have."""
+    """A member of a consumer-protocol group, with its current and target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -213,11 +183,10 @@ class DescribedConsumer(Struct, frozen=True, kw_only=True):
     assigned: Mapping[TopicId, frozenset[int]]
     target: Mapping[TopicId, frozenset[int]]
     revoking: Mapping[TopicId, frozenset[int]] = {}
-    """What it has beside, and must let go of."""
+    """Partitions that it still has and must revoke."""
     assignor: str | None = None
-    """What it asks for."""
     is_classic: bool = False
-    """It speaks the classic protocol, in a group whose broker assigns."""
+    """It uses the classic protocol in a consumer-protocol group."""
 
 
 class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):

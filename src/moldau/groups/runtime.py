@@ -1,74 +1,42 @@
-"""Owns the order of writes: at most one uncommitted write per group.
+"""Shared state of the coordinator, and the order of writes: one uncommitted write per group.
 
-A Write waits until the group has none under way, is decided then, on the group's state of that
-moment, and takes effect when its records are committed. So no decision rests on a state that
-another write is about to change. Commits of offsets do not depend on each other: those that wait
-are written together, and a slow disk makes larger batches rather than a longer queue.
+A Write waits until its group has none in flight, is decided on the state at that time, and takes
+effect when its records are committed. So no decision depends on state that another write is about
+to change. Commits of offsets are independent of each other: waiting ones are written together, so
+a slow disk causes larger batches, not a longer queue.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.groups.config import GroupConfig
 from moldau.groups.group import Group
 from moldau.groups.records import GroupsRecord, encode
-from moldau.groups.results import NO_PRODUCER, Effect, Persist, Reply, Result
-from moldau.groups.timers import Timers
+from moldau.groups.results import Effect, Result
+from moldau.groups.timers import TimerKey
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import NO_PRODUCER, Persist, Reply
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import ProducerEpoch, ProducerId, TimestampMs
-
-TOO_LARGE: Final = frozenset(
-    {
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.INVALID_FETCH_SIZE,
-    }
-)
-"""Errors of an append that no retry mends."""
+from moldau.model.ids import TimestampMs
+from moldau.model.timers import Timers
 
 
-class Write(ABC):
-    """A change of durable state."""
+class _Batch(NamedTuple):
+    """Writes of one group in one batch."""
 
-    __slots__ = ()
-    merges: str = ""
-    """Writes of one such kind that follow each other go out together."""
-    producer: tuple[ProducerId, ProducerEpoch] = NO_PRODUCER
-    """Whose transaction the records belong to; one that names a producer is never merged."""
-
-    @abstractmethod
-    def decide(self, now: float) -> list[GroupsRecord]:
-        """The records, or none: then the write is done and has answered by itself."""
-
-    @abstractmethod
-    def committed(self, now: float) -> None:
-        """The records are committed and applied."""
-
-    @abstractmethod
-    def failed(self, now: float, error: ErrorCode) -> None:
-        """The records never will be committed. `error` is that of the append."""
-
-
-class _Batch:
-    """Writes of one group that went out together."""
-
-    __slots__ = ("group", "records", "writes")
-
-    def __init__(self, group: Group, writes: list[Write], records: list[GroupsRecord]) -> None:
-        self.group = group
-        self.writes = writes
-        self.records = records
+    group: Group
+    writes: list[Write]
+    records: list[GroupsRecord]
 
 
 class Runtime:
-    """What all parts of the coordinator share: groups, timers, the way out, and the writes."""
+    """Groups, timers, effects and writes, shared by all parts of the coordinator."""
 
     def __init__(self, config: GroupConfig, wall_ms: Callable[[], TimestampMs]) -> None:
         self.config: Final = config
         self.wall_ms: Final = wall_ms
         self.groups: Final[dict[str, Group]] = {}
-        self.timers: Final = Timers()
+        self.timers: Final = Timers[TimerKey]()
         self._effects: list[Effect] = []
         self._batches: dict[int, _Batch] = {}
         self._next_token = 1
@@ -81,14 +49,14 @@ class Runtime:
         return effects
 
     def group(self, group_id: str) -> Group:
-        """The group, made if there is none."""
+        """The group; created if it does not exist."""
         found = self.groups.get(group_id)
         if found is None:
             found = self.groups[group_id] = Group(group_id)
         return found
 
     def forget_if_empty(self, group: Group) -> None:
-        if group.forgettable and self.groups.get(group.group_id) is group:
+        if group.has_no_state and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
     def submit(self, now: float, group: Group, write: Write) -> None:
@@ -99,7 +67,7 @@ class Runtime:
     def persisted(self, now: float, token: int) -> None:
         batch = self._batches.pop(token, None)
         if batch is None:
-            # It was abandoned, or the shell told its outcome twice.
+            # It was abandoned, or its result was reported twice.
             return
         try:
             producer = batch.writes[0].producer
@@ -111,7 +79,7 @@ class Runtime:
             for write in batch.writes:
                 write.committed(now)
         finally:
-            # Only now: what they submit waits until all of them have taken effect.
+            # Only now: writes that they submit wait until all of them have taken effect.
             batch.group.writing = None
         self._write_next(now, batch.group)
 
@@ -127,7 +95,7 @@ class Runtime:
         self._write_next(now, batch.group)
 
     def abandon_writes(self, now: float, error: ErrorCode) -> None:
-        """Answers all that waits for the log; outcomes that arrive later are ignored."""
+        """Fail all writes, waiting or in flight; results that arrive later are ignored."""
         batches, self._batches = list(self._batches.values()), {}
         for batch in batches:
             batch.group.writing = None
@@ -137,7 +105,7 @@ class Runtime:
                 write.failed(now, error)
 
     def tokens(self) -> list[int]:
-        """Writes under way, oldest first."""
+        """Writes in flight, oldest first."""
         return list(self._batches)
 
     def _write_next(self, now: float, group: Group) -> None:
@@ -153,7 +121,7 @@ class Runtime:
             self._effects.append(
                 Persist(
                     token=token,
-                    group_id=group.group_id,
+                    what=f"group {group.group_id!r}",
                     records=tuple(encoded),
                     producer=writes[0].producer,
                 )
@@ -191,23 +159,7 @@ class Runtime:
         return writes, records, encoded
 
     def _give_up(self, now: float, group: Group, writes: list[Write]) -> None:
-        """A defect: whoever handed in the event hears of it, and the group stays usable."""
+        """Internal error: the client gets UNKNOWN_SERVER_ERROR, and the group stays usable."""
         group.writing = None
         for write in writes:
             write.failed(now, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-def client_error(error: ErrorCode) -> ErrorCode:
-    """An error of the append, as a client of the coordinator understands it."""
-    match error:
-        case (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            | ErrorCode.NOT_ENOUGH_REPLICAS
-            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            | ErrorCode.REQUEST_TIMED_OUT
-        ):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
-            return ErrorCode.NOT_COORDINATOR
-        case _:
-            return ErrorCode.UNKNOWN_SERVER_ERROR if error in TOO_LARGE else error

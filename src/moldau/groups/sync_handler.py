@@ -1,17 +1,13 @@
-"""Owns the judgement of SyncGroup, Heartbeat and LeaveGroup."""
+"""Handles SyncGroup, Heartbeat and LeaveGroup of classic groups."""
 
 from moldau.groups.events import NO_MEMBER_ID, Heartbeat, Leave, LeavingMember, Sync
 from moldau.groups.group import Group, Member
 from moldau.groups.rebalance import Rebalance, sync_result
 from moldau.groups.records import GroupRecord, GroupsRecord
-from moldau.groups.results import (
-    GroupState,
-    HeartbeatResult,
-    LeaveResult,
-    LeftMember,
-    SyncResult,
-)
-from moldau.groups.runtime import Runtime, Write, client_error
+from moldau.groups.results import GroupState, HeartbeatResult, LeaveResult, LeftMember, SyncResult
+from moldau.groups.runtime import Runtime
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import client_error
 from moldau.model.errors import ErrorCode
 
 
@@ -36,7 +32,7 @@ class SyncHandler:
             self.runtime.reply(event.request_id, result)
             return
         if member.sync_request is not None:
-            # The client asked again, so nobody reads the answer to its first request.
+            # The client sent a new request, so it no longer reads the response to the first.
             again = SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS)
             self.runtime.reply(member.sync_request, again)
         member.sync_request = event.request_id
@@ -96,12 +92,12 @@ class SyncHandler:
 
 
 class StoreGeneration(Write):
-    """The leader's assignment: stored first, then told to the members, who may restart with it."""
+    """Stores the leader's assignment before the members get it, so that it survives a failover."""
 
-    __slots__ = ("_assignments", "_generation", "_group", "_leader", "_syncing")
+    __slots__ = ("_assignments", "_generation", "_group", "_handler", "_leader")
 
-    def __init__(self, syncing: SyncHandler, group: Group, event: Sync) -> None:
-        self._syncing = syncing
+    def __init__(self, handler: SyncHandler, group: Group, event: Sync) -> None:
+        self._handler = handler
         self._group = group
         self._generation = event.generation
         self._leader = event.member_id
@@ -109,30 +105,30 @@ class StoreGeneration(Write):
 
     def decide(self, now: float) -> list[GroupsRecord]:
         if not self._current:
-            # The rebalance that came between has answered the syncs, or the same sync came twice.
+            # A rebalance in between has replied to the syncs, or the same sync came twice.
             return []
         group = self._group
         members = [
             member.stored(group.protocol_name, self._assignment(member))
             for member in group.members.values()
         ]
-        snapshot = group.snapshot(self._syncing.runtime.wall_ms(), members)
+        snapshot = group.snapshot(self._handler.runtime.wall_ms(), members)
         return [GroupRecord(group_id=group.group_id, value=snapshot)]
 
     def committed(self, now: float) -> None:
         if not self._current:
-            # A newer generation is on its way and will be stored over this one.
+            # A newer generation will replace this one.
             return
         group = self._group
         for member in group.members.values():
             member.assignment = self._assignment(member)
         group.state = GroupState.STABLE
-        self._syncing.rebalance.finish_syncs(now, group, ErrorCode.NONE)
+        self._handler.rebalance.finish_syncs(now, group, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         if self._current:
-            self._syncing.rebalance.finish_syncs(now, self._group, client_error(error))
-            self._syncing.rebalance.prepare(now, self._group)
+            self._handler.rebalance.finish_syncs(now, self._group, client_error(error))
+            self._handler.rebalance.prepare(now, self._group)
 
     @property
     def _current(self) -> bool:
@@ -149,7 +145,7 @@ class StoreGeneration(Write):
 def generation_error(
     group: Group, member_id: str, instance_id: str | None, generation: int
 ) -> ErrorCode:
-    """Is this a member, and of the current generation?"""
+    """NONE if this is a member of the current generation."""
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = group.member_error(member_id, instance_id)
@@ -165,7 +161,7 @@ def _sync_error(group: Group | None, event: Sync) -> ErrorCode:
     if error is not ErrorCode.NONE:
         return error
     if group.state is GroupState.PREPARING_REBALANCE:
-        # Before the names are compared: a member may have been told another of its protocols.
+        # Before the names are compared: the protocol may have changed since its last join.
         return ErrorCode.REBALANCE_IN_PROGRESS
     if event.protocol_type not in (None, group.protocol_type):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL

@@ -1,9 +1,8 @@
-"""Owns offsets that are committed within transactions: pending until the transaction ends.
+"""Offsets committed within transactions (TxnOffsetCommit): pending until the transaction ends.
 
-A producer that consumes, transforms and produces commits its positions as part of its transaction.
-They are stored at once, in records that belong to the transaction, and count when its commit is in
-the same partition. Who may commit is checked as for other commits, except that a producer need not
-say which member it is.
+They are stored immediately, in records that belong to the transaction, and take effect with the
+commit marker in the same partition. The checks are those of other commits, except that a producer
+need not name its member id.
 """
 
 from moldau.groups.events import (
@@ -15,16 +14,18 @@ from moldau.groups.events import (
 )
 from moldau.groups.group import Group
 from moldau.groups.offsets import GroupOffsets
-from moldau.groups.records import GroupsRecord, OffsetRecord
-from moldau.groups.results import CommittedOffset, GroupState
-from moldau.groups.runtime import TOO_LARGE, Runtime, Write, client_error
+from moldau.groups.records import GroupsRecord
+from moldau.groups.results import GroupState
+from moldau.groups.runtime import Runtime
 from moldau.groups.sync_handler import generation_error
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import TOO_LARGE, client_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId
 
 ENDS_REMEMBERED_MAX = 10_000
 NO_EPOCH_MIN = 1 << 15
-"""Above every epoch: of an end that was forgotten nothing is known to come later."""
+"""Above every epoch: when an end was evicted, no epoch is known to be of a later transaction."""
 
 
 class TransactionalOffsets:
@@ -34,13 +35,13 @@ class TransactionalOffsets:
         self.runtime = runtime
         self.offsets = offsets
         self.guard = 0
-        """Counts the ends of all transactions."""
+        """Number of ended transactions, of all producers."""
         self._ends: dict[ProducerId, tuple[int, int]] = {}
-        """The last end of each producer, and the first epoch of what comes after it; the oldest are
-        forgotten, and `_forgotten` is theirs."""
-        self._forgotten = 0
+        """Per producer: the guard at its last end, and the first epoch of the next transaction. The
+        oldest are evicted; `_evicted` is the guard of the last of them."""
+        self._evicted = 0
         self._groups: dict[ProducerId, dict[str, None]] = {}
-        """Groups that hold offsets of a producer's transaction."""
+        """Groups with pending offsets, by producer."""
 
     # ---- loading
 
@@ -55,7 +56,7 @@ class TransactionalOffsets:
     def commit(self, now: float, event: CommitTransactionOffsets) -> None:
         error = self.commit_error(now, self.runtime.groups.get(event.group_id), event)
         if error is not ErrorCode.NONE:
-            self.answer(event, error)
+            self.reply(event, error)
             return
         group = self.runtime.group(event.group_id)
         self.runtime.submit(now, group, TransactionalCommit(self, group, event))
@@ -63,9 +64,9 @@ class TransactionalOffsets:
     def commit_error(
         self, now: float, group: Group | None, event: CommitTransactionOffsets
     ) -> ErrorCode:
-        ended, next_epoch_min = self._ends.get(event.producer_id, (self._forgotten, NO_EPOCH_MIN))
+        ended, next_epoch_min = self._ends.get(event.producer_id, (self._evicted, NO_EPOCH_MIN))
         if ended > event.guard and event.producer_epoch < next_epoch_min:
-            # It would be stored behind the end of the transaction that it belongs to.
+            # It would be stored after the end marker of its transaction.
             return ErrorCode.INVALID_TXN_STATE
         is_member = event.generation >= 0 or (
             event.member_id != NO_MEMBER_ID or event.instance_id is not None
@@ -76,7 +77,7 @@ class TransactionalOffsets:
             return ErrorCode.NONE
         if group.has_consumers:
             error = group.consumer_error(event.member_id, event.instance_id, event.generation)
-            # The API has no code of the newer protocol: to a client that would be the end.
+            # TxnOffsetCommit has no STALE_MEMBER_EPOCH: it would be fatal for the client.
             is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
             return ErrorCode.ILLEGAL_GENERATION if is_stale else error
         error = generation_error(group, event.member_id, event.instance_id, event.generation)
@@ -84,12 +85,12 @@ class TransactionalOffsets:
             self.offsets.rebalance.renew_session(now, group, group.members[event.member_id])
         return error
 
-    def answer(self, event: CommitTransactionOffsets, error: ErrorCode) -> None:
-        """As a commit is answered that is not part of a transaction."""
+    def reply(self, event: CommitTransactionOffsets, error: ErrorCode) -> None:
+        """Reply as for a commit outside of transactions."""
         plain = CommitOffsets(
             request_id=event.request_id, group_id=event.group_id, offsets=event.offsets
         )
-        self.offsets.answer_commit(plain, error)
+        self.offsets.reply_to_commit(plain, error)
 
     def stored(self, group: Group, producer_id: ProducerId) -> None:
         if producer_id in group.pending_offsets:
@@ -103,7 +104,7 @@ class TransactionalOffsets:
         self._ends[event.producer_id] = (self.guard, event.next_epoch_min)
         if len(self._ends) > ENDS_REMEMBERED_MAX:
             oldest = next(iter(self._ends))
-            self._forgotten = self._ends.pop(oldest)[0]
+            self._evicted = self._ends.pop(oldest)[0]
 
     def ended(self, event: TransactionEnded) -> None:
         for group_id in self._groups.pop(event.producer_id, {}):
@@ -131,32 +132,17 @@ class TransactionalCommit(Write):
         error = self._offsets.commit_error(now, self._group, event)
         records: list[GroupsRecord] = []
         if error is ErrorCode.NONE:
-            commit_ms = self._offsets.runtime.wall_ms()
-            records.extend(
-                OffsetRecord(
-                    group_id=self._group.group_id,
-                    partition=offset.partition,
-                    value=CommittedOffset(
-                        offset=offset.offset,
-                        leader_epoch=offset.leader_epoch,
-                        metadata=offset.metadata,
-                        commit_timestamp=commit_ms,
-                    ),
-                )
-                for offset in event.offsets
-                if self._offsets.offsets.offset_error(offset) is ErrorCode.NONE
-            )
+            records = self._offsets.offsets.records(self._group, event.offsets)
         if not records:
-            self._offsets.answer(event, error)
+            self._offsets.reply(event, error)
         return records
 
     def committed(self, now: float) -> None:
         self._offsets.stored(self._group, self._event.producer_id)
-        self._offsets.answer(self._event, ErrorCode.NONE)
+        self._offsets.reply(self._event, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         too_large = error in TOO_LARGE
-        self._offsets.answer(
-            self._event,
-            ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error),
+        self._offsets.reply(
+            self._event, ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
         )

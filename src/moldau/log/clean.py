@@ -1,8 +1,8 @@
-"""Owns the data of compaction: what is asked for, what is to be done, what was done.
+"""The data types of compaction: request, job, result, and the state of earlier cleanings.
 
-A cleaning goes like a flush: `begin_clean` makes a task, which runs elsewhere and changes nothing
-that exists, and `end_clean` makes its outcome the log. A DiskClean's job is plain data, so that it
-can run in another process; clean_run.py does it.
+A cleaning works like a flush: `begin_clean` makes a task, which changes no existing file and may
+run in another thread or process, and `end_clean` makes its result part of the log. A job is plain
+data; clean_run.py executes it.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ from moldau.log.keymap import MAP_BYTES_MAX
 from moldau.model.ids import Offset, ProducerId, TimestampMs
 
 HORIZONS_MAX = 32
-"""Past cleanings that are remembered for the sake of tombstones."""
+"""Past cleanings that are remembered, for tombstones."""
 
 
 class AbortedRange(NamedTuple):
@@ -26,23 +26,23 @@ class AbortedRange(NamedTuple):
 
 
 class CleanRequest(Struct, frozen=True, kw_only=True):
-    """What the owner of a log knows and the log does not."""
+    """What the caller knows and the log does not."""
 
     now: TimestampMs
     end_offset: Offset
-    """The high watermark: what may still be cut is not cleaned."""
+    """The high watermark: what may still be truncated is not cleaned."""
     replicated_offset: Offset
-    """Below it, every other replica holds all records too. A tombstone that one of them has not
-    seen must stay: nothing else would tell it that the older value is gone."""
+    """Below it, every other replica has all records. A tombstone that a replica lacks must stay:
+    otherwise that replica would keep the older value."""
     first_unstable: Offset | None = None
-    """First offset of an open transaction: nothing from there on is decided yet."""
+    """First offset of an open transaction: records from there on are undecided."""
     aborted: Sequence[AbortedRange] = ()
     producers: Collection[ProducerId] | None = None
-    """Those that are still remembered, whose last batches must stay known; None: all."""
+    """Active producers, whose last batches must be kept; None: all."""
     merges: bool = True
-    """Whether emptied batches that lie beside each other may become one."""
+    """Whether adjacent emptied batches may be merged."""
     is_forced: bool = False
-    """Clean now, however little there is to win."""
+    """Clean now, even if there is little to gain."""
     map_bytes_max: int = MAP_BYTES_MAX
 
 
@@ -59,22 +59,22 @@ class SegmentInfo(NamedTuple):
 
 
 class CleanJob(NamedTuple):
-    """All that a worker must know. Plain data: it travels to another process."""
+    """The input of a worker. Plain data: it is sent to another process."""
 
     directory: str
     generation: int
     round: int
-    """Goes into the names of the new files; no two attempts have the same."""
+    """Part of the names of the new files; unique per attempt."""
     sources: list[SegmentInfo]
     start_offset: Offset
     first_dirty: Offset
     horizon: Offset
-    """Tombstones and markers below it have been there long enough, and everywhere."""
+    """Tombstones and markers below it may be removed: old enough, and on all replicas."""
     barriers: list[Offset]
-    """Control entries stand before these offsets: no batch may reach across."""
+    """Control entries precede these offsets: no batch may span one of them."""
     segment_bytes_max: int
     segment_ms_max: int
-    """Longest time that one segment may span; -1: any."""
+    """Longest time that one segment may span; -1: unlimited."""
     index_interval_bytes: int
     map_bytes_max: int
     merges: bool
@@ -84,7 +84,7 @@ class CleanJob(NamedTuple):
 
 
 class CleanCounts(NamedTuple):
-    """What a cleaning cost and brought."""
+    """Statistics of a cleaning."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -94,35 +94,35 @@ class CleanCounts(NamedTuple):
 
 
 class CleanResult(NamedTuple):
-    """The segments that take the place of the job's sources. Those with its round are new."""
+    """The segments that replace the job's sources. Those with its round are new."""
 
     segments: list[SegmentInfo]
     first_dirty: Offset
     delayed: int
-    """Tombstones and markers that stay only for their time."""
+    """Tombstones and markers that stay until delete.retention.ms has passed."""
     counts: CleanCounts
 
 
 class CleanTask(Protocol):
-    """One cleaning: made by begin_clean, run anywhere, handed back to end_clean."""
+    """One cleaning: made by begin_clean, run in any thread, passed to end_clean."""
 
     def run(self) -> CleanResult:
-        """Do the work. Raises CorruptionError, OSError; the log is as it was."""
+        """Raises CorruptionError, OSError; the log is unchanged."""
         ...
 
 
 class Horizon(NamedTuple):
-    """All below `offset` was cleaned at `time` or before: tombstones there have been seen since."""
+    """Everything below `offset` was cleaned at `time` or before."""
 
     offset: Offset
     time: TimestampMs
 
 
 class Cleaned(NamedTuple):
-    """What is known about earlier cleanings of a log."""
+    """The state of earlier cleanings of a log."""
 
     end: Offset = Offset(0)
-    """Below it the segments are those of `segments` and no others."""
+    """Below it, the log consists of `segments`."""
     first_dirty: Offset = Offset(0)
     round: int = 0
     delayed: int = 0
@@ -134,11 +134,11 @@ class Cleaned(NamedTuple):
         """Whether a segment file is part of the log, by its base offset and round."""
         if (base, number) in self.segments:
             return True
-        # One that was cut down to nothing stays where the next one would begin.
+        # A segment that was truncated to nothing stays where the next one would begin.
         return number == 0 and base >= self.end and base not in dict(self.segments)
 
     def clipped(self, end: Offset) -> "Cleaned":
-        """After the log was cut at `end`."""
+        """After the log was truncated to `end`."""
         if end >= self.end:
             return self
         return self._replace(
@@ -151,8 +151,8 @@ class Cleaned(NamedTuple):
         )
 
     def horizon(self, request: CleanRequest, retention_ms: int) -> Offset:
-        """Tombstones below it were first passed by a cleaning at least retention_ms ago, and no
-        replica lacks them."""
+        """Tombstones below it were first cleaned at least retention_ms ago, and are on all
+        replicas."""
         passed = max(
             (mark.offset for mark in self.horizons if mark.time + retention_ms <= request.now),
             default=Offset(0),
@@ -161,13 +161,13 @@ class Cleaned(NamedTuple):
 
     def advanced(self, job: CleanJob, result: CleanResult, now: TimestampMs) -> "Cleaned":
         """After a cleaning."""
-        # Below the job's horizon all is long past: one mark is enough for it.
+        # Below the job's horizon everything is old enough: one mark suffices.
         horizons = [mark for mark in self.horizons if mark.offset >= job.horizon]
         if not horizons or horizons[-1].offset < result.first_dirty:
             horizons.append(Horizon(result.first_dirty, now))
         while len(horizons) > HORIZONS_MAX:
-            # Its tombstones wait for the next one's time: longer, never shorter. Where they lie
-            # closest: to drop always the oldest would leave none that ever grows old enough.
+            # Its tombstones then wait for the next mark: longer, never shorter. Drop where marks
+            # are closest: always dropping the oldest would leave none that gets old enough.
             closest = min(
                 range(1, len(horizons) - 1),
                 key=lambda at: horizons[at + 1].time - horizons[at - 1].time,

@@ -1,8 +1,8 @@
-"""Owns the work of one cleaning: read the old segments, write the new ones. Runs in any process.
+"""Executes one cleaning: reads the old segments, writes the new ones. Runs in any process.
 
-Nothing that exists is changed. The new files are named after the job's round, so that nobody takes
-them for the log's before the file `cleaned` names them, and all of it is on the disk when this
-returns. A segment in which nothing changes is not written again.
+No existing file is changed. The names of new files contain the job's round, so that they are not
+part of the log before the file `cleaned` lists them. All of them are on the disk when this returns.
+A segment in which nothing changes is not written again.
 """
 
 import time
@@ -23,61 +23,61 @@ _HEADER_CHUNK_BYTES = 64 * 1024
 class _Source:
     """One of the old segments."""
 
-    def __init__(self, files: Files, job: CleanJob, fact: SegmentInfo) -> None:
-        self.fact = fact
+    def __init__(self, files: Files, job: CleanJob, info: SegmentInfo) -> None:
+        self.info = info
         self._segment = Segment(
             files,
             job.directory,
-            fact.base_offset,
+            info.base_offset,
             generation=job.generation,
             index_interval=job.index_interval_bytes,
-            clean_round=fact.round,
+            clean_round=info.round,
         )
         self._files = files
 
     def open(self) -> File:
-        """Held by who reads it, no longer: a log may have more segments than a process files."""
+        """Open only while it is read: a log may have more segments than a process descriptors."""
         return self._files.open(self._segment.path, writable=False)
 
     def headers(self) -> Iterator[LocatedBatch]:
-        """CorruptionError if they do not lead to the segment's end."""
+        """Raises CorruptionError if they do not reach the segment's end."""
         reached = HEADER_BYTES
-        for placed in walk_headers(
-            self.open(), reached, self.fact.position, chunk_bytes=_HEADER_CHUNK_BYTES
+        for located in walk_headers(
+            self.open(), reached, self.info.position, chunk_bytes=_HEADER_CHUNK_BYTES
         ):
-            yield placed
-            reached = placed.position + placed.header.size
-        if reached != self.fact.position:
-            raise self._segment.damaged(reached, "no batch begins where one was written")
+            yield located
+            reached = located.position + located.header.size
+        if reached != self.info.position:
+            raise self._segment.damaged(reached, "no batch header where one was written")
 
     def batches(self, file: File) -> Iterator[tuple[LocatedBatch, bytes | memoryview]]:
-        """CorruptionError if one fails its checksum."""
+        """Raises CorruptionError on a checksum mismatch."""
         reached = HEADER_BYTES
-        for placed, batch in walk_batches(file, reached, self.fact.position):
-            yield placed, batch
-            reached = placed.position + placed.header.size
-        if reached != self.fact.position:
-            raise self._segment.damaged(reached, "the batch there fails its checksum")
+        for located, batch in walk_batches(file, reached, self.info.position):
+            yield located, batch
+            reached = located.position + located.header.size
+        if reached != self.info.position:
+            raise self._segment.damaged(reached, "checksum mismatch")
 
 
 def run_clean(files: Files, job: CleanJob) -> CleanResult:
-    """Do the job. Raises CorruptionError, OSError."""
+    """Raises CorruptionError, OSError."""
     began = time.perf_counter()
-    sources = [_Source(files, job, fact) for fact in job.sources]
+    sources = [_Source(files, job, info) for info in job.sources]
     compactor = _survey(job, sources)
     writer = CleanWriter(files, job)
     try:
         for source in sources:
             file = source.open()
-            writer.begin_source(source.fact, file)
+            writer.begin_source(source.info, file)
             for (position, header), batch in source.batches(file):
-                verdict = compactor.filter(header, batch)
-                if verdict is FilterOutcome.KEPT:
+                outcome = compactor.filter(header, batch)
+                if outcome is FilterOutcome.KEPT:
                     writer.keep(header, position, batch)
-                elif verdict is FilterOutcome.GONE:
+                elif outcome is FilterOutcome.DROPPED:
                     writer.drop(header, position)
-                elif isinstance(verdict, bytes):
-                    writer.put(verdict)
+                elif isinstance(outcome, bytes):
+                    writer.put(outcome)
         segments = writer.finish()
     except BaseException:
         writer.abandon()
@@ -87,7 +87,7 @@ def run_clean(files: Files, job: CleanJob) -> CleanResult:
         compactor.end_offset,
         compactor.delayed,
         CleanCounts(
-            bytes_read=sum(fact.position - HEADER_BYTES for fact in job.sources),
+            bytes_read=sum(info.position - HEADER_BYTES for info in job.sources),
             bytes_written=writer.bytes_written,
             records_read=compactor.records_read,
             records_dropped=compactor.records_dropped,
@@ -97,10 +97,10 @@ def run_clean(files: Files, job: CleanJob) -> CleanResult:
 
 
 def _survey(job: CleanJob, sources: list[_Source]) -> Compactor:
-    """Learn the producers of the whole log and the newest keys of its dirty part."""
+    """Collect the producers of the whole log and the newest keys of its dirty part."""
     dirty_records = 0
     for source in sources:
-        if source.fact.end_offset > job.first_dirty:
+        if source.info.end_offset > job.first_dirty:
             dirty_records += sum(header.record_count for _, header in source.headers())
     compactor = Compactor(
         keys=KeyMap(min(job.map_bytes_max, bytes_for(dirty_records))),
@@ -110,7 +110,7 @@ def _survey(job: CleanJob, sources: list[_Source]) -> Compactor:
         aborted=job.aborted,
     )
     for source in sources:
-        if source.fact.end_offset <= job.first_dirty:
+        if source.info.end_offset <= job.first_dirty:
             for _, header in source.headers():
                 compactor.note_header(header)
             continue
@@ -123,7 +123,7 @@ def _survey(job: CleanJob, sources: list[_Source]) -> Compactor:
 
 
 def remove_files(files: Files, paths: list[str]) -> None:
-    """Remove what a log has no more use for; what is gone already is gone."""
+    """Remove unused files of a log; missing ones are ignored."""
     for path in paths:
         if files.exists(path):
             files.remove(path)

@@ -1,9 +1,9 @@
-"""Owns the process in which logs are cleaned: `python -m moldau.log.clean_worker DIRECTORY`.
+"""The process that cleans logs: `python -m moldau.log.clean_worker DIRECTORY`.
 
-Decompressing and rewriting takes the interpreter for seconds, and in the broker every heartbeat
-would wait for it. So the broker starts this process, of low priority, and speaks to it over pipes:
-a frame is four bytes of length and a message. It does one thing after another, opens only what it
-is told to, and ends when its input ends, also in the middle of its work: the broker may be gone.
+Decompression and rewriting occupy the interpreter for seconds, and would delay every heartbeat of
+the broker. So the broker starts this process with low priority and talks to it over pipes: a frame
+is four bytes of length and a message. The worker runs one command after another and exits as soon
+as its input ends, even during a command: the broker has exited.
 """
 
 import os
@@ -28,14 +28,14 @@ _NICENESS = 10
 _LENGTH = struct.Struct(">I")
 
 
-class CleanCommand(msgspec.Struct, tag=True, frozen=True):
-    """Clean a log; answered by CleanDone or WorkFailed."""
+class CleanCommand(msgspec.Struct, tag="CleanAsked", frozen=True):
+    """Clean a log; the reply is CleanDone or WorkFailed."""
 
     job: CleanJob
 
 
-class RemoveFilesCommand(msgspec.Struct, tag=True, frozen=True):
-    """Remove files; answered by RemovalDone or WorkFailed."""
+class RemoveFilesCommand(msgspec.Struct, tag="RemovalAsked", frozen=True):
+    """Remove files; the reply is RemovalDone or WorkFailed."""
 
     paths: list[str]
 
@@ -49,32 +49,32 @@ class RemovalDone(msgspec.Struct, tag=True, frozen=True):
 
 
 class WorkFailed(msgspec.Struct, tag=True, frozen=True):
-    """It could not be done; nothing that counts has changed."""
+    """The command failed; the log is unchanged."""
 
     reason: str
     is_corrupt: bool = False
-    """The log itself is damaged: trying again changes nothing."""
+    """The log itself is corrupt: a retry would fail as well."""
     is_full: bool = False
-    """There is no room on the disk."""
+    """The disk is full."""
 
 
-Asked = CleanCommand | RemoveFilesCommand
+WorkerCommand = CleanCommand | RemoveFilesCommand
 WorkerReply = CleanDone | RemovalDone | WorkFailed
-_asked: msgspec.msgpack.Decoder[Asked] = msgspec.msgpack.Decoder(Asked)
-_answers: msgspec.msgpack.Decoder[WorkerReply] = msgspec.msgpack.Decoder(WorkerReply)
+_commands: msgspec.msgpack.Decoder[WorkerCommand] = msgspec.msgpack.Decoder(WorkerCommand)
+_replies: msgspec.msgpack.Decoder[WorkerReply] = msgspec.msgpack.Decoder(WorkerReply)
 
 
-def frame(message: Asked | WorkerReply) -> bytes:
+def frame(message: WorkerCommand | WorkerReply) -> bytes:
     """A message, ready for the pipe."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 def frame_bytes(head: bytes) -> int:
-    """Length of the message that follows its first four bytes; ValueError if it cannot be."""
+    """Length of the message after these four bytes; ValueError if it is too large."""
     (size,) = _LENGTH.unpack(head)
     if size > FRAME_BYTES_MAX:
-        raise ValueError(f"a frame of {size} bytes")
+        raise ValueError(f"frame of {size} bytes; the limit is {FRAME_BYTES_MAX}")
     return int(size)
 
 
@@ -82,16 +82,15 @@ HEAD_BYTES = _LENGTH.size
 
 
 def decode_reply(body: bytes) -> WorkerReply:
-    """ValueError if it is none."""
-    return _answers.decode(body)
+    """Raises ValueError if it is malformed."""
+    return _replies.decode(body)
 
 
-def run_command(files: Files, asked: Asked) -> WorkerReply:
-    """Do one thing."""
+def run_command(files: Files, command: WorkerCommand) -> WorkerReply:
     try:
-        if isinstance(asked, CleanCommand):
-            return CleanDone(run_clean(files, asked.job))
-        remove_files(files, asked.paths)
+        if isinstance(command, CleanCommand):
+            return CleanDone(run_clean(files, command.job))
+        remove_files(files, command.paths)
         return RemovalDone()
     except CorruptionError as error:
         return WorkFailed(str(error), is_corrupt=True)
@@ -100,7 +99,7 @@ def run_command(files: Files, asked: Asked) -> WorkerReply:
 
 
 def _read_frames(source: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
-    """Runs beside the work. The end of the input ends the process at once: nobody waits for it."""
+    """Runs in a thread of its own, so that the end of the input ends the process at once."""
     while True:
         head = source.read(HEAD_BYTES)
         if len(head) < HEAD_BYTES:
@@ -110,7 +109,7 @@ def _read_frames(source: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
 
 
 def main(directory: str) -> None:
-    """Until the input ends."""
+    """Runs until the input ends."""
     # Ctrl-C in a terminal reaches every process: the broker decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
@@ -119,8 +118,8 @@ def main(directory: str) -> None:
     reader = threading.Thread(target=_read_frames, args=(sys.stdin.buffer, frames), daemon=True)
     reader.start()
     while True:
-        answer = run_command(files, _asked.decode(frames.get()))
-        sys.stdout.buffer.write(frame(answer))
+        reply = run_command(files, _commands.decode(frames.get()))
+        sys.stdout.buffer.write(frame(reply))
         sys.stdout.buffer.flush()
 
 

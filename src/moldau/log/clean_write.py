@@ -1,7 +1,7 @@
-"""Owns the new segments of one cleaning: which old ones share one, and how they come to the disk.
+"""Writes the new segments of one cleaning, and merges small ones.
 
-Old segments go into one new file as long as what is left of them fits. As long as nothing in the
-first of them has changed there is no new file; if something does, what came before is copied.
+Old segments go into one new file while their remaining batches fit. There is no new file until
+something changes; then the unchanged batches before it are copied.
 """
 
 from moldau.log.clean import CleanJob, SegmentInfo
@@ -17,13 +17,13 @@ from moldau.records.compact import empty_batch, is_filler
 
 WRITE_BYTES = 1024 * 1024
 FLUSH_BYTES = 16 * 1024 * 1024
-"""Flushed now and then: one flush of a gigabyte would hold up everybody else's."""
+"""Bytes between flushes: one flush of a gigabyte would delay all others."""
 RUN_OFFSETS_MAX = 1 << 30
-"""Offsets that one empty batch stands for; the field has 31 bits."""
+"""Offsets that one empty batch may cover; the field has 31 bits."""
 
 
 class _Run:
-    """Batches beside each other of which nothing stays."""
+    """Adjacent batches that are dropped."""
 
     __slots__ = ("base", "end", "epoch", "is_filler", "position", "size", "time")
 
@@ -33,13 +33,13 @@ class _Run:
         self.epoch: Epoch = header.leader_epoch
         self.time = header.max_timestamp
         self.is_filler = is_filler(header)
-        """It is one empty batch already, and nothing else."""
+        """It consists of one batch that is already empty."""
         self.position = position
         self.size = header.size
 
 
 class CleanWriter:
-    """Takes the batches of the old segments in order, with what became of them."""
+    """Receives the batches of the old segments in order: kept, relocated or dropped."""
 
     def __init__(self, files: Files, job: CleanJob) -> None:
         self._files = files
@@ -49,7 +49,7 @@ class CleanWriter:
         self._source: SegmentInfo | None = None
         self._source_file: File | None = None
         self._intact_end = HEADER_BYTES
-        """As long as there is no new segment: up to here the source stays as it is."""
+        """While there is no new segment: up to here the source is unchanged."""
         self._segment: Segment | None = None
         self._made: list[Segment] = []
         self._buffers: list[bytes | memoryview] = []
@@ -59,25 +59,25 @@ class CleanWriter:
         self._offset = job.sources[0].base_offset
         self.bytes_written = 0
 
-    # ---- what happens to batches
+    # ---- batches
 
-    def begin_source(self, fact: SegmentInfo, file: File) -> None:
-        """All that follows is of this old segment."""
+    def begin_source(self, info: SegmentInfo, file: File) -> None:
+        """The following batches are of this old segment."""
         if self._source is not None:
-            if self._fits(fact):
+            if self._fits(info):
                 self._open_segment()
             else:
                 self._end_segment()
-        if fact.base_offset != self._offset:
+        if info.base_offset != self._offset:
             raise CorruptionError(
                 f"{self._job.directory}: offset {self._offset} is missing before the segment at "
-                f"{fact.base_offset}"
+                f"{info.base_offset}"
             )
-        self._source, self._source_file = fact, file
+        self._source, self._source_file = info, file
         self._intact_end = HEADER_BYTES
 
-    def _fits(self, fact: SegmentInfo) -> bool:
-        """Whether another old segment can go where the last one went."""
+    def _fits(self, info: SegmentInfo) -> bool:
+        """Whether another old segment fits into the current new one."""
         source, segment = self._source, self._segment
         if source is None:
             return False
@@ -85,13 +85,13 @@ class CleanWriter:
         first = segment.first_timestamp if segment else source.first_timestamp
         span_max = self._job.segment_ms_max
         return (
-            bytes_now + fact.position - HEADER_BYTES <= self._job.segment_bytes_max
-            and (span_max < 0 or first < 0 or fact.max_timestamp - first <= span_max)
-            and fact.end_offset - (segment or source).base_offset <= RUN_OFFSETS_MAX
+            bytes_now + info.position - HEADER_BYTES <= self._job.segment_bytes_max
+            and (span_max < 0 or first < 0 or info.max_timestamp - first <= span_max)
+            and info.end_offset - (segment or source).base_offset <= RUN_OFFSETS_MAX
         )
 
     def keep(self, header: BatchHeader, position: int, batch: bytes | memoryview) -> None:
-        """The batch stays as it is."""
+        """The batch is unchanged."""
         self._end_run()
         self._advance(header)
         if self._segment is None:
@@ -100,7 +100,7 @@ class CleanWriter:
             self._append(header, batch)
 
     def put(self, batch: bytes) -> None:
-        """This batch takes the place of one with the same offsets."""
+        """This batch replaces one with the same offsets."""
         self._end_run()
         header = read_header(batch)
         self._advance(header)
@@ -108,7 +108,7 @@ class CleanWriter:
         self._append(header, batch)
 
     def drop(self, header: BatchHeader, position: int) -> None:
-        """Nothing of the batch stays but its offsets."""
+        """Only the offsets of the batch remain."""
         self._advance(header)
         run = self._run
         if run is None or not self._joins(run, header):
@@ -124,7 +124,7 @@ class CleanWriter:
             self._job.merges
             and header.leader_epoch == run.epoch
             and header.base_offset not in self._barriers
-            # Below the start nobody knows any more where control entries stood.
+            # Below the start the positions of control entries are not known.
             and run.base >= self._job.start_offset
             and header.next_offset - run.base <= RUN_OFFSETS_MAX
         )
@@ -143,14 +143,15 @@ class CleanWriter:
     def _advance(self, header: BatchHeader) -> None:
         if header.base_offset != self._offset:
             raise CorruptionError(
-                f"{self._job.directory}: offset {header.base_offset} follows {self._offset - 1}"
+                f"{self._job.directory}: offset {header.base_offset} follows {self._offset - 1}, "
+                "batches are missing"
             )
         self._offset = header.next_offset
 
     # ---- files
 
     def _open_segment(self) -> None:
-        """From now on there is a new file; what is unchanged so far is copied into it."""
+        """Create the new file, and copy what is unchanged so far into it."""
         source, file = self._source, self._source_file
         if self._segment is not None or source is None or file is None:
             return
@@ -165,13 +166,13 @@ class CleanWriter:
         self._made.append(segment)
         segment.create()
         self._write(bytes(HEADER_BYTES), 0)
-        for placed, batch in walk_batches(file, HEADER_BYTES, self._intact_end):
-            self._append(placed.header, batch)
+        for located, batch in walk_batches(file, HEADER_BYTES, self._intact_end):
+            self._append(located.header, batch)
 
     def _append(self, header: BatchHeader, batch: bytes | memoryview) -> None:
         segment = self._segment
         if segment is None:
-            raise ValueError("there is no segment to write to")
+            raise ValueError("no segment is open")
         index = segment.index
         time = header.max_timestamp
         if segment.position >= index.next_position:
@@ -212,7 +213,7 @@ class CleanWriter:
         self._unflushed += len(data)
 
     def _end_segment(self) -> None:
-        """The old segments since the last call are through."""
+        """The old segments since the last call are complete."""
         self._end_run()
         source, segment = self._source, self._segment
         self._segment = self._source = None
@@ -228,7 +229,7 @@ class CleanWriter:
         segment.write_mark(
             FlushMark(
                 flags=FLAG_STRICT if self._job.is_strict else 0,
-                # Older than every mark of the log's own: it is never the one that counts.
+                # Older than every mark of the log itself: it is never the newest.
                 sequence=0,
                 base_offset=segment.base_offset,
                 flushed_offset=end,
@@ -244,7 +245,7 @@ class CleanWriter:
         segment.flush()
         self._unflushed = 0
         segment.save_index(segment.position)
-        segment.rest()
+        segment.close_file()
         self._done.append(
             SegmentInfo(
                 segment.base_offset,
@@ -257,17 +258,17 @@ class CleanWriter:
         )
 
     def finish(self) -> list[SegmentInfo]:
-        """All old segments are through: what takes their place, durable, names included."""
+        """The segments that replace the old ones, durable, including their names."""
         self._end_segment()
         self._files.sync_dir(self._job.directory)
         return self._done
 
     def abandon(self) -> None:
-        """The work failed: leave nothing behind, if the disk still allows."""
+        """The cleaning failed: remove the new files, if the disk allows it."""
         self._buffers.clear()
         for segment in self._made:
             try:
                 segment.remove()
             except OSError:
-                # Removed when the log is opened next.
+                # The next open of the log removes them.
                 return

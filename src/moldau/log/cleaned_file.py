@@ -1,8 +1,7 @@
-"""Owns the file `cleaned`: which segments the last cleaning left, and how far it went.
+"""The file `cleaned`: the segments after the last cleaning, and the cleaner's checkpoint.
 
-It is replaced atomically, and that is the moment in which new segments become the log: a crash
-before it leaves the old ones, a crash after it the new. Files that it does not name are leftovers.
-It is also the cleaner's checkpoint.
+Replacing it atomically makes new segments part of the log: a crash before it leaves the old ones,
+a crash after it the new ones. Segment files that it does not list are leftovers.
 """
 
 import msgspec
@@ -17,7 +16,7 @@ _ADVICE = "Nothing was changed; restore the file from a backup, or the partition
 
 
 class CleanedFile:
-    """The file of one log and one generation. `state` is what it says."""
+    """The file of one log and one generation. `state` is its content."""
 
     __slots__ = ("_files", "path", "state")
 
@@ -27,7 +26,7 @@ class CleanedFile:
         self.state = Cleaned()
 
     def load(self) -> None:
-        """CorruptionError if it is damaged: without it nobody knows which segments count."""
+        """Raises CorruptionError: without the file it is unknown which segments are the log."""
         if not self._files.exists(self.path):
             return
         payload = unseal(_MAGIC, self._files.read(self.path), self.path, _ADVICE)

@@ -1,17 +1,17 @@
-"""Owns the rules of compaction: which records of a log go, and what takes their place. No files.
+"""The rules of compaction: which records of a log are removed. Pure, without files.
 
 First the log is surveyed, in order: the headers of the part that was cleaned before
-(`note_header`), then the batches of the dirty part (`note_batch`), until the map of keys is full.
+(`note_header`), then the batches of the dirty part (`note_batch`), until the key map is full.
 What was surveyed is then filtered, in order (`filter`):
 
-- A record stays if no later one has its key, and it has one.
-- A tombstone stays until `delete.retention.ms` have passed since a cleaning first went over it, so
-  that every consumer can see it. The log remembers which offsets were cleaned when (`Horizon`).
-- Records of aborted transactions go. A transaction's marker stays as long as a batch of the
-  transaction does, and then for the time of a tombstone.
-- The last batches of a producer stay, if only as headers: a table of producers that is built from
-  the log's headers must be the same before and after.
-- Batches that nobody can read stay as they are. They are no reason to stop.
+- A record stays if it has a key and no later record has the same one.
+- A tombstone stays until `delete.retention.ms` have passed since it was first cleaned, so that
+  every consumer can see it. The log remembers which offsets were cleaned when (`Horizon`).
+- Records of aborted transactions are removed. A transaction's marker stays as long as a batch of
+  the transaction does, and then as long as a tombstone.
+- The last batches of a producer stay, if only as headers: the table of producers that is built
+  from the log's headers must be the same before and after.
+- Malformed batches stay as they are, and do not stop the cleaning.
 """
 
 from collections import deque
@@ -23,24 +23,19 @@ from moldau.log.clean import AbortedRange
 from moldau.log.keymap import KeyMap, bytes_for
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId
 from moldau.records.batch import BatchFormatError, BatchHeader
-from moldau.records.compact import (
-    emptied_batch,
-    is_filler,
-    keep_records,
-    open_body,
-    scan_records,
-)
+from moldau.records.compact import emptied_batch, is_filler, keep_records, scan_records
+from moldau.records.record import open_body
 
 PRODUCER_BATCHES_KEPT: Final = 5
-"""As many as the table of producers remembers."""
+"""As many as the table of producers contains."""
 Batch = bytes | memoryview
 
 
 class FilterOutcome(Enum):
-    """What becomes of a batch that is not written anew."""
+    """The result for a batch that is not rewritten."""
 
     KEPT = "kept"
-    GONE = "gone"
+    DROPPED = "dropped"
 
 
 class _Producer:
@@ -77,9 +72,9 @@ class Compactor:
         self._pinned: set[Offset] | None = None
         self._unreadable: set[Offset] = set()
         self._in_transaction: set[ProducerId] = set()
-        """Producers of which a batch was kept since their last marker."""
+        """Producers with a kept batch since their last marker."""
         self.end_offset = Offset(0)
-        """All below was surveyed."""
+        """Everything below was surveyed."""
         self.delayed = 0
         self.records_read = 0
         self.records_dropped = 0
@@ -103,7 +98,7 @@ class Compactor:
             producer.batches.append(header.base_offset)
 
     def note_batch(self, header: BatchHeader, batch: Batch) -> bool:
-        """A dirty batch. False if the map is full: the survey ends before it."""
+        """A dirty batch. False if the key map is full: the survey ends before it."""
         if self._has_keys(header):
             if header.record_count > self._keys.room and self._keys.count:
                 return False
@@ -126,7 +121,7 @@ class Compactor:
             self._unreadable.add(header.base_offset)
             return
         if len(spans.keys) > self._keys.room:
-            # Alone too large for the map. What a batch can hold is bounded as well.
+            # Too large for the map by itself. The number of records in a batch is bounded.
             self._keys = KeyMap(bytes_for(len(spans.keys)))
         self._keys.add(header.base_offset, spans.deltas, spans.keys)
 
@@ -141,23 +136,23 @@ class Compactor:
     # ---- filter
 
     def filter(self, header: BatchHeader, batch: Batch) -> FilterOutcome | bytes:
-        """The batch as it is to stand in the cleaned log."""
+        """What becomes of the batch; bytes are its new content."""
         self.records_read += header.record_count
         if header.base_offset >= self.end_offset:
             return FilterOutcome.KEPT
         if is_filler(header):
-            return FilterOutcome.GONE
+            return FilterOutcome.DROPPED
         if header.is_control:
             return self._filter_marker(header)
         if not self._has_keys(header):
-            verdict = self._emptied(header)
+            outcome = self._emptied(header)
         elif header.base_offset in self._unreadable:
-            verdict = FilterOutcome.KEPT
+            outcome = FilterOutcome.KEPT
         else:
-            verdict = self._filter_records(header, batch)
-        if header.is_transactional and verdict is not FilterOutcome.GONE:
+            outcome = self._filter_records(header, batch)
+        if header.is_transactional and outcome is not FilterOutcome.DROPPED:
             self._in_transaction.add(header.producer_id)
-        return verdict
+        return outcome
 
     def _filter_marker(self, header: BatchHeader) -> FilterOutcome | bytes:
         is_needed = header.producer_id in self._in_transaction
@@ -168,20 +163,20 @@ class Compactor:
         return self._emptied(header)
 
     def _emptied(self, header: BatchHeader) -> FilterOutcome | bytes:
-        """None of its records stays; the header does if a producer is known by it."""
+        """No record stays; the header does if the table of producers needs it."""
         self.records_dropped += header.record_count
         if header.base_offset not in self._pins():
-            return FilterOutcome.GONE
+            return FilterOutcome.DROPPED
         return emptied_batch(header) if header.record_count else FilterOutcome.KEPT
 
     def _pins(self) -> set[Offset]:
-        """Batches by which producers are known, once all are surveyed."""
+        """Batches that the table of producers needs; valid after the survey."""
         if self._pinned is None:
             self._pinned = set()
             for producer in self._producers.values():
                 self._pinned.update(producer.batches)
                 if not producer.batches and producer.marker is not None:
-                    # Only the marker tells its epoch.
+                    # Only the marker has its epoch.
                     self._pinned.add(producer.marker)
         return self._pinned
 
@@ -212,7 +207,7 @@ class Compactor:
     def _without_tombstones(
         self, base: Offset, deltas: list[int], tombstones: list[int], kept: list[int]
     ) -> list[int]:
-        """Of the records to keep those that have a value or still have to be seen without one."""
+        """`kept` without the tombstones that have expired."""
         candidates = set(tombstones)
         expired = {place for place in tombstones if base + deltas[place] < self._horizon}
         self.delayed += sum(1 for place in kept if place in candidates and place not in expired)

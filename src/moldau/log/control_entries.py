@@ -1,7 +1,7 @@
-"""Owns the control entries of one log in memory, and the arithmetic between offset and Raft index.
+"""The control entries of one log in memory, and the conversion between offset and Raft index.
 
 The Raft index of a record is its offset plus the number of control entries before it; that of a
-control entry is the offset of the record it stands before, plus its ordinal.
+control entry is the offset of the record that follows it, plus its ordinal.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,7 +11,7 @@ from moldau.model.ids import Offset, RaftIndex
 
 
 class ControlEntries:
-    """Control entries from ordinal `base` on; `base` of them lie below the log's start."""
+    """Control entries from ordinal `base` on; the first `base` are below the log's start."""
 
     __slots__ = ("_indexes", "_offsets", "base", "count", "entries", "last_offset")
 
@@ -21,7 +21,7 @@ class ControlEntries:
         """Ordinal that the next control entry will get."""
         self.entries: list[ControlEntry] = []
         self.last_offset = Offset(-1)
-        """Offset of the last entry: from there on the arithmetic is one addition."""
+        """Offset of the last entry: from there on the conversion is one addition."""
         self._offsets: list[Offset] = []
         self._indexes: list[int] = []
 
@@ -35,7 +35,7 @@ class ControlEntries:
         self.last_offset = entry.offset
 
     def before(self, offset: Offset) -> int:
-        """How many control entries of the whole log stand before the record at `offset`."""
+        """How many control entries of the whole log precede the record at `offset`."""
         if offset >= self.last_offset:
             return self.count
         return self.base + bisect_right(self._offsets, offset)
@@ -45,16 +45,9 @@ class ControlEntries:
         return RaftIndex(offset + self.before(offset))
 
     def locate(self, index: RaftIndex) -> tuple[Offset, int]:
-        """Where a log cut at `index` ends: the offset, and how many control entries stay."""
+        """Where a log truncated to `index` ends: its offset and number of control entries."""
         count = self.base + bisect_left(self._indexes, index)
         return Offset(index - count), count
-
-    def at_index(self, index: RaftIndex) -> ControlEntry | None:
-        """The control entry at `index`, or None if a record stands there."""
-        place = bisect_left(self._indexes, index)
-        if place < len(self._indexes) and self._indexes[place] == index:
-            return self.entries[place]
-        return None
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` control entries of the log."""
@@ -64,18 +57,18 @@ class ControlEntries:
         self.last_offset = self._offsets[-1] if self._offsets else Offset(-1)
 
     def below(self, offset: Offset) -> int:
-        """How many control entries lie below a log that starts at `offset`."""
+        """How many control entries are below a log that starts at `offset`."""
         return self.base + bisect_left(self._offsets, offset)
 
     def voters_before(self, count: int, voters: bytes) -> bytes:
-        """Payload of the last membership entry among the first `count`; else `voters`."""
+        """Payload of the last membership entry among the first `count`; otherwise `voters`."""
         for entry in reversed(self.entries[: count - self.base]):
             if entry.kind is ControlKind.MEMBERSHIP:
                 return entry.payload
         return voters
 
-    def cut_front(self, count: int) -> None:
-        """Forget the first `count` control entries of the log; they still count."""
+    def drop_below(self, count: int) -> None:
+        """Forget the first `count` control entries of the log; they keep their ordinals."""
         drop = count - self.base
         if drop > 0:
             del self.entries[:drop], self._offsets[:drop], self._indexes[:drop]

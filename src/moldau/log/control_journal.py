@@ -1,12 +1,13 @@
-"""Owns the control journal: the file beside the segments that holds the control entries of a log.
+"""The control journal: the file with the control entries of a log.
 
-Rules that keep journal and segments one log through any crash (disk.py keeps the order of calls):
+Rules that keep journal and segments consistent through any crash (the log keeps the order of
+calls):
 
-- only the last entry may be waiting for its flush, so only the last one can be torn or lost;
-- data of the epoch that it begins may be written before it is flushed: recovery cuts batches of an
-  epoch that nothing tells of. Before anything else is written, it is flushed;
+- only the last entry may be unflushed, so only the last one can be torn or lost;
+- data of the epoch that it begins may be written before it is flushed: recovery truncates batches
+  of an unknown epoch. Before anything else is written, it is flushed;
 - it counts as flushed only once all data before it is;
-- truncation cuts the data first, then the journal, both physically;
+- truncation truncates the data first, then the journal;
 - recovery drops entries beyond the recovered end of the data.
 
 Entries carry their ordinal, so those below the log's start may stay in the file until it is
@@ -27,17 +28,17 @@ _BODY = struct.Struct(">qqiB")
 _STEP_BYTES = 4096
 PAYLOAD_BYTES_MAX = 1024 * 1024
 REWRITE_DEAD_MIN = 64
-"""Entries below the log's start that make a rewrite worth while."""
+"""Entries below the log's start that make a rewrite worthwhile."""
 
 
 class JournalFlush:
-    """The flush of a journal's last entry, to be run in any thread."""
+    """The flush of a journal's last entry; runs in any thread."""
 
     __slots__ = ("_directory", "_file", "_files", "ordinal")
 
     def __init__(self, files: Files, file: File, directory: str | None, ordinal: int) -> None:
         self._files = files
-        # Closed with the last reference: a thread may be flushing while the log goes on.
+        # Closed with the last reference: a thread may be flushing it.
         self._file = file
         self._directory = directory
         self.ordinal = ordinal
@@ -49,7 +50,7 @@ class JournalFlush:
 
 
 class ControlJournal:
-    """The journal file of one log. Opened for each write: elections are rare, files many."""
+    """The journal file of one log. Opened for each write, because elections are rare."""
 
     __slots__ = (
         "_directory",
@@ -74,7 +75,7 @@ class ControlJournal:
         """Bytes of the file; -1: there is none yet."""
         self._is_torn = False
         self.unflushed: JournalFlush | None = None
-        """What is left to do for the last entry."""
+        """The pending flush of the last entry."""
 
     @property
     def entry_count(self) -> int:
@@ -82,7 +83,7 @@ class ControlJournal:
         return len(self._ends)
 
     def begin(self) -> None:
-        """Make an empty file, durably: it says that there is a log. Raises OSError."""
+        """Durably create an empty file: it marks that the log exists. Raises OSError."""
         self._files.open(self.path, create=True).close()
         self._files.sync_dir(self._directory)
         self._size = 0
@@ -103,7 +104,7 @@ class ControlJournal:
             if not entries:
                 self._first = ordinal
             elif ordinal != self._first + len(entries):
-                raise self._damaged(position, f"entry {ordinal} stands out of order")
+                raise self._damaged(position, f"entry {ordinal} is out of order")
             entries.append(entry)
             self._ends.append(end)
             position = end
@@ -112,13 +113,13 @@ class ControlJournal:
         for at in range(position + 1, position + len(rest)):
             if _parse(data, at) is not None:
                 raise self._damaged(position, "a bad entry is followed by a good one")
-        # A torn entry was never counted. It is cut by truncate(), once the rest of the log is
-        # proved good, so that nothing of it outlives the next entry.
+        # A torn entry was never flushed. truncate() removes it once the rest of the log is
+        # verified, so that nothing of it remains behind the next entry.
         self._is_torn = bool(rest)
         return self._first, entries
 
     def append(self, ordinal: int, entry: ControlEntry) -> None:
-        """Write one entry, to be flushed. Raises OSError; a full disk leaves the file as it was."""
+        """Write one entry, unflushed. Raises OSError; a full disk leaves the file unchanged."""
         body = _BODY.pack(ordinal, entry.offset, entry.epoch, entry.kind) + entry.payload
         data = _FRAME.pack(len(body), crc32c(body)) + body
         position = self._ends[-1] if self._ends else 0
@@ -138,32 +139,32 @@ class ControlJournal:
         self._ends.append(end)
 
     def flush(self) -> None:
-        """At once, as far as it is not flushed. Raises OSError."""
+        """Flush now if needed. Raises OSError."""
         if self.unflushed is not None:
             self.unflushed.run()
             self.unflushed = None
 
     def forget_below(self, count: int) -> None:
-        """The log's start says now what the entries below ordinal `count` said."""
+        """The log's start now contains what the entries below ordinal `count` contained."""
         if self.unflushed is not None and self.unflushed.ordinal < count:
             self.unflushed = None
 
     def flush_found(self) -> None:
-        """What load() found: a killed process may have left it in the page cache alone."""
+        """Flush what load() read: a killed process may have left it in the page cache only."""
         if self._ends:
             file = self._files.open(self.path)
             file.flush()
             file.close()
 
     def _write_all(self, file: File, data: bytes, position: int) -> None:
-        """Write at the end, or leave the file as it was and raise."""
+        """Write at the end, or leave the file unchanged and raise."""
         old_size = max(self._size, 0)
         try:
             done = 0
             while done < len(data):
                 done += file.pwrite(data[done:], position + done)
         except OSError:
-            # Either the file ends here now, or the zeros filled ahead are zeros again.
+            # The file ends here now, or the zeros ahead are zeros again.
             file.truncate(position)
             self._size = min(old_size, position)
             raise
@@ -174,9 +175,9 @@ class ControlJournal:
         if self._size < 0 or (keep >= len(self._ends) and not self._is_torn):
             return
         del self._ends[keep:]
-        self._cut(self._ends[-1] if self._ends else 0)
+        self._truncate_file(self._ends[-1] if self._ends else 0)
 
-    def _cut(self, position: int) -> None:
+    def _truncate_file(self, position: int) -> None:
         file = self._files.open(self.path)
         try:
             file.truncate(position)
@@ -188,7 +189,7 @@ class ControlJournal:
         self.unflushed = None
 
     def rewrite(self, first: int, entries: list[ControlEntry]) -> None:
-        """Replace the file by one that holds these entries only; atomic and durable."""
+        """Replace the file by one with only these entries; atomic and durable."""
         data = bytearray()
         ends = []
         for ordinal, entry in enumerate(entries, first):
@@ -207,7 +208,7 @@ class ControlJournal:
 
 
 def _parse(data: bytes, position: int) -> tuple[int, ControlEntry, int] | None:
-    """Ordinal, entry and its end, or None if no intact entry stands at `position`."""
+    """Ordinal, entry and its end, or None if there is no intact entry at `position`."""
     if position + _FRAME.size + _BODY.size > len(data):
         return None
     length, crc = _FRAME.unpack_from(data, position)

@@ -1,15 +1,15 @@
-"""Owns a broker's data directory: the lock, the identity, and where each log lies.
+"""A broker's data directory: lock, identity, and the paths of logs.
 
-    lock            held while a broker runs; holds its pid
-    broker.json     broker id, cluster id, directory id: made once, then never changed
+    lock            locked while a broker runs; contains its pid
+    broker.json     broker id, cluster id, directory id: written once, never changed
     votes           the vote journal
     fence           left by a broker whose disk failed (fence.py)
     metadata/       the log of the metadata group
     topics/<name>/<topic id>/<partition>/   one log each
     deleted/        logs of deleted topics on their way out
-    strays/         logs that the metadata does not know; kept until somebody looks
+    strays/         logs that the metadata does not know; kept for the operator
 
-A topic's id is in the path, so a topic that is deleted and made anew never sees its old files.
+A topic's id is in the path, so a topic that is deleted and recreated never sees its old files.
 """
 
 import fcntl
@@ -34,21 +34,24 @@ _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
 _STRAYS: Final = "strays"
 _IDENTITY: Final = "broker.json"
+_BOOTSTRAP_MARK: Final = "founding"
+_BOOTSTRAP_KEY: Final = f"is_{_BOOTSTRAP_MARK}"
+"""As stored since the first version."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """Who a data directory belongs to."""
+    """The broker and cluster that a data directory belongs to."""
 
     broker_id: BrokerId | None
-    """None, with the cluster: it is about to join one, and was not told its number yet."""
+    """None, as is the cluster id, until the broker has joined a cluster and got its id."""
     cluster_id: str | None
     directory_id: str
     metadata_voters: tuple[BrokerId, ...] = ()
-    """Of the metadata group when this directory came in; the founder is its own only one."""
+    """Of the metadata group when this directory joined; a bootstrap broker is the only one."""
     is_bootstrapping: bool = False
-    """The founder's first start has not come to its end: there may be no metadata yet."""
+    """The first start of a bootstrap broker is not complete: there may be no metadata yet."""
 
     @property
     def is_bootstrap_broker(self) -> bool:
@@ -56,14 +59,14 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 class DirectoryLock:
-    """Keeps a second broker out. The system lets go of it when the process ends, in any way."""
+    """Prevents a second broker. The operating system releases it when the process exits."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Raises ConfigError if somebody holds it, or if the directory cannot be used."""
+        """Raises ConfigError if another process has it, or if the directory cannot be used."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(
@@ -96,7 +99,7 @@ def _checksum(identity: Identity) -> str:
     voters = ",".join(str(voter) for voter in identity.metadata_voters)
     text = f"{identity.broker_id} {identity.cluster_id} {identity.directory_id} {voters}"
     if identity.is_bootstrapping:
-        text += " founding"
+        text += f" {_BOOTSTRAP_MARK}"
     return f"{crc32c(text.encode()):08x}"
 
 
@@ -105,8 +108,8 @@ def read_identity(files: Files) -> Identity | None:
     if not files.exists(_IDENTITY):
         if files.listdir(_TOPICS) or files.listdir(METADATA_PATH):
             raise CorruptionError(
-                f"{_IDENTITY} is missing although there are logs: restore it from a backup; "
-                "without it this broker cannot know whose they are"
+                f"{_IDENTITY} is missing, but the data directory contains logs. Restore the file "
+                "from a backup: without it the broker does not know which cluster they belong to"
             )
         return None
     try:
@@ -117,11 +120,11 @@ def read_identity(files: Files) -> Identity | None:
             cluster_id=None if cluster is None else str(cluster),
             directory_id=str(entry["directory_id"]),
             metadata_voters=tuple(BrokerId(int(voter)) for voter in entry["metadata_voters"]),
-            is_bootstrapping=bool(entry.get("is_founding", False)),
+            is_bootstrapping=bool(entry.get(_BOOTSTRAP_KEY, False)),
         )
-        # One flipped bit makes another cluster's broker of it.
+        # One flipped bit could make it a broker of another cluster.
         if entry["checksum"] != _checksum(found):
-            raise ValueError("its checksum does not match; restore it from a backup")
+            raise ValueError("checksum mismatch; restore the file from a backup")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{_IDENTITY} cannot be read: {error}") from None
     return found
@@ -137,19 +140,19 @@ def write_identity(files: Files, identity: Identity) -> None:
         "checksum": _checksum(identity),
     }
     if identity.is_bootstrapping:
-        entry["is_founding"] = True
+        entry[_BOOTSTRAP_KEY] = True
     files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
 
 
 def partition_path(name: str, topic_id: TopicId, partition: PartitionIndex) -> str:
-    """Where a partition's log lies. Names that could leave the folder are refused."""
+    """The directory of a partition's log. Names that could leave `topics` are rejected."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise StorageError(f"{name!r} cannot be the name of a directory")
+        raise StorageError(f"{name!r} is not a valid directory name")
     return f"{_TOPICS}/{name}/{topic_id.hex()}/{int(partition)}"
 
 
 def list_partitions(files: Files) -> list[tuple[str, TopicId, PartitionIndex]]:
-    """Every partition that has a folder; what else lies there is passed over."""
+    """Every partition that has a directory; other files are ignored."""
     found = []
     for name in files.listdir(_TOPICS):
         for text in _entries(files, f"{_TOPICS}/{name}"):
@@ -163,14 +166,14 @@ def list_partitions(files: Files) -> list[tuple[str, TopicId, PartitionIndex]]:
 
 
 def move_to_strays(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> str:
-    """Move a log that belongs to nothing out of the way; returns where it is then."""
-    place = target = f"{_STRAYS}/{name}-{topic_id.hex()}-{int(partition)}"
+    """Move a log that the metadata does not know to `strays`; returns its new path."""
+    path = target = f"{_STRAYS}/{name}-{topic_id.hex()}-{int(partition)}"
     files.makedirs(_STRAYS)
     number = 1
     while files.exists(target):
-        # From an earlier time: nobody knows which of them somebody will look for.
+        # Moved earlier: keep both.
         number += 1
-        target = f"{place}-{number}"
+        target = f"{path}-{number}"
     files.rename(partition_path(name, topic_id, partition), target)
     _remove_empty(files, name, topic_id)
     return target
@@ -184,7 +187,7 @@ def _entries(files: Files, path: str) -> list[str]:
 
 
 def delete_partition(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> None:
-    """Move a log out of the way, durably, then remove it. A crash in between is finished later."""
+    """Durably move a log to `deleted`, then remove it. After a crash, purge_deleted finishes it."""
     path = partition_path(name, topic_id, partition)
     target = f"{_DELETED}/{topic_id.hex()}-{int(partition)}"
     if files.exists(path):
@@ -196,14 +199,14 @@ def delete_partition(files: Files, name: str, topic_id: TopicId, partition: Part
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            # A topic is deleted to make room: without any, its log is removed where it is.
+            # Topics are deleted to free space: if there is none to move it, remove it in place.
             target = path
         files.remove_tree(target)
     _remove_empty(files, name, topic_id)
 
 
 def _remove_empty(files: Files, name: str, topic_id: TopicId) -> None:
-    """The folders of a topic that has no log here any more."""
+    """Remove the directories of a topic without logs."""
     for parent in (f"{_TOPICS}/{name}/{topic_id.hex()}", f"{_TOPICS}/{name}"):
         files.remove_dir(parent)
 

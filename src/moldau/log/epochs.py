@@ -1,26 +1,17 @@
-"""Owns the leader-epoch cache: where each epoch begins, by Raft index and by offset.
+"""The leader-epoch cache: where each epoch begins, by Raft index and by offset.
 
-A new epoch begins with an election no-op in the control journal, so the journal tells most of it;
-an epoch that begins with a record batch is found in the batch's header. An epoch may hold nothing
-but its no-op, so several may begin at one offset; their Raft indexes differ.
+A new epoch begins with an election no-op in the control journal, or with a record batch whose
+header contains it. An epoch may consist of its no-op only, so several may begin at one offset;
+their Raft indexes differ.
 """
 
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
 
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex
 
 
-class EpochStart(NamedTuple):
-    """The first entry of an epoch, whichever kind it is."""
-
-    epoch: Epoch
-    raft_index: RaftIndex
-    offset: Offset
-
-
 class EpochCache:
-    """Epochs in the order of the log: epochs and indexes rise, offsets do not fall."""
+    """Epochs in log order: epochs and indexes increase, offsets do not decrease."""
 
     __slots__ = ("_epochs", "_indexes", "_offsets", "last")
 
@@ -31,15 +22,8 @@ class EpochCache:
         self.last: Epoch = NO_EPOCH
         """Epoch of the last entry of the log."""
 
-    def __len__(self) -> int:
-        return len(self._epochs)
-
-    def starts(self) -> list[EpochStart]:
-        """Every known epoch, oldest first."""
-        return list(map(EpochStart, self._epochs, self._indexes, self._offsets))
-
     def begin(self, epoch: Epoch, index: RaftIndex, offset: Offset) -> None:
-        """Note that the entry at `index` is the first of `epoch`; nothing if it is not new."""
+        """The entry at `index` is of `epoch`; recorded if the epoch is new."""
         if epoch == self.last:
             return
         if epoch < self.last:
@@ -62,8 +46,8 @@ class EpochCache:
     def end_of(self, epoch: Epoch, end_offset: Offset) -> tuple[Epoch, Offset]:
         """The largest epoch not above `epoch`, and the offset at which it ends.
 
-        One older than all that is left ended where the log begins: whoever read to there is told
-        to go on, not that nobody knows.
+        An epoch older than the log ended where the log begins, so that a reader that got there can
+        continue.
         """
         place = bisect_right(self._epochs, epoch) - 1
         if place < 0:
@@ -74,16 +58,16 @@ class EpochCache:
         return self._epochs[place], end
 
     def truncate(self, index: RaftIndex, before: Epoch) -> None:
-        """Forget epochs that begin at or above `index`; `before` is the epoch under the log."""
+        """Forget epochs that begin at or above `index`; `before` is the epoch below the log."""
         keep = bisect_left(self._indexes, index)
         start = self._offsets[:1]
         del self._epochs[keep:], self._indexes[keep:], self._offsets[keep:]
         self.last = self._epochs[-1] if self._epochs else before
         if not self._epochs and start and before != NO_EPOCH:
-            # Cut to its very start: the next entry may be of the epoch below it.
+            # Truncated to its start: the next entry may be of the epoch below it.
             self._epochs, self._indexes, self._offsets = [before], [index], start
 
-    def cut_front(self, index: RaftIndex, offset: Offset) -> None:
+    def drop_below(self, index: RaftIndex, offset: Offset) -> None:
         """Forget epochs that end at or below the log's new start."""
         drop = bisect_right(self._indexes, index) - 1
         if drop < 0:

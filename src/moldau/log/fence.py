@@ -1,9 +1,9 @@
-"""Owns the fence in a data directory: a note that a flush failed, and what the next start does.
+"""The fence file in a data directory: a flush failed, and the next start must rewrite data.
 
-After a failed flush the kernel takes the pages for clean: they are shown to whoever reads them, but
-no later flush brings them to the disk. A restart would find a whole log, flush it in vain, and
-acknowledge what the next power cut takes. So the broker that ends leaves a fence, and the next one
-first writes anew all that no earlier flush is known to have covered.
+After a failed flush the kernel marks the pages clean: reads return them, but no later flush writes
+them to the disk. A restart would find a complete log, flush it without effect, and acknowledge what
+the next power failure loses. So the broker leaves a fence when it exits, and the next one first
+rewrites everything that no earlier flush is known to have covered.
 """
 
 import re
@@ -21,11 +21,10 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 def write_fence(files: Files, reason: str) -> None:
-    """Raises OSError where no file can be made.
+    """Raises OSError if the file cannot be created.
 
-    A disk that flushes nothing more does not matter: a power cut that takes the fence takes the
-    page cache too, and with it what the fence is about. Nor does one that takes no bytes: the name
-    says enough.
+    Its flush may fail: a power failure that loses the fence loses the page cache too, and with it
+    the data in doubt. So may the write: an empty file is a fence as well.
     """
     file = files.open(FENCE_PATH, create=True)
     with suppress(OSError):
@@ -36,15 +35,15 @@ def write_fence(files: Files, reason: str) -> None:
 
 
 def read_fence(files: Files) -> str | None:
-    """Why the last broker here ended, if its disk failed."""
+    """Why the last broker exited, if its disk failed."""
     if not files.exists(FENCE_PATH):
         return None
     return files.read(FENCE_PATH).decode(errors="replace")
 
 
 def rewrite_unflushed(files: Files, directories: Iterable[str], others: Iterable[str]) -> None:
-    """Write anew what may not be on the disk: the ends of the logs in `directories`, and `others`,
-    which are small files. Then the fence is gone. Raises OSError, and the fence stays."""
+    """Rewrite what may not be on the disk: the ends of the logs in `directories`, and the small
+    files `others`; then remove the fence. Raises OSError, and the fence stays."""
     for directory in directories:
         if not files.exists(directory):
             continue
@@ -65,7 +64,7 @@ def _rewrite_file(files: Files, path: str) -> None:
 
 
 def _rewrite_segments(files: Files, directory: str) -> None:
-    """From the last mark on: what lies below was covered by a flush that did not fail."""
+    """From the last flush mark on: what is below was covered by a successful flush."""
     segments = [
         Segment(
             files, directory, base, generation=generation, index_interval=1, clean_round=clean_round
@@ -85,7 +84,7 @@ def _rewrite_segments(files: Files, directory: str) -> None:
 
 
 def _rewrite(file: File, position: int) -> None:
-    """The page of marks, and all from `position` on."""
+    """The page of flush marks, and everything from `position` on."""
     size = file.size()
     pieces = [(0, min(HEADER_BYTES, size))]
     pieces += [(at, min(at + _CHUNK_BYTES, size)) for at in range(position, size, _CHUNK_BYTES)]

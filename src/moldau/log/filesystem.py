@@ -1,7 +1,7 @@
-"""Owns the port through which the log reaches the disk.
+"""The file system interface of the log.
 
-Small on purpose: the simulator implements it too, and crashes it between any two calls. Paths are
-relative to the data directory, with forward slashes.
+It is small because the simulator implements it too, and crashes it between any two calls. Paths
+are relative to the data directory, with forward slashes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """One open file. Closed by close() or when the last reference goes."""
+    """One open file. Closed by close() or when the last reference is dropped."""
 
     def pwrite(self, data: Buffer | Sequence[Buffer], position: int) -> int:
         """Write at a position; returns the number of bytes written, which may be fewer."""
@@ -28,7 +28,7 @@ class File(Protocol):
         ...
 
     def is_cached(self, size: int, position: int) -> bool:
-        """Whether a read there waits for no disk, as far as a few samples tell."""
+        """Whether a read there needs no disk access, judged by a few samples."""
         ...
 
     def flush(self) -> None:
@@ -54,7 +54,7 @@ class Files(Protocol):
         ...
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is none."""
+        """Names in a directory, sorted; empty if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -72,7 +72,7 @@ class Files(Protocol):
     def remove_tree(self, path: str) -> None: ...
 
     def remove_dir(self, path: str) -> None:
-        """If it is there, and empty: somebody may be about to put something into it."""
+        """Remove a directory if it exists and is empty."""
         ...
 
     def sync_dir(self, path: str) -> None:

@@ -1,9 +1,9 @@
-"""Owns what runs in the flush thread: the flush of a log's files, and zeros written ahead.
+"""What runs in the flush thread: the flush of a log's files, and zeros written ahead.
 
-An fdatasync that changes no metadata is quick even while others write to the disk, so with
-flush=always the file is kept zero-filled ahead of its end. The zeros are written here, off the
-event loop, while the owner of the log goes on appending before them; if it catches up, it cancels
-the filling first. That hand-shake is the only lock in this package.
+An fdatasync that changes no metadata is fast even on a busy disk, so with flush=always the file is
+zero-filled ahead of its end. The zeros are written here, off the event loop, while the log keeps
+appending before them; if it catches up, it cancels the zero-fill first. That is the only lock in
+this package.
 """
 
 import errno
@@ -34,7 +34,7 @@ class ZeroFill:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Write the zeros, piece by piece. A full disk ends it: filling ahead is only for speed."""
+        """Write the zeros in chunks. A full disk ends it: they are only for speed."""
         position = self.start
         while position < self.end:
             with self._lock:
@@ -50,18 +50,18 @@ class ZeroFill:
                     raise
 
     def cancel(self) -> None:
-        """After this returns, no zero will be written any more."""
+        """No zeros are written after this returns."""
         with self._lock:
             self._cancelled = True
 
     @property
     def is_done(self) -> bool:
-        """To be asked after run() only."""
+        """Valid after run() only."""
         return not self._cancelled
 
 
 class DataFlush:
-    """The flush of a log's segments: what it covers, and what has to be done for it."""
+    """The flush of a log's segments, and what it covers."""
 
     __slots__ = (
         "_closed_files",
@@ -98,8 +98,7 @@ class DataFlush:
         self.fill = fill
 
     def run(self) -> None:
-        # Older segments first: a mark that is newer than the data it speaks of must not be the only
-        # thing that survives.
+        # Older segments first: a mark must not survive without the data that it describes.
         for file in self._closed_files:
             file.flush()
         if self.fill is not None:
@@ -129,7 +128,7 @@ class DiskFlush:
 
     @property
     def is_heavy(self) -> bool:
-        """Writes zeros ahead as well: better not run on the event loop."""
+        """Writes zeros ahead as well: must not run on the event loop."""
         return self.data is not None and self.data.fill is not None
 
     def run(self) -> None:
@@ -140,6 +139,6 @@ class DiskFlush:
             if self.data is not None:
                 self.data.run()
         except OSError as error:
-            # The log refuses everything from now on: what the page cache holds is unknown.
+            # The log rejects everything from now on: the state of the page cache is unknown.
             self._failures.append(error)
             raise

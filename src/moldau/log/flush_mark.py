@@ -1,16 +1,16 @@
-"""Owns the flush mark: what a segment file says about itself in the page before its batches.
+"""The flush mark: metadata of a segment file, in the page before its batches.
 
-The mark is what tells a torn tail from corruption. It is written just before each flush of the
-file and made durable by that same flush, so it costs no flush of its own:
+The mark distinguishes a torn tail from corruption. It is written just before each flush of the file
+and made durable by that same flush, so it needs no flush of its own:
 
 - everything below `flushed_offset` was flushed by an earlier flush. Bad bytes there: corruption.
 - nothing at or above `covered_offset` was ever counted as flushed: a later flush would have left a
-  later mark. With flush=always nobody was told about those bytes, so they may be torn in any way,
-  in any order, and are cut.
-- between the two lies the last flush. It may not have been completed, so its bytes may be torn.
+  later mark. With flush=always those bytes were never acknowledged, so they may be torn in any
+  way, and are truncated.
+- between the two is the last flush. It may be incomplete, so its bytes may be torn.
 
-The page has two slots. A mark is never written over the last one that is known to be durable, so
-that a mark torn by a crash leaves that one.
+The page has two slots. The last mark known to be durable is never overwritten, so that it survives
+a torn write of the next one.
 """
 
 import struct
@@ -21,32 +21,32 @@ from crc32c import crc32c
 from moldau.model.ids import Offset, TimestampMs
 
 HEADER_BYTES = 4096
-"""Batches begin here: the page before them is the mark's own, so no data page is torn with it."""
+"""Batches begin here: the mark has a page of its own, so no data page is torn with it."""
 SLOT_BYTES = 2048
 MAGIC = b"MoSg"
 VERSION = 1
 
 FLAG_CLEAN = 1
-"""The log was closed in order: it ends at covered_offset, the file at end_position."""
+"""The log was closed cleanly: it ends at covered_offset, the file at end_position."""
 FLAG_STRICT = 2
-"""Flush policy `always`: bytes above covered_offset were promised to nobody."""
+"""Flush policy `always`: bytes above covered_offset were never acknowledged."""
 
 _MARK = struct.Struct(">4sHHqqqqqqqqqI")
 _CRC = struct.Struct(">I")
 
 
 class FlushMark(NamedTuple):
-    """One mark. Sequences rise through all segments of a log: the highest is the newest."""
+    """One mark. Sequences increase over all segments of a log: the highest is the newest."""
 
     flags: int
     sequence: int
     base_offset: Offset
     flushed_offset: Offset
     flushed_position: int
-    """Where flushed_offset lies in this file; 0 if it lies in an earlier segment."""
+    """Position of flushed_offset in this file; 0 if it is in an earlier segment."""
     covered_offset: Offset
     end_position: int
-    """Where covered_offset lies in this file."""
+    """Position of covered_offset in this file."""
     control_count: int
     """Control entries known to be durable: fewer in the journal is corruption."""
     first_timestamp: TimestampMs

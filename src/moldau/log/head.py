@@ -1,12 +1,12 @@
-"""Owns the two small files at the head of a log: where it starts, and epochs without a no-op.
+"""Two small files of a log: `start`, and `epochs` for epochs without a no-op.
 
-`start` holds what must still be known about the entries below the log's start, and which log this
-is. It is replaced atomically and is the only truth about the start; segments below it are
-leftovers. Its generation counts resets: files of an older generation are leftovers too.
+`start` contains the log's id, and what must be known about the entries below its start. It is
+replaced atomically and alone defines the start; segments below it are leftovers. Its generation
+counts resets: files of an older generation are leftovers too.
 
-`epochs` holds the epochs that begin with a batch. An elected leader writes a no-op first, so the
-file is empty or missing in practice; but batch headers lie outside of their checksum, and this
-file lets the epochs below the flushed mark be known without reading all headers.
+`epochs` contains the epochs that begin with a batch. An elected leader writes a no-op first, so the
+file is empty or missing in practice. But the epoch of a batch is not covered by its checksum, and
+with this file epochs below the flush mark are known without reading all headers.
 """
 
 import struct
@@ -22,7 +22,7 @@ from moldau.model.ids import FIRST_LOG, NO_EPOCH, Epoch, LogId, Offset
 
 _START_MAGIC = b"MoS2"
 _OLD_MAGIC = b"MoSt"
-"""Of files from before logs had ids: the same without it."""
+"""Files of versions without log ids: the same format without the id."""
 _EPOCHS_MAGIC = b"MoEp"
 _START = struct.Struct(">qqqqi")
 _NO_ID = struct.pack(">q", FIRST_LOG)
@@ -33,7 +33,7 @@ EMPTY_START = LogStart(Offset(0), 0, NO_EPOCH, b"")
 
 
 class Head(NamedTuple):
-    """What the file `start` says."""
+    """The content of the file `start`."""
 
     log_id: LogId
     generation: int
@@ -41,8 +41,8 @@ class Head(NamedTuple):
 
 
 def load_head(files: Files, directory: str) -> Head | None:
-    """None if the log has no such file: it is new, or has never needed one. CorruptionError if it
-    is damaged."""
+    """None if the log has no such file: it is new, or has never needed one. Raises
+    CorruptionError."""
     path = f"{directory}/start"
     if not files.exists(path):
         return None
@@ -52,7 +52,7 @@ def load_head(files: Files, directory: str) -> Head | None:
     else:
         payload = unseal(_START_MAGIC, data, path, _ADVICE)
     if len(payload) < _START.size:
-        raise CorruptionError(f"{path}: {len(payload)} bytes are too few. {_ADVICE}")
+        raise CorruptionError(f"{path}: too short ({len(payload)} bytes). {_ADVICE}")
     log_id, generation, offset, count, epoch = _START.unpack_from(payload)
     start = LogStart(Offset(offset), count, Epoch(epoch), payload[_START.size :])
     return Head(LogId(log_id), generation, start)
@@ -68,7 +68,7 @@ def save_head(files: Files, directory: str, head: Head) -> None:
 
 
 class BatchEpochs:
-    """Epochs of one log that begin with a batch, and the file that keeps them."""
+    """Epochs of one log that begin with a batch, and their file."""
 
     __slots__ = ("_files", "path", "starts")
 
@@ -79,16 +79,15 @@ class BatchEpochs:
 
     @property
     def crc(self) -> int:
-        """For the flush mark: 0 says that the file may be missing."""
-        starts = self.starts
-        # Asked for with every flush, and nearly always empty.
-        return crc32c(self._encode()) if starts else 0
+        """For the flush mark; 0: the file may be missing."""
+        # Computed for every flush, and nearly always empty.
+        return crc32c(self._encode()) if self.starts else 0
 
     def _encode(self) -> bytes:
         return b"".join(_EPOCH.pack(epoch, offset) for epoch, offset in self.starts)
 
     def load(self) -> bool:
-        """Read the file; False if it is missing or damaged."""
+        """Read the file; False if it is missing or corrupt."""
         if not self._files.exists(self.path):
             return False
         try:

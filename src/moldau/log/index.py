@@ -1,12 +1,12 @@
-"""Owns the sparse index of one segment: batch boundaries by offset, position and time.
+"""The sparse index of one segment: batch boundaries by offset, position and time.
 
 One entry every few kilobytes of data: the offset and position at which a batch begins, and the
 largest timestamp of the segment before it. Lookups find the entry and walk headers from there.
 
 The file beside the segment is a cache. It is written in checksummed blocks, each covering a run of
-*flushed* data, which never changes; truncation removes the file before it cuts. A missing, torn or
-foreign block ends what is loaded, and the rest is read from the batches themselves. What lies
-before `loaded_from` is loaded when a lookup first needs it: opening a log reads no index.
+*flushed* data, which never changes; truncation removes the file first. Loading stops at a missing,
+torn or foreign block, and the rest is read from the batches themselves. Entries before
+`loaded_from` are loaded when a lookup first needs them: opening a log reads no index.
 """
 
 import struct
@@ -24,7 +24,7 @@ _BLOCK = struct.Struct(">4sIqqqI")
 _MAGIC = b"MoIx"
 _ENTRY_BYTES = 20
 INDEX_SAVE_BYTES = 16 * 1024 * 1024
-"""Data after which new index entries are saved: the most that is walked again after a crash."""
+"""Data after which new index entries are saved: the maximum that a restart scans again."""
 
 
 class SegmentIndex:
@@ -57,14 +57,14 @@ class SegmentIndex:
         self.file_bytes = 0
 
     def add(self, offset: Offset, position: int, time_before: TimestampMs) -> None:
-        """Note that a batch begins at `position`; the caller checked that an entry is due."""
+        """A batch begins at `position`; the caller has checked that an entry is due."""
         self.offsets.append(offset)
         self.positions.append(position)
         self.times.append(time_before)
         self.next_position = position + self.interval
 
     def note(self, offset: Offset, position: int, time_before: TimestampMs) -> int:
-        """As add, for scan.check_run: returns the position from which on the next entry is due."""
+        """As add, for scan.check_run: returns the position from which the next entry is due."""
         self.add(offset, position, time_before)
         return self.next_position
 
@@ -90,7 +90,7 @@ class SegmentIndex:
         return Offset(self.offsets[place]), self.positions[place]
 
     def truncate(self, position: int) -> None:
-        """Forget batches at or beyond `position`. The caller removed the file."""
+        """Forget batches at or beyond `position`. The caller has removed the file."""
         keep = bisect_left(self.positions, position)
         del self.offsets[keep:], self.positions[keep:], self.times[keep:]
         self.saved_count = self.file_bytes = 0
@@ -100,7 +100,7 @@ class SegmentIndex:
         self.next_position = max(due, position) if keep else position
 
     def load(self, data: bytes, file: File, base: Offset) -> None:
-        """Fill in what lies before loaded_from: from the index file's `data`, then the batches."""
+        """Load what is before loaded_from: from the index file's `data`, then from the batches."""
         end = self.loaded_from
         if end <= HEADER_BYTES:
             return
@@ -109,7 +109,7 @@ class SegmentIndex:
         part._walk(file, part.saved_to, end)
         part.offsets.extend(self.offsets)
         part.positions.extend(self.positions)
-        # Entries made since the log was opened know the times from there on only.
+        # Entries made since the log was opened know only the times since then.
         reached = part.times[-1] if part.times else -1
         part.times.extend(array("q", [max(reached, time) for time in self.times]))
         self.offsets, self.positions, self.times = part.offsets, part.positions, part.times
@@ -147,7 +147,7 @@ class SegmentIndex:
         """Add entries for the batches of a part of the file."""
         time = TimestampMs(-1)
         if self.positions:
-            # The last entry's time is of what came before it: begin there, to know what followed.
+            # The last entry has the time of what precedes it: begin there, to learn what follows.
             position = self.positions[-1]
             time = TimestampMs(self.times[-1])
         for place, header in walk_headers(file, position, end):

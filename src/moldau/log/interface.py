@@ -1,11 +1,11 @@
-"""Owns the interface of a partition's log. Two implementations: disk.py and memory.py.
+"""The interface of a partition's log, implemented by DiskLog (disk.py).
 
-A log is one sequence made of two kinds of entries: record batches, which take up Kafka offsets,
-and control entries (election no-ops, membership), which do not. The Raft index counts both: the
-index of a record is its offset plus the number of control entries before it.
+A log is one sequence of two kinds of entries: record batches, which take up Kafka offsets, and
+control entries (election no-ops, membership), which do not. The Raft index counts both: the index
+of a record is its offset plus the number of control entries before it.
 
-Nothing here waits, locks or starts a thread. A caller owns the log from one thread; only
-FlushTask.run may run elsewhere.
+Nothing here waits, locks or starts a thread. A log is used from one thread; only the run methods
+of tasks may run in another.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ from moldau.records.batch import BatchHeader
 
 
 class ControlKind(IntEnum):
-    """What a control entry says."""
+    """The kinds of control entries. The numbers are stored."""
 
     NOOP = 0
     MEMBERSHIP = 1
     TRIM = 2
-    """Records below an offset were deleted on request; the payload says below which."""
+    """Records below an offset were deleted on request; the payload is that offset."""
 
 
 class LogConfig(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class LogConfig(Struct, frozen=True, kw_only=True):
     compact: bool = False
     """cleanup.policy contains `compact`."""
     delete_retention_ms: int = 24 * 3600 * 1000
-    """How long a cleaned log still shows that a key is gone."""
+    """How long tombstones stay in a cleaned log."""
     compaction_lag_ms_min: int = 0
     compaction_lag_ms_max: int = (1 << 63) - 1
     dirty_ratio_min: float = 0.5
@@ -53,7 +53,7 @@ class LogConfig(Struct, frozen=True, kw_only=True):
 
 
 class ControlEntry(NamedTuple):
-    """One entry of the control journal; it stands just before the record at `offset`."""
+    """One entry of the control journal; its position is just before the record at `offset`."""
 
     epoch: Epoch
     kind: ControlKind
@@ -62,7 +62,7 @@ class ControlEntry(NamedTuple):
 
 
 class LogStart(NamedTuple):
-    """What a log must still know about the entries below its start."""
+    """What a log must know about the entries below its start."""
 
     offset: Offset
     control_count: int
@@ -74,14 +74,14 @@ class LogStart(NamedTuple):
 
 
 class LogRead(NamedTuple):
-    """Whole batches, the first of which contains the offset asked for (or is the next after it)."""
+    """Whole batches; the first contains the requested offset, or is the next after it."""
 
     data: FileSlice | bytes
     size: int
     next_offset: Offset = Offset(-1)
-    """Where to read on; -1 if there was nothing."""
+    """Where the next read continues; -1 if there was nothing."""
     first_offset: Offset = Offset(-1)
-    """Where the first batch begins: at the offset asked for, or before it."""
+    """Where the first batch begins: at the requested offset, or before it."""
 
 
 class TimestampedOffset(NamedTuple):
@@ -93,24 +93,25 @@ class TimestampedOffset(NamedTuple):
 
 
 class FlushTask(Protocol):
-    """One pending flush: made by begin_flush, run in any thread, handed back to end_flush."""
+    """One pending flush: made by begin_flush, run in any thread, passed to end_flush."""
 
     @property
     def is_heavy(self) -> bool:
-        """It also writes ahead, up to a megabyte: better not run on the event loop."""
+        """It also writes zeros ahead, up to a megabyte: must not run on the event loop."""
         ...
 
     def run(self) -> None:
-        """Force the covered bytes to the disk. Raises OSError; the caller never retries."""
+        """Flush the covered bytes to disk. Raises OSError, which must not be retried."""
         ...
 
 
 class CheckTask(Protocol):
-    """A look at stored batches: made by begin_check, run in any thread, handed to end_check."""
+    """A checksum check of stored batches: made by begin_check, run in any thread, passed to
+    end_check."""
 
     @property
     def size(self) -> int:
-        """Bytes that were found good."""
+        """Bytes whose checksums matched."""
         ...
 
     def run(self) -> None: ...
@@ -121,7 +122,7 @@ class PartitionLog(Protocol):
 
     @property
     def log_id(self) -> LogId:
-        """Which log this is: another one if it was lost and begun anew."""
+        """Identifies this log; a log that was lost and created again has another id."""
         ...
 
     @property
@@ -141,7 +142,7 @@ class PartitionLog(Protocol):
 
     @property
     def flushed_offset(self) -> Offset:
-        """All records below it are on the disk (with flush `always`; else see FlushPolicy)."""
+        """All records below it are on the disk (with flush `always`; otherwise see FlushPolicy)."""
         ...
 
     @property
@@ -168,46 +169,46 @@ class PartitionLog(Protocol):
     def reconfigure(self, config: LogConfig) -> None: ...
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Write stamped batches at the end, in one write; roll the segment first if it is due.
+        """Write stamped batches at the end, in one write; roll the segment first if that is due.
 
         The caller has checked them; `headers` describe `data` batch by batch, offsets continue at
-        end_offset. The bytes are not kept. Raises StorageError if the write fails or is short
-        (ENOSPC leaves the log as it was: DiskFullError, a subclass).
+        end_offset. Raises StorageError if the write fails; a full disk leaves the log unchanged
+        and raises its subclass DiskFullError.
         """
         ...
 
     def append_control(self, epoch: Epoch, kind: ControlKind, payload: bytes) -> None:
-        """Add a control entry at the end of the log; flushed_index says when it is durable, with
-        every flush policy. What would be wrong without it is not written before."""
+        """Add a control entry at the end of the log. It is durable once flushed_index is beyond it,
+        with every flush policy; entries that depend on it are not written before that."""
         ...
 
     def begin_flush(self) -> FlushTask | None:
         """What has to be flushed now, or None. Tasks of one log are run one after another.
 
-        With the policy `interval` this is to be called every interval, with `never` now and then:
-        it then returns a task only after a segment was closed, so that the next start after a
-        crash need not scan everything.
+        With the policy `interval`, call it every interval; with `never`, from time to time: it
+        then returns a task only after a segment was closed, so that the next start after a crash
+        does not scan everything.
         """
         ...
 
     def end_flush(self, task: FlushTask) -> None:
-        """Count the task as done: advances flushed_*; ignored for bytes truncated meanwhile."""
+        """Advances flushed_*; ignored for bytes that were truncated in the meantime."""
         ...
 
     def read(self, offset: Offset, bytes_max: int, end_offset: Offset) -> LogRead:
-        """Whole batches from the one that holds `offset`, all below `end_offset`.
+        """Whole batches from the one that contains `offset`, all below `end_offset`.
 
-        At least one batch even above bytes_max, otherwise no more than it. Empty at end_offset.
+        At least one batch even if larger than bytes_max, otherwise up to it. Empty at end_offset.
         Raises RefusedError(OFFSET_OUT_OF_RANGE) outside start_offset…end_offset.
         """
         ...
 
     def batches(self, offset: Offset) -> Iterator[bytes]:
-        """Every whole batch from the one that holds `offset` to the end, for replay."""
+        """Every batch from the one that contains `offset` to the end, for replay."""
         ...
 
     def headers(self, offset: Offset) -> Iterator[BatchHeader]:
-        """As `batches`, but only the headers are read."""
+        """Like `batches`, but only the headers are read."""
         ...
 
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
@@ -223,8 +224,8 @@ class PartitionLog(Protocol):
         ...
 
     def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
-        """The largest epoch not above `epoch` and where it ends; the epoch itself and the start, if
-        it is older than what is left; (NO_EPOCH, -1) if there are none."""
+        """The largest epoch not above `epoch` and where it ends; the epoch itself and the log start
+        if it is older than the log; (NO_EPOCH, -1) if there is no epoch."""
         ...
 
     def epoch_of(self, index: RaftIndex) -> Epoch:
@@ -245,68 +246,70 @@ class PartitionLog(Protocol):
         ...
 
     def truncate(self, index: RaftIndex) -> None:
-        """Cut every entry at or above `index`, physically and durably (data first, then journal).
+        """Durably remove every entry at or above `index`.
 
-        An index inside a batch cuts the whole batch: batches are not split.
+        An index inside a batch removes the whole batch: batches are not split.
         """
         ...
 
     def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
-        """Durably drop every entry and begin anew at `start` (a snapshot of a leader was taken).
+        """Durably drop every entry and restart at `start`, to install a leader's snapshot.
 
-        `snapshot`, if any, is kept as by save_snapshot: a crash finds it, or the old log.
+        `snapshot`, if any, is stored as by save_snapshot: after a crash there is either the
+        snapshot or the old log.
         """
         ...
 
     def begin_check(self, offset: Offset, bytes_max: int) -> CheckTask | None:
-        """A look at the stored checksums from the batch that holds `offset` on, about bytes_max;
-        None where nothing more is flushed."""
+        """A check of about bytes_max from the batch that contains `offset`; None if no data
+        there is flushed."""
         ...
 
     def end_check(self, task: CheckTask) -> Offset:
-        """Where to go on. Raises CorruptionError if what was looked at is damaged."""
+        """The offset at which to continue. Raises CorruptionError if a batch is corrupt."""
         ...
 
     def begin_prefetch(self, offset: Offset, bytes_max: int) -> CheckTask | None:
-        """A look that makes a read at `offset` a quick one, for a thread: batches that were never
-        checked since the start, or that wait on the disk. None where there is nothing to do."""
+        """A check, for a thread, after which a read at `offset` is fast: of batches that were not
+        checked since the start, or are not in the page cache. None if there is nothing to do."""
         ...
 
     def delete_before(self, offset: Offset) -> None:
-        """Raise start_offset durably; unlink segments that lie wholly below it."""
+        """Durably raise start_offset and delete segments that are entirely below it."""
         ...
 
     def retain(self, now: TimestampMs, end_offset: Offset) -> bool:
-        """Delete closed segments below end_offset that the retention settings let go."""
+        """Delete closed segments below end_offset that retention allows to delete; True if any."""
         ...
 
     def clean_urgency(self, request: CleanRequest) -> float:
-        """How urgent a cleaning is: the dirty share of the log, more if it is overdue; 0: not."""
+        """The dirty ratio of the log, more than 1 if cleaning is overdue; 0: nothing to clean."""
         ...
 
     def begin_clean(self, request: CleanRequest) -> CleanTask | None:
         """A cleaning of all that may be cleaned now, or None if it is not due.
 
-        One at a time: the task of an earlier call that was not ended counts for nothing.
+        One at a time: an earlier task that was not ended becomes void.
         """
         ...
 
     def end_clean(self, task: CleanTask, result: CleanResult) -> bool:
-        """Make the outcome of a task the log, atomically and durably.
+        """Atomically and durably replace the cleaned segments.
 
-        False, and all is as it was, if the log changed under it. Offsets, epochs and Raft indexes
-        stay; reads under way go on in the old files, until they are removed (take_stale_files).
+        False, with nothing changed, if the log has changed since. Offsets, epochs and Raft indexes
+        stay the same; reads in progress continue in the old files until those are removed
+        (take_stale_files).
         """
         ...
 
     def take_stale_files(self) -> list[str]:
-        """Files that are of no more use, to be removed by the caller, in that order, off the loop.
+        """Unused files, to be removed by the caller in this order, off the event loop.
 
-        What is not removed goes when the log is opened next."""
+        The next open of the log removes any that remain."""
         ...
 
     def save_snapshot(self, offset: Offset, payload: bytes) -> None:
-        """Keep state derived from the records below `offset`; the newest two are kept."""
+        """Store state derived from the records below `offset`; the newest two are kept."""
         ...
 
     def load_snapshot(self) -> tuple[Offset, bytes] | None:
@@ -314,11 +317,11 @@ class PartitionLog(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush, trim and mark the log clean, so that the next open scans nothing."""
+        """Flush and mark the log clean, so that the next open scans nothing."""
         ...
 
     def discard(self) -> None:
-        """Let go of the files, flushing and vouching for nothing: the log is about to be deleted.
+        """Close the files without flushing: the log is about to be deleted.
 
-        A flush that is under way may end later; it counts for nothing."""
+        A flush in progress may end later, and is ignored."""
         ...

@@ -1,11 +1,11 @@
-"""Owns the map of compaction: for each key the offset of its newest record, in bounded memory.
+"""The key map of compaction: for each key the offset of its newest record, in bounded memory.
 
 Keys are kept as 16 bytes of a hash, in arrays of numbers with open addressing: 32 bytes a key at
-the load allowed here, where a dict of Python objects takes five times that. How many fit is known
-beforehand; who has more keys cleans in several rounds.
+the maximum load, a fifth of what a dict of Python objects takes. The capacity is known in advance;
+a log with more keys is cleaned in several rounds.
 
-The hash is salted, so that nobody who writes keys knows which of them meet in one slot. The salt
-changes where a key lies, and nothing that a caller sees.
+The hash is salted, so that clients cannot choose keys that collide. The salt changes the slot of a
+key, and nothing that a caller sees.
 """
 
 import os
@@ -22,17 +22,17 @@ _two_numbers = struct.Struct("<QQ").unpack
 
 
 def bytes_for(count: int) -> int:
-    """Memory for a map that takes that many keys."""
+    """Memory for a map of that many keys."""
     return int(count / _LOAD_MAX) * _SLOT_BYTES + _SLOT_BYTES * _SLOTS_MIN
 
 
 class KeyMap:
-    """Key to offset. An offset only ever rises: records are added in the order of the log."""
+    """Key to offset. Offsets only increase: records are added in log order."""
 
     __slots__ = ("_first", "_offsets", "_salt", "_second", "_slots", "capacity", "count")
 
     def __init__(self, bytes_max: int = MAP_BYTES_MAX) -> None:
-        # Odd, because the numbers are: they would meet in half of the slots.
+        # Odd, because the hashes are: otherwise only half of the slots would be used.
         self._slots = max(_SLOTS_MIN, bytes_max // _SLOT_BYTES) - 1 | 1
         self._salt = os.urandom(blake2b.SALT_SIZE)
         self._first = array("Q", [0]) * self._slots
@@ -47,14 +47,14 @@ class KeyMap:
         return self.capacity - self.count
 
     def add(self, base_offset: int, deltas: Sequence[int], keys: Sequence[bytes | None]) -> None:
-        """Note the records of a batch. The caller made sure that there is room for all."""
+        """Add the records of a batch. The caller has checked that there is room for all."""
         first, second, offsets = self._first, self._second, self._offsets
         slots, salt = self._slots, self._salt
         for delta, key in zip(deltas, keys, strict=True):
             if key is None:
                 continue
             one, two = _two_numbers(blake2b(key, digest_size=16, salt=salt).digest())
-            one |= 1  # 0 is an empty slot
+            one |= 1  # 0 marks an empty slot
             slot = one % slots
             while True:
                 found = first[slot]

@@ -1,6 +1,6 @@
-"""Owns the operating system's side of the file port: the only place that opens data files.
+"""The file system of the operating system: the only module that opens data files.
 
-Errors stay OSError: the log knows which of them is a full disk, a missing file or a dead disk.
+Errors stay OSError: the log distinguishes a full disk, a missing file and a failed disk.
 """
 
 import errno
@@ -13,13 +13,13 @@ from moldau.log.filesystem import Buffer
 from moldau.model.slices import HasDescriptor
 
 READ_BYTES_MAX = 1 << 30
-"""Linux moves at most 2 GiB - 4 KiB in one call; larger reads go in steps."""
+"""Linux transfers at most 2 GiB - 4 KiB in one call; larger reads take several."""
 BUFFERS_PER_WRITE_MAX = 1024
 """IOV_MAX of Linux: more buffers than this fail with EINVAL."""
 REPLACEMENT_SUFFIX = ".tmp"
-"""Left over by a crash, a file with this ending is no data and is overwritten next time."""
+"""After a crash, a file with this suffix is a leftover and is overwritten next time."""
 _SAMPLE_BYTES = 128 * 1024
-"""The kernel reads ahead about as much: what is in between is there, or on its way."""
+"""About the kernel's read-ahead: bytes between two samples are cached as well."""
 _REMOVE_TRIES = 10
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
@@ -28,9 +28,8 @@ _DIRECTORY_MODE = 0o750
 class OsFile:
     """One open descriptor, closed by close() or with the last reference.
 
-    A FileSlice being sent holds this object, so a segment that retention unlinks stays readable
-    until the bytes are out. Nobody calls close() on a file that slices may still hold: they drop
-    it.
+    A FileSlice being sent references this object, so a segment that retention unlinks stays
+    readable until the bytes are sent. Do not close() a file that slices may use: drop it.
     """
 
     __slots__ = ("_descriptor",)
@@ -39,7 +38,7 @@ class OsFile:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """The descriptor; ValueError once closed, so that no other file is hit by its number."""
+        """The descriptor; ValueError once closed, since another file may have its number."""
         if self._descriptor < 0:
             raise ValueError("the file is closed")
         return self._descriptor
@@ -73,7 +72,7 @@ class OsFile:
             for at in (*range(position, position + size - 1, _SAMPLE_BYTES), position + size - 1):
                 os.preadv(self.fileno(), byte, at, os.RWF_NOWAIT)
         except OSError as error:
-            # A file system that cannot say so is in memory, or will be waited for.
+            # A file system without RWF_NOWAIT is in memory, or the read will wait.
             return error.errno != errno.EAGAIN
         return True
 
@@ -93,7 +92,7 @@ class OsFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Nobody can handle an error here, and none says anything about flushed data.
+        # An error cannot be handled here, and does not affect flushed data.
         with suppress(OSError):
             self.close()
 
@@ -155,7 +154,7 @@ class OsFiles:
                 self._make_directories(self._resolve(path))
                 return
             except FileNotFoundError:
-                # An empty one above it was removed just now, by another thread.
+                # Another thread has just removed an empty parent directory.
                 continue
         self._make_directories(self._resolve(path))
 
@@ -178,7 +177,7 @@ class OsFiles:
                 if not os.path.isdir(directory):
                     raise
             _sync_directory(os.path.dirname(directory))
-        # It may be there because a crash came between making and syncing it.
+        # It may exist because of a crash before its parent was synced.
         if not missing and target != self._root:
             _sync_directory(os.path.dirname(target))
 
@@ -197,7 +196,7 @@ class OsFiles:
     def remove_tree(self, path: str) -> None:
         target = self._resolve(path)
         if target == self._root:
-            raise PermissionError(errno.EPERM, "the data directory itself is not removed", target)
+            raise PermissionError(errno.EPERM, "the data directory must not be removed", target)
         for tries_left in range(_REMOVE_TRIES - 1, -1, -1):
             try:
                 shutil.rmtree(target)
@@ -206,7 +205,7 @@ class OsFiles:
                 if not os.path.exists(target):
                     return
             except OSError as error:
-                # The cleaner's process may just have made another file in it.
+                # The cleaner process may just have created another file in it.
                 if error.errno != errno.ENOTEMPTY or not tries_left:
                     raise
 
@@ -214,7 +213,7 @@ class OsFiles:
         _sync_directory(self._resolve(path))
 
     def free_bytes(self) -> int:
-        """What this process may still write: blocks reserved for root do not count."""
+        """What this process may still write, without the blocks reserved for root."""
         stat = os.statvfs(self._root)
         return stat.f_bavail * stat.f_frsize
 
@@ -225,7 +224,7 @@ class OsFiles:
     def _resolve(self, path: str) -> str:
         """The real path; PermissionError for one that would leave the root.
 
-        Names are checked, not links: nobody but the owner can place a link in the data directory.
+        Names are checked, not links: only the owner can create a link in the data directory.
         """
         if path in ("", "."):
             return self._root
@@ -235,7 +234,7 @@ class OsFiles:
 
 
 def _write_all(file: OsFile, data: bytes) -> None:
-    """Write all of a small file; a short write is followed by one that says why."""
+    """Write all of a small file; after a short write the next one raises."""
     view = memoryview(data)
     position = 0
     while position < len(view):

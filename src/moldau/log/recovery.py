@@ -1,9 +1,9 @@
-"""Owns the opening of a log: what is in its directory, and what of it is the log.
+"""Recovery: opens a log, and finds which bytes in its directory belong to it.
 
-After a clean close the marks say it all and nothing is scanned. Otherwise the batches are walked
-from the last flushed mark on, and the first bytes that do not continue the log are judged
-(mark.py says what a mark proves): below the mark they are corruption, and nothing is touched;
-beyond it they are a torn tail, which is cut physically, or old batches would come back later.
+After a clean close the flush marks suffice and nothing is scanned. Otherwise the batches are
+scanned from the last mark on, up to the first bytes that do not continue the log (flush_mark.py
+explains the marks): below the mark these are corruption, and nothing is changed; beyond it they are
+a torn tail, which is truncated, so that old batches cannot come back later.
 
 Every step can be interrupted and repeated: nothing is removed before the reason for it is durable.
 """
@@ -32,11 +32,11 @@ from moldau.model.ids import FIRST_LOG, NO_EPOCH, Epoch, LogId, Offset, RaftInde
 
 _SIDE_FILE = re.compile(r"^(?:control|epochs|cleaned)(?:-([1-9]\d*))?(?:\.journal)?$")
 CHECK_BYTES = 4 * 1024 * 1024
-"""How much flushed data before the mark is checked too after a crash: rot there is found early."""
+"""Flushed data before the mark that is also checked after a crash, to find bit rot early."""
 
 
 class RecoveredLog(Struct, kw_only=True):
-    """A log as it was found, ready to be written to."""
+    """The state of a log that was opened."""
 
     log_id: LogId
     generation: int
@@ -53,18 +53,18 @@ class RecoveredLog(Struct, kw_only=True):
 
 
 class _Tail(Struct):
-    """Where the walk over the batches ended, and what it saw."""
+    """Where the scan of the batches ended, and what it found."""
 
-    place: int
+    last: int
     """Number of the segment in which the log ends."""
     position: int
     offset: Offset
     first: int
-    """Number of the segment in which the walk began."""
+    """Number of the segment in which the scan began."""
     is_epoch_lost: bool = False
-    """It ended at a batch whose epoch began with a control entry that is gone."""
+    """It ended at a batch whose epoch began with a control entry that was lost."""
     epochs: list[tuple[Epoch, Offset]] = field(default_factory=list)
-    """Epoch and offset of the first batch seen and of each that changed the epoch."""
+    """Epoch and offset of the first batch and of each with a new epoch."""
 
 
 def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> RecoveredLog:
@@ -88,26 +88,26 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     if segments:
         clean = _clean_end(segments, marks, top)
         are_epochs_lost = not epochs_known and top is not None and top.epochs_crc != 0
-        told = {entry.epoch for entry in controls.entries}
-        told.update(epoch for epoch, _ in batch_epochs.starts)
+        known = {entry.epoch for entry in controls.entries}
+        known.update(epoch for epoch, _ in batch_epochs.starts)
 
         def is_known(epoch: Epoch) -> bool:
-            return epoch <= start.epoch or epoch in told or are_epochs_lost
+            return epoch <= start.epoch or epoch in known or are_epochs_lost
 
         tail = None if clean else _walk_tail(segments, marks, is_known)
         if tail is not None:
-            _judge(segments, tail, top, config)
-        _fill_in(segments, marks, tail)
+            _check_truncatable(segments, tail, top, config)
+        _open_unscanned(segments, marks, tail)
         end = tail.offset if tail else segments[-1].end_offset
     if end < start.offset:
-        # Retention went further than what an unflushed log kept: all of it lies below the start.
+        # Retention went beyond the end of an unflushed log: all of it is below the start.
         end = start.offset
     count = controls.below(Offset(end + 1))
 
     if not epochs_known and top is not None and top.epochs_crc:
         batch_epochs.starts = _epochs_of_headers(segments, tail)
     epochs_found = batch_epochs.starts
-    # Written before its batch, an epoch may be there without it.
+    # An epoch is written before its batch, so the batch may be missing.
     batch_epochs.starts = [e for e in epochs_found if start.offset <= e[1] < end]
     kept = ControlEntries(controls.base)
     for entry in controls.entries[: count - controls.base]:
@@ -134,25 +134,25 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     for leftover in leftovers:
         leftover.remove()
     if cleaned.state.end > end:
-        # For good, or they would be taken for the log's when their offsets are spoken for no more.
+        # Durably, or they would become part of the log once `cleaned` no longer covers them.
         files.sync_dir(directory)
         cleaned.save(cleaned.state.clipped(end))
     if epochs_found != batch_epochs.starts or (epochs_found and not epochs_known):
         batch_epochs.save()
     for segment in segments:
         if segment.position - segment.index.loaded_from >= INDEX_SAVE_BYTES:
-            # All of it is flushed now: the next start need not walk it again.
+            # All of it is flushed now: the next start need not scan it again.
             with suppress(OSError):
                 segment.save_index(segment.position)
-        segment.rest()
+        segment.close_file()
     return state
 
 
 def _begin(files: Files, directory: str, new_id: LogId) -> Head:
-    """A log without a head: one that has never needed it, or a new one.
+    """A log without a `start` file: one that has never needed it, or a new one.
 
-    A new log leaves a file behind before anything is promised in its name, and its id before that:
-    an empty log that was there is known from one that was lost.
+    A new log creates its journal file before anything is acknowledged, and stores its id before
+    that: so an empty log can be distinguished from a lost one.
     """
     first = Head(FIRST_LOG, 0, EMPTY_START)
     journal = ControlJournal(files, directory, 0)
@@ -173,10 +173,10 @@ def _find_segments(
     cleaned: Cleaned,
     config: LogConfig,
 ) -> tuple[list[Segment], list[Segment]]:
-    """The segments of the current generation, and what cleanings left over.
+    """The segments of the current generation, and the leftovers of cleanings.
 
-    Leftovers of a reset or of retention are removed. Those of a cleaning wait until it is known
-    that the log is whole without them.
+    Leftovers of a reset or of retention are removed. Those of a cleaning are kept until the log is
+    known to be complete without them.
     """
     segments = []
     leftovers = []
@@ -196,8 +196,8 @@ def _find_segments(
         )
         if found > generation:
             raise CorruptionError(
-                f"{segment.path}: belongs to reset {found} of the log, but {directory}/start knows "
-                f"of {generation} only. Restore the start file, or the partition from a replica."
+                f"{segment.path}: is of generation {found}, but {directory}/start of {generation}. "
+                f"Restore the start file, or the partition from a replica."
             )
         if found < generation:
             segment.remove()
@@ -218,11 +218,11 @@ def _drop_headless(
     top: FlushMark | None,
     config: LogConfig,
 ) -> None:
-    """The first segment is missing. Its name was lost before any flush, or it was taken away."""
+    """The first segment is missing: its name was lost before any flush, or it was deleted."""
     strict = top.is_strict if top is not None else config.flush is FlushPolicy.ALWAYS
     if not strict or (top is not None and top.flushed_offset > start.offset):
         raise CorruptionError(
-            f"{directory}: the log starts at offset {start.offset}, but its first segment at "
+            f"{directory}: the log starts at offset {start.offset}, but the first segment at "
             f"{segments[0].base_offset}. Nothing was changed. Restore the missing segment files."
         )
     while segments:
@@ -238,12 +238,12 @@ def _load_controls(
     known = max(first + len(entries), start.control_count)
     if entries and first > start.control_count:
         raise CorruptionError(
-            f"{journal.path}: begins with control entry {first}, the log with "
+            f"{journal.path}: begins with control entry {first}, but the log with "
             f"{start.control_count}. Restore the file, or the partition from a replica."
         )
     if top is not None and known < top.control_count:
         raise CorruptionError(
-            f"{journal.path}: holds {known} control entries, but {top.control_count} were flushed. "
+            f"{journal.path}: has {known} control entries, but {top.control_count} were flushed. "
             f"Nothing was changed. Restore the file, or the partition from a replica."
         )
     controls = ControlEntries(start.control_count)
@@ -255,7 +255,7 @@ def _load_controls(
 def _clean_end(
     segments: list[Segment], marks: list[FlushMark | None], top: FlushMark | None
 ) -> bool:
-    """Whether the log was closed in order and not touched since."""
+    """Whether the log was closed cleanly and not changed since."""
     last = marks[-1]
     return (
         last is not None
@@ -270,9 +270,9 @@ def _walk_tail(
     marks: list[FlushMark | None],
     is_known: Callable[[Epoch], bool],
 ) -> _Tail:
-    """Walk from the last segment that was flushed at all to where the log ends.
+    """Scan from the last segment with flushed data to the end of the log.
 
-    It ends before a batch of an epoch that is not known: the control entry that began the epoch was
+    The log ends before a batch of an unknown epoch: the control entry that began the epoch was
     lost, and without it the batch has another Raft index.
     """
     first = len(segments) - 1
@@ -284,7 +284,7 @@ def _walk_tail(
     segment, mark = segments[first], marks[first]
     offset, position = segment.base_offset, HEADER_BYTES
     if mark is not None and mark.flushed_position - HEADER_BYTES > CHECK_BYTES:
-        # The index gives a boundary a little before the mark.
+        # The index has a batch boundary shortly before the mark.
         segment.opened(
             mark.flushed_position, mark.flushed_offset, mark.first_timestamp, mark.max_timestamp
         )
@@ -294,13 +294,13 @@ def _walk_tail(
             offset, position = entry
     tail = _Tail(first, position, offset, first)
     epoch = NO_EPOCH
-    for place in range(first, len(segments)):
-        segment = segments[place]
-        if place > first:
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if number > first:
             if segment.base_offset != tail.offset:
                 break
             tail.position = HEADER_BYTES
-        tail.place = place
+        tail.last = number
         index = SegmentIndex(tail.position, segment.index.interval)
         run = check_run(segment.file(), tail.position, tail.offset, epoch, index.note, is_known)
         if run.epochs:
@@ -308,7 +308,7 @@ def _walk_tail(
             tail.epochs += run.epochs
         tail.position, tail.offset = run.end, run.offset
         tail.is_epoch_lost = run.is_epoch_lost
-        known = marks[place]
+        known = marks[number]
         first_time, largest = run.first_timestamp, run.max_timestamp
         if known is not None:
             largest = max(largest, known.max_timestamp)
@@ -318,24 +318,26 @@ def _walk_tail(
     return tail
 
 
-def _judge(segments: list[Segment], tail: _Tail, top: FlushMark | None, config: LogConfig) -> None:
-    """Raise CorruptionError unless everything beyond the walk's end may be cut."""
-    segment = segments[tail.place]
+def _check_truncatable(
+    segments: list[Segment], tail: _Tail, top: FlushMark | None, config: LogConfig
+) -> None:
+    """Raise CorruptionError unless everything beyond the end of the scan may be truncated."""
+    segment = segments[tail.last]
     if top is not None and tail.offset < top.flushed_offset:
         raise segment.damaged(
             tail.position,
-            f"offset {tail.offset} is unreadable; all below {top.flushed_offset} was flushed",
+            f"offset {tail.offset} is unreadable, but all below {top.flushed_offset} was flushed",
         )
     strict = top.is_strict if top is not None else config.flush is FlushPolicy.ALWAYS
     if strict or tail.is_epoch_lost:
         return
-    # Without flush=always, replies went out for bytes that were never flushed. What can be proved
-    # to be no torn tail is left for a person to decide about.
+    # Without flush=always, bytes were acknowledged that were never flushed. If they are provably
+    # not a torn tail, the operator must decide.
     size = segment.file().size()
     found = find_valid_batch(segment.file(), tail.position, size, tail.offset)
     if found is not None:
-        raise segment.damaged(tail.position, f"a bad batch is followed by a good one at {found}")
-    for later in segments[tail.place + 1 :]:
+        raise segment.damaged(tail.position, f"a bad batch is followed by a valid one at {found}")
+    for later in segments[tail.last + 1 :]:
         before = Offset(later.base_offset - 1)
         size = later.file().size()
         if find_valid_batch(later.file(), HEADER_BYTES - 1, size, before) is not None:
@@ -344,25 +346,27 @@ def _judge(segments: list[Segment], tail: _Tail, top: FlushMark | None, config: 
             )
 
 
-def _fill_in(segments: list[Segment], marks: list[FlushMark | None], tail: _Tail | None) -> None:
-    """What is known about the segments that were not walked: their marks, else their headers."""
-    walked = tail.first if tail is not None else len(segments)
-    for place in range(min(walked, len(segments))):
-        segment, mark = segments[place], marks[place]
-        last = place + 1 == len(segments)
+def _open_unscanned(
+    segments: list[Segment], marks: list[FlushMark | None], tail: _Tail | None
+) -> None:
+    """Open the segments that were not scanned: by their marks, otherwise by their headers."""
+    scanned = tail.first if tail is not None else len(segments)
+    for number in range(min(scanned, len(segments))):
+        segment, mark = segments[number], marks[number]
+        last = number + 1 == len(segments)
         end = mark.covered_offset if last and mark else segment.end_offset
         if not last:
-            end = segments[place + 1].base_offset
+            end = segments[number + 1].base_offset
         if mark is not None and mark.covered_offset == end:
             segment.opened(mark.end_position, end, mark.first_timestamp, mark.max_timestamp)
         else:
             _open_by_headers(segment, end)
-        if place < len(segments) - 1:
+        if number < len(segments) - 1:
             segment.release()
 
 
 def _open_by_headers(segment: Segment, end: Offset) -> None:
-    """A closed segment whose mark is damaged or old: its batches say how long it is."""
+    """A closed segment whose mark is corrupt or old: its batches determine its length."""
     position, offset = HEADER_BYTES, segment.base_offset
     first, largest = segment.first_timestamp, segment.max_timestamp
     file = segment.file()
@@ -379,10 +383,10 @@ def _open_by_headers(segment: Segment, end: Offset) -> None:
 
 
 def _epochs_of_headers(segments: list[Segment], tail: _Tail | None) -> list[tuple[Epoch, Offset]]:
-    """Every change of epoch in the batches: the slow way, when the epoch file is lost."""
+    """Every change of epoch in the batches: slow, only if the epoch file is lost."""
     starts: list[tuple[Epoch, Offset]] = []
     epoch = NO_EPOCH
-    last = tail.place if tail is not None else len(segments) - 1
+    last = tail.last if tail is not None else len(segments) - 1
     for segment in segments[: last + 1]:
         for _, header in walk_headers(segment.file(), HEADER_BYTES, segment.position):
             if header.leader_epoch > epoch:
@@ -398,7 +402,7 @@ def _build_epochs(
     tail: _Tail | None,
     directory: str,
 ) -> EpochCache:
-    """The epoch cache from all that tells of epochs; CorruptionError if they disagree."""
+    """The epoch cache from journal, epoch file and batches; CorruptionError if they disagree."""
     cache = EpochCache()
     index = RaftIndex(start.offset + start.control_count)
     cache.begin(start.epoch, index, start.offset)
@@ -413,18 +417,18 @@ def _build_epochs(
         if offset >= start.offset
     ]
     try:
-        for place, epoch, offset in sorted(starts):
-            cache.begin(epoch, place, offset)
+        for start_index, epoch, offset in sorted(starts):
+            cache.begin(epoch, start_index, offset)
     except ValueError as error:
         raise CorruptionError(
-            f"{directory}: the epochs of batches and control journal disagree ({error}). "
+            f"{directory}: the epochs of batches and of the control journal disagree ({error}). "
             f"Nothing was changed. Restore the partition from a replica or a backup."
         ) from error
     for epoch, offset in seen:
         if offset >= start.offset and cache.at_offset(offset) != epoch:
             raise CorruptionError(
-                f"{directory}: the batch at offset {offset} is of epoch {epoch}, the control "
-                f"journal says {cache.at_offset(offset)}. Restore the partition from a replica."
+                f"{directory}: the batch at offset {offset} is of epoch {epoch}, by the control "
+                f"journal of {cache.at_offset(offset)}. Restore the partition from a replica."
             )
     return cache
 
@@ -437,7 +441,7 @@ def _repair(
     top: FlushMark | None,
     config: LogConfig,
 ) -> None:
-    """Cut what is not the log, data first; then flush what was found and mark it."""
+    """Truncate what does not belong to the log, data first; flush and mark the rest."""
     segments = state.segments
     if segments and state.end_offset > segments[-1].end_offset and tail is None:
         _drop_all(files, directory, segments)
@@ -451,7 +455,7 @@ def _repair(
 
 
 def _drop_all(files: Files, directory: str, segments: list[Segment]) -> None:
-    """Oldest first: what is left is always the end of a log that lies below its start."""
+    """Oldest first: what remains is always the end of a log below its start."""
     while segments:
         segments.pop(0).remove()
         files.sync_dir(directory)
@@ -466,8 +470,8 @@ def _repair_tail(
     config: LogConfig,
 ) -> None:
     segments = state.segments
-    later = segments[tail.place + 1 :]
-    last = segments[tail.place]
+    later = segments[tail.last + 1 :]
+    last = segments[tail.last]
     file = last.file()
     torn = not is_zero(file, tail.position, file.size())
     settled = (
@@ -476,14 +480,14 @@ def _repair_tail(
         and top.control_count <= state.controls.count
     )
     if settled and not torn and not later:
-        _close_walked(segments, tail)
+        _release_scanned(segments, tail)
         return
     strict = FLAG_STRICT if config.flush is FlushPolicy.ALWAYS else 0
     flushed = top.flushed_offset if top is not None else segments[tail.first].base_offset
-    for place in range(tail.first, tail.place + 1):
-        segment = segments[place]
-        # What the page cache holds after a killed process may be newer than the disk: only after
-        # a flush is it known which slot holds the last durable mark.
+    for number in range(tail.first, tail.last + 1):
+        segment = segments[number]
+        # After a killed process the page cache may be newer than the disk: only after a flush is
+        # it known which slot contains the last durable mark.
         segment.file().flush()
         state.sequence += 1
         inside = segment.base_offset <= flushed <= segment.end_offset
@@ -504,21 +508,21 @@ def _repair_tail(
         )
         segment.flush()
     files.sync_dir(directory)
-    # The newest first, each for good: a hole in the middle would look like corruption.
+    # Newest first, each durably: a gap in the middle would look like corruption.
     for segment in reversed(later):
         segment.remove()
         files.sync_dir(directory)
-    del segments[tail.place + 1 :]
+    del segments[tail.last + 1 :]
     if torn:
         file.truncate(tail.position)
         file.flush()
-    _close_walked(segments, tail)
+    _release_scanned(segments, tail)
 
 
 def _position_of(segment: Segment, offset: Offset) -> int:
     return segment.position_of(offset)[1]
 
 
-def _close_walked(segments: list[Segment], tail: _Tail) -> None:
-    for segment in segments[tail.first : tail.place]:
+def _release_scanned(segments: list[Segment], tail: _Tail) -> None:
+    for segment in segments[tail.first : tail.last]:
         segment.release()

@@ -1,4 +1,4 @@
-"""Owns the choice of what retention lets go. Pure: disk.py removes the segments."""
+"""Decides which segments retention deletes. Pure: the log removes them."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from moldau.model.ids import Offset, TimestampMs
 def expired_count(
     closed: Sequence[Segment], active_bytes: int, config: LogConfig, now: TimestampMs, end: Offset
 ) -> int:
-    """How many of the closed segments, oldest first, may go. All lie below `end`.
+    """How many of the closed segments, oldest first, may be deleted. All are below `end`.
 
     By time: every record is older than retention_ms. By size: the log is still at least
     retention_bytes without the segment, as in Kafka.
@@ -27,13 +27,13 @@ def expired_count(
 
 
 def is_expired(segment: Segment, config: LogConfig, now: TimestampMs) -> bool:
-    """Whether all records are older than retention_ms. Records without a time never are."""
+    """Whether all records are older than retention_ms. Records without a timestamp never are."""
     largest = segment.max_timestamp
     return 0 <= config.retention_ms < now - largest and largest >= 0
 
 
 def is_roll_due(active: Segment, config: LogConfig, now: TimestampMs) -> bool:
-    """Whether a segment that is written to no more should be closed, so that it can expire."""
+    """Whether an idle segment should be closed, so that it can expire."""
     if not active.data_bytes or active.first_timestamp < 0:
         return False
     if config.delete_expired and is_expired(active, config, now):

@@ -1,6 +1,6 @@
-"""Owns the walk over the batches of a segment file, chunk by chunk, with and without checksums.
+"""Scans the batches of a segment file, chunk by chunk, with and without checksums.
 
-A walk ends at the first bytes that do not continue the log. It never judges them: recovery does.
+A scan ends at the first bytes that do not continue the log. Recovery decides what they are.
 """
 
 import struct
@@ -31,7 +31,7 @@ _peek_long = struct.Struct(">qiibIhiqq").unpack_from
 
 
 class LocatedBatch(NamedTuple):
-    """A batch and where it lies in its file."""
+    """A batch header and its position in the file."""
 
     position: int
     header: BatchHeader
@@ -40,7 +40,7 @@ class LocatedBatch(NamedTuple):
 def walk_headers(
     file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[LocatedBatch]:
-    """Headers of the batches from `position` on, up to `end`; stops where no batch can be."""
+    """Headers of the batches from `position` to `end`; stops where there is no valid header."""
     chunk = b""
     chunk_start = position
     while position + HEADER_BYTES <= end:
@@ -61,7 +61,7 @@ def walk_headers(
 def walk_batches(
     file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[LocatedBatch, bytes | memoryview]]:
-    """As walk_headers, with a view of each batch, whose checksum has been checked."""
+    """As walk_headers, with a view of each batch; stops at a checksum mismatch."""
     chunk = b""
     chunk_start = position
     while position + HEADER_BYTES <= end:
@@ -88,7 +88,7 @@ def walk_batches(
 
 
 class ScanResult:
-    """What check_run found: batches that continue each other, whole and in order."""
+    """Result of check_run: the consecutive valid batches."""
 
     __slots__ = ("end", "epochs", "first_timestamp", "is_epoch_lost", "max_timestamp", "offset")
 
@@ -98,11 +98,11 @@ class ScanResult:
         self.offset = offset
         """Offset after the last batch."""
         self.epochs: list[tuple[Epoch, Offset]] = []
-        """Epoch and offset of the first batch, and of each that changed the epoch."""
+        """Epoch and offset of the first batch, and of each with a new epoch."""
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.is_epoch_lost = False
-        """It ended at a batch of an epoch that nothing tells of."""
+        """The scan ended at a batch of an unknown epoch."""
 
 
 def check_run(
@@ -115,13 +115,13 @@ def check_run(
 ) -> ScanResult:
     """Check every batch from `position` to the first bytes that do not continue the log.
 
-    This decides how long a start after a crash takes, so it is one flat loop without an object
-    per batch. Neither offset nor epoch is covered by a batch's checksum: offsets must follow each
-    other, epochs must not fall, and be known. `note` is called for a batch when an index entry is
-    due, and returns the position from which on the next one is.
+    This determines how long a start after a crash takes, so it is one flat loop without an object
+    per batch. Neither offset nor epoch is covered by a batch's checksum: offsets must be
+    consecutive, epochs known and not decreasing. `note` is called for a batch when an index entry
+    is due, and returns the position from which the next one is.
     """
     size = file.size()
-    run = ScanResult(position, offset)
+    result = ScanResult(position, offset)
     chunk = memoryview(b"")
     chunk_start, chunk_end = position, position
     largest = NO_TIMESTAMP
@@ -152,25 +152,25 @@ def check_run(
         if crc32c(chunk[at + CRC_START : end - chunk_start]) != crc:
             break
         if batch_epoch != epoch and not is_known(batch_epoch):
-            run.is_epoch_lost = True
+            result.is_epoch_lost = True
             break
         if position >= due:
             due = note(offset, position, largest)
         if batch_epoch != epoch:
             epoch = batch_epoch
-            run.epochs.append((epoch, offset))
+            result.epochs.append((epoch, offset))
         if time > largest:
             largest = time
-            if run.first_timestamp < 0:
-                run.first_timestamp = time
+            if result.first_timestamp < 0:
+                result.first_timestamp = time
         offset = Offset(base + delta + 1)
         position = end
-    run.end, run.offset, run.max_timestamp = position, offset, largest
-    return run
+    result.end, result.offset, result.max_timestamp = position, offset, largest
+    return result
 
 
 def is_zero(file: File, position: int, end: int) -> bool:
-    """Whether there is nothing but zeros: the area filled ahead, not old bytes."""
+    """Whether there are only zeros: written ahead, not old bytes."""
     zeros = bytes(min(CHUNK_BYTES, max(0, end - position)))
     while position < end:
         data = file.pread(min(CHUNK_BYTES, end - position), position)
@@ -184,10 +184,10 @@ def is_zero(file: File, position: int, end: int) -> bool:
 
 def find_valid_batch(file: File, position: int, end: int, offset: Offset) -> int | None:
     """Position of an intact batch of the log beyond a bad one that begins at `position`."""
-    # A power cut may leave a file that ends before its first batch.
+    # A power failure may leave a file that ends before its first batch.
     data = file.pread(max(0, min(end - position, _SEARCH_BYTES_MAX)), position)
     if len(data) > LENGTH_END:
-        # A flipped bit in the records leaves the length right: the next batch follows at once.
+        # A flipped bit in the records leaves the length intact: try the next batch first.
         _, length = _peek(data)
         following = int(length) + LENGTH_END
         if following > LENGTH_END and _is_valid_at(data, following, offset):

@@ -1,7 +1,7 @@
-"""Owns one step of a scrub: some flushed batches of a segment, read and checked off the loop.
+"""One step of a scrub: reads and checks some flushed batches of a segment, off the event loop.
 
-What is flushed changes no more, but it may be cut, cleaned or deleted while a step runs: then the
-step says nothing (disk.py looks at that when it ends).
+Flushed bytes do not change, but may be truncated, cleaned or deleted while a step runs: then its
+result is ignored (end_check).
 """
 
 from moldau.log.filesystem import File
@@ -11,7 +11,7 @@ from moldau.model.ids import Offset
 
 
 class SegmentCheck:
-    """Batches of one segment from `position` on, about bytes_max of them, none beyond `limit`."""
+    """Checks about bytes_max of one segment from `position` on, nothing beyond `limit`."""
 
     __slots__ = (
         "_bytes_max",
@@ -36,11 +36,11 @@ class SegmentCheck:
         self.truncations = truncations
         self.next_offset: Offset = segment.base_offset
         self.damage = ""
-        """What is wrong at `reached`."""
+        """The error at `reached`; empty if there is none."""
 
     @property
     def size(self) -> int:
-        """Bytes that were found good."""
+        """Bytes whose checksums matched."""
         return self.reached - self.start
 
     def run(self) -> None:
@@ -51,7 +51,7 @@ class SegmentCheck:
                 if self.size >= self._bytes_max:
                     return
         except OSError as error:
-            self.damage = f"it cannot be read ({error})"
+            self.damage = f"cannot be read ({error})"
             return
         if self.reached < self.limit:
-            self.damage = "the batch there fails its checksum"
+            self.damage = "checksum mismatch"

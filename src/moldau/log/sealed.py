@@ -1,4 +1,4 @@
-"""Owns the frame of small checksummed files: four bytes of magic, a CRC32C, the payload."""
+"""The format of small checksummed files: four bytes of magic, a CRC32C, the payload."""
 
 import struct
 
@@ -10,18 +10,18 @@ _FRAME = struct.Struct(">4sI")
 
 
 def seal(magic: bytes, payload: bytes) -> bytes:
-    """The payload in its frame, ready for Files.replace."""
+    """The content of the file, for Files.replace."""
     return _FRAME.pack(magic, crc32c(magic + payload)) + payload
 
 
 def unseal(magic: bytes, data: bytes, path: str, advice: str) -> bytes:
-    """The payload, once it is proved whole. `advice` ends the error: what a person can do."""
+    """The payload, after its checksum was verified. `advice` ends the error message."""
     if len(data) < _FRAME.size:
-        raise CorruptionError(f"{path}: {len(data)} bytes are too few. {advice}")
+        raise CorruptionError(f"{path}: too short ({len(data)} bytes). {advice}")
     found, crc = _FRAME.unpack_from(data)
     payload = data[_FRAME.size :]
     if found != magic:
-        raise CorruptionError(f"{path}: begins with {found!r} and not {magic!r}. {advice}")
+        raise CorruptionError(f"{path}: begins with {found!r} instead of {magic!r}. {advice}")
     if crc32c(magic + payload) != crc:
-        raise CorruptionError(f"{path}: the checksum does not match. {advice}")
+        raise CorruptionError(f"{path}: checksum mismatch. {advice}")
     return payload

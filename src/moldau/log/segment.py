@@ -1,8 +1,8 @@
-"""Owns one segment: a run of batches in a file, its index, its flush mark.
+"""One segment: a file of batches, its index, its flush mark.
 
-The file begins with a page for the mark (mark.py); batches follow without gaps, as they came over
-the wire. Beyond the last batch there may be zeros, filled ahead so that a flush changes no
-metadata. Which segment is written to, and when it is flushed, disk.py decides.
+The file begins with a page for the mark (flush_mark.py); batches follow without gaps, as they came
+over the wire. Beyond the last batch there may be zeros, written ahead so that a flush changes no
+metadata.
 """
 
 import re
@@ -18,12 +18,12 @@ SEGMENT_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 _NAME = re.compile(r"^(\d{20})(?:-([1-9]\d*))?(?:\.([1-9]\d*))?\.log$")
 _HEADER_CHUNK_BYTES = 4096
-"""Walks from an index entry are short: read little."""
+"""Scans from an index entry are short."""
 
 
 def segment_name(base_offset: Offset, generation: int, clean_round: int = 0) -> str:
-    """Name without suffix; sorts like the number. The generation counts resets of the log, the
-    round tells cleaned segments from each other and from what they replace."""
+    """Name without suffix; sorts like the offset. The generation counts resets of the log, the
+    round distinguishes cleaned segments from each other and from those that they replace."""
     name = f"{base_offset:020d}" + (f"-{generation}" if generation else "")
     return name + (f".{clean_round}" if clean_round else "")
 
@@ -81,9 +81,9 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.index = SegmentIndex(HEADER_BYTES, index_interval)
         self.old_end = HEADER_BYTES
-        """Batches below this position were there when the log was opened: checked when read."""
+        """Batches below this position existed when the log was opened: checked when read."""
         self.checked: list[tuple[int, int]] = []
-        """Position ranges below old_end that have been checked, ascending and apart."""
+        """Position ranges below old_end that have been checked, ascending and disjoint."""
 
     def opened(
         self,
@@ -93,7 +93,7 @@ class Segment:
         largest: TimestampMs,
         index: SegmentIndex | None = None,
     ) -> None:
-        """Take over what is known about the file from its mark or from recovery."""
+        """Set what is known about the file from its mark or from recovery."""
         self.position = self.old_end = position
         self.end_offset = end_offset
         self.first_timestamp = first
@@ -106,39 +106,34 @@ class Segment:
 
     @property
     def paths(self) -> tuple[str, str]:
-        """Its files, the index first: an index without data is noise, not harm."""
+        """Its files, in the order of removal."""
         return self._path + INDEX_SUFFIX, self._path + SEGMENT_SUFFIX
 
     @property
     def data_bytes(self) -> int:
         return self.position - HEADER_BYTES
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether it holds a descriptor or index entries."""
-        return self._file is not None or len(self.index.offsets) > 0
-
     def file(self) -> File:
-        """The open file; opened on first use, so that idle partitions hold no descriptor."""
+        """The open file; opened on first use, so that idle partitions need no descriptor."""
         if self._file is None:
             self._file = self._files.open(self.path)
         return self._file
 
     def create(self) -> File:
-        """Make the file; its name is durable after the next sync of the directory."""
+        """Create the file; its name is durable after the next sync of the directory."""
         self._file = self._files.open(self.path, create=True)
         if self._file.size():
-            # Left by a crash before the name's turn came: nothing in it was ever counted.
+            # Left by a crash before its name was durable: nothing in it was acknowledged.
             self._file.truncate(0)
         return self._file
 
-    def rest(self) -> None:
-        """Drop the descriptor: the log is open, but nobody has used it yet."""
+    def close_file(self) -> None:
+        """Drop the descriptor; the next use opens the file again."""
         self._file = None
 
     def release(self) -> None:
-        """Drop the descriptor and the index of a closed segment. A slice in flight keeps its own
-        reference, so the file is not closed here."""
+        """Drop the descriptor and the index of a closed segment. A slice being sent has a reference
+        of its own, so the file is not closed here."""
         self._file = None
         self.index = SegmentIndex(self.position, self.index.interval)
 
@@ -148,23 +143,23 @@ class Segment:
         return mark
 
     def write_mark(self, mark: FlushMark) -> None:
-        """Durable after the next flush of the file; mark_flushed says that it was."""
+        """Durable after the next flush of the file, which mark_flushed confirms."""
         self.file().pwrite(encode_mark(mark), self._free_slot)
         self._is_mark_volatile = True
 
     def mark_flushed(self) -> None:
-        """The last mark is durable: from now on it is the other slot that may be written."""
+        """The last mark is durable: the next one goes into the other slot."""
         if self._is_mark_volatile:
             self._free_slot = SLOT_BYTES - self._free_slot
             self._is_mark_volatile = False
 
     def flush(self) -> None:
-        """Flush the file here and now, mark included."""
+        """Flush the file and its mark now."""
         self.file().flush()
         self.mark_flushed()
 
     def remove(self) -> None:
-        """Unlink."""
+        """Delete the files."""
         for path in self.paths:
             if self._files.exists(path):
                 self._files.remove(path)
@@ -173,7 +168,7 @@ class Segment:
     # ---- lookups
 
     def loaded_index(self) -> SegmentIndex:
-        """The index, complete: from its file where that is good, else from the batches."""
+        """The complete index: from its file where that is valid, otherwise from the batches."""
         if self.index.loaded_from > HEADER_BYTES:
             path = self._path + INDEX_SUFFIX
             data = self._files.read(path) if self._files.exists(path) else b""
@@ -200,7 +195,7 @@ class Segment:
         return True
 
     def position_of(self, offset: Offset) -> tuple[Offset, int]:
-        """Base offset and position of the batch that holds `offset`, or of the next one."""
+        """Base offset and position of the batch that contains `offset`, or of the next one."""
         if offset >= self.end_offset:
             return self.end_offset, self.position
         index = self.index
@@ -215,7 +210,7 @@ class Segment:
         ):
             if header.next_offset > offset:
                 return header.base_offset, place
-        raise self.damaged(position, "no batch leads to the offset that the index promises")
+        raise self.damaged(position, "no batch contains an offset that the index lists")
 
     def boundary_before(self, position: int, limit: int) -> tuple[Offset, int]:
         """Last batch boundary after the batch at `position` and not beyond `limit`; the end of
@@ -234,13 +229,13 @@ class Segment:
                 break
             reached = (header.next_offset, end)
         if reached is None:
-            raise self.damaged(position, "no batch begins where one was written")
+            raise self.damaged(position, "no batch header where one was written")
         return reached
 
-    # ---- checking
+    # ---- checksums
 
     def check(self, position: int, end: int) -> None:
-        """Check batches that were there before this start, once; CorruptionError if one is bad."""
+        """Check, once, batches that existed before this start. Raises CorruptionError."""
         end = min(end, self.old_end)
         position = self._checked_from(position)
         if position >= end:
@@ -249,7 +244,7 @@ class Segment:
         for placed, _ in walk_batches(self.file(), position, end):
             reached = placed.position + placed.header.size
         if reached < end:
-            raise self.damaged(reached, "the batch there fails its checksum")
+            raise self.damaged(reached, "checksum mismatch")
         self.note_checked(position, end)
 
     def is_checked(self, position: int, end: int) -> bool:
@@ -257,14 +252,14 @@ class Segment:
         return self._checked_from(position) >= min(end, self.old_end)
 
     def _checked_from(self, position: int) -> int:
-        """The end of what was checked already from `position` on."""
+        """The end of the range from `position` on that was already checked."""
         for start, stop in self.checked:
             if start <= position < stop:
                 return stop
         return position
 
     def note_checked(self, position: int, end: int) -> None:
-        """These batches are good."""
+        """The checksums of these batches match."""
         merged: list[tuple[int, int]] = []
         for start, stop in self.checked:
             if stop < position or start > end:
@@ -276,15 +271,15 @@ class Segment:
         self.checked = merged
 
     def damaged(self, position: int, what: str) -> CorruptionError:
-        """The error for bad bytes in flushed data: where, what, and what a person can do."""
+        """The error for corrupt flushed data: where, what, and what the operator can do."""
         return CorruptionError(
             f"{self.path}: corrupt at byte {position}: {what}. Nothing was changed or deleted. "
-            f"Restore the file from a replica or a backup; a copy of the whole directory first "
-            f"keeps every other batch readable."
+            f"Restore the file from a replica or a backup; copy the whole directory first, to keep "
+            f"every other batch readable."
         )
 
     def forget_beyond(self, position: int, end_offset: Offset) -> None:
-        """The file was cut at `position`."""
+        """The file was truncated to `position`."""
         self.position = position
         self.end_offset = end_offset
         self.old_end = min(self.old_end, position)

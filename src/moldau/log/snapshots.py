@@ -1,8 +1,7 @@
-"""Owns the snapshots beside a log: state derived from the records below an offset.
+"""Snapshot files of a log: state derived from the records below an offset.
 
-A snapshot is a shortcut, never the truth: a damaged one is passed over (and kept for a person to
-look at), and one beyond the end of the log describes records that are gone, so it is removed
-before new records take their offsets.
+A snapshot only saves time: a corrupt one is skipped (and kept for inspection), and one beyond the
+end of the log describes truncated records, so it is removed before new records get their offsets.
 """
 
 import re
@@ -30,7 +29,7 @@ def _path(directory: str, offset: Offset) -> str:
 
 
 def write_snapshot(files: Files, directory: str, offset: Offset, payload: bytes) -> None:
-    """Durable when it returns; the others stay."""
+    """Durable when it returns; keeps the others."""
     files.replace(_path(directory, offset), seal(_MAGIC, _HEAD.pack(offset) + payload))
 
 

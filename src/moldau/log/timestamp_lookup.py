@@ -1,4 +1,4 @@
-"""Owns the search for a record by time inside one batch: the slow end of a timestamp lookup."""
+"""Finds a record by timestamp inside one batch: the slow end of a timestamp lookup."""
 
 from moldau.log.interface import TimestampedOffset
 from moldau.model.errors import CorruptionError
@@ -13,12 +13,12 @@ def find_in_batch(
     """First record of the batch with at least that timestamp, within start_offset…end_offset."""
     header = read_header(batch)
     if not crc_matches(batch, 0, header.size, header.crc):
-        raise CorruptionError(f"the batch at offset {header.base_offset} fails its checksum")
+        raise CorruptionError(f"checksum mismatch in the batch at offset {header.base_offset}")
     try:
         records = read_records(batch)
     except BatchFormatError:
-        # Batches are opaque: a client may have sent records that nobody can read, under a good
-        # checksum. The header is then all that is known, and no reason to stop the replica.
+        # Batches are opaque: a client may have sent malformed records with a valid checksum. Then
+        # only the header is known, and the replica need not stop.
         offset = max(header.base_offset, start_offset)
         return TimestampedOffset(offset, header.max_timestamp, header.leader_epoch)
     for record in records:

@@ -1,305 +1,261 @@
-"""Owns what takes away from a log on disk: truncation, reset, deletion, retention, close.
+"""Moves the ends of a log on disk: truncation, reset, deletion of old records, retention.
 
-Each is a sequence of durable steps in an order that leaves a log, old or new, at every crash:
-data is cut before the journal, newest segments go before older ones when the end is cut, and the
-start file is replaced before anything below the start is removed.
+Each is a sequence of durable steps in an order that leaves a valid log, old or new, after a crash:
+data is truncated before the journal, newest segments are removed before older ones at the end, and
+the start file is replaced before anything below the start is removed.
 """
 
 from moldau.log.cleaned_file import CleanedFile
 from moldau.log.control_entries import ControlEntries
 from moldau.log.control_journal import REWRITE_DEAD_MIN, ControlJournal
+from moldau.log.disk_state import DiskLogState
 from moldau.log.epochs import EpochCache
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.head import BatchEpochs, Head, save_head
 from moldau.log.interface import LogStart
+from moldau.log.reader import LogReader
 from moldau.log.retention import expired_count, is_roll_due
 from moldau.log.segment import Segment, list_segments
 from moldau.log.snapshots import drop_snapshots, write_snapshot
-from moldau.log.writing import WritingLog
+from moldau.log.writer import LogWriter
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.ids import Offset, RaftIndex, TimestampMs
 
 
-class CuttingLog(WritingLog):
-    """A log whose ends can be moved."""
+class LogTruncation:
+    """Removes entries from either end of a log."""
 
-    def epoch_of(self, index: RaftIndex) -> Epoch:
-        if index == self._start.offset + self._start.control_count - 1:
-            return self._start.epoch
-        return self._epochs.at_index(index)
-
-    def _forget_places(self) -> None:
-        """Positions remembered for readers are no longer right; disk.py keeps them."""
+    def __init__(self, state: DiskLogState, writer: LogWriter, reader: LogReader) -> None:
+        self._state = state
+        self._writer = writer
+        self._reader = reader
 
     # ---- the end
 
     def truncate(self, index: RaftIndex) -> None:
-        self._check_usable()
-        offset, count = self._controls.locate(index)
-        place, base, position = self._cut_point(offset)
+        state = self._state
+        state.check_usable()
+        offset, count = state.control_entries.locate(index)
+        place, base, position = self._locate(offset)
         if base < offset:
-            offset, count = base, self._controls.before(base)
-        if offset >= self.end_offset and count >= self._controls.count:
+            offset, count = base, state.control_entries.before(base)
+        if offset >= state.end_offset and count >= state.control_entries.count:
             return
-        if offset < self._start.offset or count < self._start.control_count:
+        if offset < state.start.offset or count < state.start.control_count:
             raise ValueError(f"cannot truncate to {index}, below the start of the log")
-        self._flush_journal()
-        # From here on a flush that is under way counts for nothing.
-        self._truncations += 1
-        self._cancel_fill()
-        self._forget_places()
+        self._writer.flush_journal()
+        self._invalidate()
         try:
-            self._cut_data(place, position, offset, count)
+            self._truncate_data(place, position, offset, count)
             self._clip_cleaned(offset)
-            drop_snapshots(self._files, self._directory, offset)
-            self._journal.truncate(count)
-            self._epochs.truncate(RaftIndex(offset + count), self._start.epoch)
-            self._batch_epochs.keep(Offset(0), offset)
+            drop_snapshots(state.files, state.directory, offset)
+            state.journal.truncate(count)
+            state.epochs.truncate(RaftIndex(offset + count), state.start.epoch)
+            state.batch_epochs.keep(Offset(0), offset)
         except OSError as error:
-            # Half cut: recovery can put that right, but not this process.
-            self._failures.append(error)
-            raise self._failed(error) from error
+            # Half truncated: recovery can repair that, but not this process.
+            state.failures.append(error)
+            raise state.failed(error) from error
 
-    def _cut_point(self, offset: Offset) -> tuple[int, Offset, int]:
-        """Segment, batch boundary and position at which the data is cut for `offset`."""
-        place = len(self._segments) - 1
-        while place > 0 and self._segments[place].base_offset > offset:
+    def _invalidate(self) -> None:
+        """From now on a flush or check in progress is ignored."""
+        self._state.truncations += 1
+        self._writer.cancel_fill()
+        self._reader.forget()
+
+    def _locate(self, offset: Offset) -> tuple[int, Offset, int]:
+        """Segment number, batch boundary and position at which to truncate for `offset`."""
+        segments = self._state.segments
+        place = len(segments) - 1
+        while place > 0 and segments[place].base_offset > offset:
             place -= 1
-        if place < 0 or offset >= self.end_offset:
-            return place, self.end_offset, self._active.position
-        base, position = self._segments[place].position_of(offset)
+        if place < 0 or offset >= self._state.end_offset:
+            return place, self._state.end_offset, self._state.active.position
+        base, position = segments[place].position_of(offset)
         return place, base, position
 
-    def _cut_data(self, place: int, position: int, offset: Offset, count: int) -> None:
-        """Cut the segments, physically and durably. Marks are lowered first."""
-        self._controls.truncate(count)
+    def _truncate_data(self, place: int, position: int, offset: Offset, count: int) -> None:
+        """Durably truncate the segments. Marks are lowered first."""
+        state = self._state
+        state.control_entries.truncate(count)
         if place < 0:
-            self.end_offset = self.flushed_offset = self._synced_offset = offset
+            state.end_offset = state.flushed_offset = state.synced_offset = offset
             return
-        target = self._segments[place]
+        target = state.segments[place]
         target.flush()
-        if self._synced_offset > offset:
-            self._synced_offset = offset
-        self._active = target
-        if self._synced_offset < target.base_offset:
-            self._synced_position = 0
+        if state.synced_offset > offset:
+            state.synced_offset = offset
+        state.active = target
+        if state.synced_offset < target.base_offset:
+            state.synced_position = 0
         else:
-            self._synced_position = target.position_of(self._synced_offset)[1]
-        for segment in self._pending:
+            state.synced_position = target.position_of(state.synced_offset)[1]
+        for segment in state.pending:
             if segment.base_offset < target.base_offset:
                 segment.flush()
-        self._pending = []
-        self.flushed_offset = min(self.flushed_offset, offset)
-        self.end_offset = min(self.end_offset, offset)
-        self._is_fresh = False
+        state.pending = []
+        state.flushed_offset = min(state.flushed_offset, offset)
+        state.end_offset = min(state.end_offset, offset)
+        state.is_fresh = False
         target.remove_index()
-        # Names too: what is left of the log counts as flushed below.
-        self._files.sync_dir(self._directory)
-        self._write_cut_mark(target, position, offset)
-        # Newest first, each for good: a hole in the middle would look like corruption.
-        for segment in reversed(self._segments[place + 1 :]):
+        # Names too: the rest of the log counts as flushed below.
+        state.files.sync_dir(state.directory)
+        self._write_lowered_mark(target, position, offset)
+        # Newest first, each durably: a gap in the middle would look like corruption.
+        for segment in reversed(state.segments[place + 1 :]):
             segment.remove()
-            self._files.sync_dir(self._directory)
-        del self._segments[place + 1 :]
-        if target.position > position or self._allocated > position:
+            state.files.sync_dir(state.directory)
+        del state.segments[place + 1 :]
+        # Zeros may be written ahead of the end.
+        if target.position > position or self._writer.allocated > position:
             target.file().truncate(position)
         target.forget_beyond(position, offset)
         target.flush()
-        self._synced_offset = self.flushed_offset = self.end_offset
-        self._synced_position = position
-        self._allocated = position
-        self._names_synced = self._names_made
-        self._limit = -1
+        state.synced_offset = state.flushed_offset = state.end_offset
+        state.synced_position = position
+        state.names_synced = state.names_made
+        self._writer.on_truncated()
 
     def _clip_cleaned(self, offset: Offset) -> None:
-        """Into what was cleaned, which consensus never asks for: what it left over goes first, or
-        it would be taken for the log's when its offsets are no longer spoken for."""
-        state = self._cleaned.state.clipped(offset)
-        if state is self._cleaned.state:
+        """Truncation into cleaned segments, which consensus never requests: leftovers of cleanings
+        are removed first, or they would become part of the log once `cleaned` is lowered."""
+        state = self._state
+        clipped = state.cleaned.state.clipped(offset)
+        if clipped is state.cleaned.state:
             return
-        for generation, base, clean_round in list_segments(self._files.listdir(self._directory)):
-            if generation == self._generation and not self._cleaned.state.holds(base, clean_round):
+        for generation, base, clean_round in list_segments(state.files.listdir(state.directory)):
+            if generation == state.generation and not state.cleaned.state.holds(base, clean_round):
                 Segment(
-                    self._files,
-                    self._directory,
+                    state.files,
+                    state.directory,
                     base,
                     generation=generation,
-                    index_interval=self._config.index_interval_bytes,
+                    index_interval=state.config.index_interval_bytes,
                     clean_round=clean_round,
                 ).remove()
-        self._files.sync_dir(self._directory)
-        self._cleaned.save(state)
+        state.files.sync_dir(state.directory)
+        state.cleaned.save(clipped)
 
-    def _write_cut_mark(self, target: Segment, position: int, offset: Offset) -> None:
-        """Say durably that nothing at or beyond `offset` is promised any more."""
+    def _write_lowered_mark(self, target: Segment, position: int, offset: Offset) -> None:
+        """Durably mark that nothing at or beyond `offset` is acknowledged any more."""
         end, end_offset = target.position, target.end_offset
         target.position, target.end_offset = position, offset
-        self._write_mark(target, offset)
+        self._state.write_mark(target, offset)
         target.position, target.end_offset = end, end_offset
         target.flush()
 
     def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
-        self._check_usable()
+        state = self._state
+        state.check_usable()
         if snapshot:
-            # Without it the new beginning would be worth nothing, so it is there before.
+            # The new start is useless without the snapshot, so it is written first.
             try:
-                write_snapshot(self._files, self._directory, start.offset, snapshot)
+                write_snapshot(state.files, state.directory, start.offset, snapshot)
             except OSError as error:
-                raise self._failed(error) from error
-        self._truncations += 1
-        self._cancel_fill()
-        self._forget_places()
+                raise state.failed(error) from error
+        self._invalidate()
         try:
             if not snapshot:
-                # Shortcuts into the old log: gone before the new one begins.
-                drop_snapshots(self._files, self._directory, Offset(-1))
-            self._generation += 1
+                # Snapshots of the old log must not be found with the new start.
+                drop_snapshots(state.files, state.directory, Offset(-1))
+            state.generation += 1
             self._save_start(start)
-            drop_snapshots(self._files, self._directory, Offset(-1), but=start.offset)
-            # The old files are leftovers now, of whatever is left after a crash.
-            old_segments = self._segments
-            old_paths = (self._journal.path, self._batch_epochs.path, self._cleaned.path)
-            self._begin_anew(start)
+            drop_snapshots(state.files, state.directory, Offset(-1), but=start.offset)
+            # The old files are leftovers from here on, also after a crash.
+            old_segments = state.segments
+            old_paths = (state.journal.path, state.batch_epochs.path, state.cleaned.path)
+            self._begin_generation(start)
             for segment in old_segments:
                 segment.remove()
             for path in old_paths:
-                if self._files.exists(path):
-                    self._files.remove(path)
+                if state.files.exists(path):
+                    state.files.remove(path)
         except OSError as error:
-            self._failures.append(error)
-            raise self._failed(error) from error
+            state.failures.append(error)
+            raise state.failed(error) from error
 
     def _save_start(self, start: LogStart) -> None:
-        save_head(self._files, self._directory, Head(self.log_id, self._generation, start))
+        state = self._state
+        save_head(state.files, state.directory, Head(state.log_id, state.generation, start))
 
-    def _begin_anew(self, start: LogStart) -> None:
-        self._start = start
-        self.start_offset = self.end_offset = start.offset
-        self.flushed_offset = self._synced_offset = start.offset
-        self._segments = []
-        self._pending = []
-        self._active = self._new_segment()
-        self._synced_position = HEADER_BYTES
-        self._controls = ControlEntries(start.control_count)
-        self._epochs = EpochCache()
+    def _begin_generation(self, start: LogStart) -> None:
+        state = self._state
+        state.start = start
+        state.start_offset = state.end_offset = start.offset
+        state.flushed_offset = state.synced_offset = start.offset
+        state.segments = []
+        state.pending = []
+        state.active = state.new_segment()
+        state.synced_position = HEADER_BYTES
+        state.control_entries = ControlEntries(start.control_count)
+        state.epochs = EpochCache()
         index = RaftIndex(start.offset + start.control_count)
-        self._epochs.begin(start.epoch, index, start.offset)
-        self._journal = ControlJournal(self._files, self._directory, self._generation)
-        self._batch_epochs = BatchEpochs(self._files, self._directory, self._generation)
-        self._cleaned = CleanedFile(self._files, self._directory, self._generation)
-        self._is_fresh = False
-        self._is_journal_first = False
-        self._limit = -1
+        state.epochs.begin(start.epoch, index, start.offset)
+        state.journal = ControlJournal(state.files, state.directory, state.generation)
+        state.batch_epochs = BatchEpochs(state.files, state.directory, state.generation)
+        state.cleaned = CleanedFile(state.files, state.directory, state.generation)
+        state.is_fresh = False
+        self._writer.on_reset()
 
     # ---- the start
 
     def delete_before(self, offset: Offset) -> None:
-        self._check_usable()
-        if offset <= self._start.offset:
+        state = self._state
+        state.check_usable()
+        if offset <= state.start.offset:
             return
-        if offset > self.end_offset:
+        if offset > state.end_offset:
             raise RefusedError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"cannot delete to {offset}, beyond {self.end_offset}",
+                f"cannot delete records before {offset}: the log ends at {state.end_offset}",
             )
-        count = self._controls.below(offset)
+        count = state.control_entries.below(offset)
         index = RaftIndex(offset + count)
         start = LogStart(
             offset,
             count,
-            self.epoch_of(RaftIndex(index - 1)),
-            self._controls.voters_before(count, self._start.voters),
+            state.epoch_of(RaftIndex(index - 1)),
+            state.control_entries.voters_before(count, state.start.voters),
         )
         try:
             self._save_start(start)
-            self._start = start
-            self.start_offset = offset
-            self._journal.forget_below(count)
-            self._controls.cut_front(count)
-            self._epochs.cut_front(index, offset)
-            self._forget_places()
+            state.start = start
+            state.start_offset = offset
+            state.journal.forget_below(count)
+            state.control_entries.drop_below(count)
+            state.epochs.drop_below(index, offset)
+            self._reader.forget()
             self._remove_below(offset)
-            dead = self._journal.entry_count - len(self._controls.entries)
-            if dead >= max(REWRITE_DEAD_MIN, len(self._controls.entries)):
-                self._journal.rewrite(count, self._controls.entries)
+            entries = state.control_entries.entries
+            dead = state.journal.entry_count - len(entries)
+            if dead >= max(REWRITE_DEAD_MIN, len(entries)):
+                state.journal.rewrite(count, entries)
         except OSError as error:
-            raise self._failed(error) from error
+            raise state.failed(error) from error
 
     def _remove_below(self, offset: Offset) -> None:
-        """Unlink segments that lie wholly below the start; the active one stays."""
-        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
-            segment = self._segments.pop(0)
-            if segment in self._pending:
-                self._pending.remove(segment)
+        """Delete segments that are entirely below the start; the active one stays."""
+        state = self._state
+        while len(state.segments) > 1 and state.segments[1].base_offset <= offset:
+            segment = state.segments.pop(0)
+            if segment in state.pending:
+                state.pending.remove(segment)
             segment.remove()
 
     def retain(self, now: TimestampMs, end_offset: Offset) -> bool:
-        self._check_usable()
-        if not self._segments:
+        state = self._state
+        state.check_usable()
+        if not state.segments:
             return False
         if (
-            self.end_offset <= end_offset
-            and self._fill is None
-            and is_roll_due(self._active, self._config, now)
+            state.end_offset <= end_offset
+            and not self._writer.is_filling
+            and is_roll_due(state.active, state.config, now)
         ):
-            if self._is_fresh:
-                self._begin_writing()
-            try:
-                self._roll()
-            except OSError as error:
-                raise self._failed(error) from error
-            self._limit = -1
-        closed = self._segments[:-1]
-        count = expired_count(closed, self._active.data_bytes, self._config, now, end_offset)
+            self._writer.roll()
+        closed = state.segments[:-1]
+        count = expired_count(closed, state.active.data_bytes, state.config, now, end_offset)
         if not count:
             return False
-        self.delete_before(max(closed[count - 1].end_offset, self._start.offset))
+        self.delete_before(max(closed[count - 1].end_offset, state.start.offset))
         return True
-
-    # ---- close
-
-    def close(self) -> None:
-        if self._is_closed:
-            return
-        self._cancel_fill()
-        self._forget_places()
-        if not self._failures:
-            self._flush_journal()
-        if not self._failures and self._segments and not (self._is_fresh and self._was_clean):
-            try:
-                self._close_files()
-            except OSError as error:
-                raise self._failed(error) from error
-        self.flushed_offset = self.end_offset
-        self._let_go()
-
-    def discard(self) -> None:
-        self._cancel_fill()
-        self._forget_places()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self._is_closed = True
-        self._forget_file()
-        for segment in self._segments:
-            segment.release()
-
-    def _close_files(self) -> None:
-        """Flush and trim everything, and only then say that it was done."""
-        for segment in self._pending:
-            segment.flush()
-            self._write_mark(segment, segment.end_offset)
-            segment.flush()
-            self._save_index(segment, segment.position)
-        self._pending = []
-        active = self._active
-        active.file().truncate(active.position)
-        if self._is_fresh or self._synced_offset != self.end_offset:
-            active.flush()
-        if self._names_synced < self._names_made:
-            self._files.sync_dir(self._directory)
-        self._synced_offset = self.end_offset
-        self._synced_position = active.position
-        self._save_index(active, active.position)
-        self._write_mark(active, self.end_offset, clean=True)
-        active.flush()

@@ -1,13 +1,13 @@
-"""Owns the vote journal: the durable epoch and vote of every Raft group of a broker, in one file.
+"""The vote journal: the durable epoch and vote of every Raft group of a broker, in one file.
 
-A forgotten vote can elect two leaders, so a vote is on the disk before its epoch is used. Groups
-share the file, and one flush covers all votes recorded together: a start with 1,000 partitions
-costs one flush, not 1,000.
+A lost vote can elect two leaders, so a vote is on the disk before its epoch is used. Groups share
+the file, and one flush covers all votes recorded together: a start with 1,000 partitions needs one
+flush, not 1,000.
 
 The file is a sequence of entries, each numbered, checksummed and written twice in a row. Entries
-are flushed one after another, so a crash can tear only the last; both copies gone means that it was
-never acknowledged. A flipped bit spoils one copy, and the other still counts. A missing number in
-the middle is corruption: the broker must not guess what it voted.
+are flushed one after another, so a crash can tear only the last; if both copies are torn it was
+never acknowledged. A flipped bit damages one copy, and the other is used. A missing number in the
+middle is corruption: the broker must not guess its vote.
 """
 
 import struct
@@ -29,11 +29,14 @@ _MAGIC: Final = b"MoVt"
 _HEAD: Final = struct.Struct(">4sQII")
 """Magic, number, size of the payload, CRC32C of number, size and payload."""
 _REWRITE_BYTES_MIN: Final = 256 * 1024
+_ADVICE: Final = (
+    "Restore the file from a backup, or let the broker join again with an empty data directory."
+)
 _decoder: Final = msgspec.msgpack.Decoder(dict[str, tuple[int, int]])
 
 
 _FORGOTTEN: Final = (NO_EPOCH, NO_VOTE)
-"""What an entry says of a group that is deleted: as of one that is not known."""
+"""The entry of a deleted group: the same as for an unknown one."""
 
 
 def _encode(number: int, votes: Mapping[str, Vote]) -> bytes:
@@ -44,7 +47,7 @@ def _encode(number: int, votes: Mapping[str, Vote]) -> bytes:
 
 
 def _entries(data: bytes) -> dict[int, dict[str, tuple[int, int]]]:
-    """Every intact entry by its number, wherever in the file it stands."""
+    """Every intact entry by its number, at any position in the file."""
     found: dict[int, dict[str, tuple[int, int]]] = {}
     position = data.find(_MAGIC)
     while position >= 0:
@@ -75,43 +78,43 @@ class VoteJournal:
 
     @classmethod
     def open(cls, files: Files, path: str) -> "VoteJournal":
-        """Read the journal, or begin one. Raises CorruptionError if votes are missing."""
+        """Read the journal, or create it. Raises CorruptionError if votes are missing."""
         journal = cls(files, path)
         if not files.exists(path):
             files.replace(path, _encode(0, {}))
         data = files.read(path)
         entries = _entries(data)
         if not entries:
-            raise CorruptionError(f"{path}: no intact entry; the votes of this broker are unknown")
+            raise CorruptionError(f"{path}: no intact entry, the votes are lost. {_ADVICE}")
         first, last = min(entries), max(entries)
         missing = [number for number in range(first, last) if number not in entries]
         if missing:
-            raise CorruptionError(f"{path}: entry {missing[0]} of {last} is damaged")
+            raise CorruptionError(f"{path}: entry {missing[0]} of {last} is corrupt. {_ADVICE}")
         for number in range(first, last + 1):
             for group, (epoch, voted_for) in entries[number].items():
                 journal._votes[group] = (Epoch(epoch), BrokerId(voted_for))
                 if journal._votes[group] == _FORGOTTEN:
                     del journal._votes[group]
         journal._number = last
-        # Whatever a crash left behind the last intact entry goes, and one copy suffices no more.
+        # Removes torn bytes after the last entry, and restores the second copy of each.
         journal._rewrite()
         return journal
 
     def get(self, group: str) -> Vote:
-        """The last epoch in which this broker voted, and for whom."""
+        """The last epoch in which this broker voted, and the broker that it voted for."""
         return self._votes.get(group, (NO_EPOCH, NO_VOTE))
 
     def record(self, votes: Mapping[str, Vote]) -> None:
         """Durable when it returns. Raises StorageError.
 
-        A full disk (DiskFullError) leaves all as it was, the number too: the next entry takes the
-        place of the torn one, and a number that is missing would look like a lost vote.
+        A full disk (DiskFullError) changes nothing, the number included: the next entry overwrites
+        the torn one, and a missing number would look like a lost vote.
         """
         if not votes:
             return
         if self._has_failed:
-            # Its number is taken, and nobody knows what is in its place.
-            raise StorageError(f"{self._path}: an earlier vote was not stored")
+            # Its number is used, and the content of the file there is unknown.
+            raise StorageError(f"{self._path}: storing an earlier vote failed")
         before = {group: self._votes.get(group) for group in votes}
         self._number += 1
         self._votes.update(votes)
@@ -145,21 +148,19 @@ class VoteJournal:
             is_full = error.errno in DISK_FULL and not is_written
             self._has_failed = not is_full
             kind = DiskFullError if is_full else StorageError
-            raise kind(f"{self._path}: the vote was not stored: {error}") from error
+            raise kind(f"{self._path}: cannot store the vote: {error}") from error
         self._position += len(data)
 
     def forget(self, groups: frozenset[str]) -> None:
-        """Groups that are deleted: durably, or they would come back with the next start.
-
-        Their space goes with the next rewrite. Raises StorageError, as `record`.
-        """
+        """Durably remove deleted groups. The next rewrite frees their space. Raises StorageError,
+        like `record`."""
         known = {group: _FORGOTTEN for group in groups if group in self._votes}
         self.record(known)
         for group in known:
             del self._votes[group]
 
     def _rewrite(self) -> None:
-        """Replace the file by one entry that holds every vote."""
+        """Replace the file by one entry with every vote."""
         data = _encode(self._number, self._votes)
         self._close_file()
         self._files.replace(self._path, data)

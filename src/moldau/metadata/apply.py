@@ -1,7 +1,7 @@
-"""Owns the step from a committed record to the next image. Total: no record raises.
+"""Applies a committed record to an image. Never raises.
 
-A record that is already in force returns the image itself, so reading part of the log again is
-harmless. A record about something that is gone is skipped for the same reason.
+A record that changes nothing returns the image itself, so part of the log can be replayed. A record
+about a deleted object is skipped for the same reason.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,14 +10,7 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from moldau.metadata.image import (
-    Broker,
-    BrokerState,
-    Image,
-    Partition,
-    Topic,
-    collision_key,
-)
+from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic, collision_key
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.metadata.records import (
     BrokerConfigsSet,
@@ -111,7 +104,7 @@ def _register_broker(image: Image, record: BrokerRegistered) -> Image:
         epoch=record.epoch,
         feature_level_max=record.feature_level_max,
         grpc=record.grpc,
-        # A restart does not take a drain back.
+        # A restart does not cancel a drain.
         state=BrokerState.ACTIVE if known is None else known.state,
     )
     return _next(image, brokers={**image.brokers, record.id: broker})
@@ -137,7 +130,7 @@ def _set_broker_state(image: Image, record: BrokerStateSet) -> Image:
 
 
 def _create_topic(image: Image, record: TopicCreated) -> Image:
-    # Only a re-read of the log finds the id or a like name taken: what came later stays.
+    # Only a replay finds the id or a colliding name taken: the later topic stays.
     if record.topic_id in image.topics_by_id:
         return image
     if collision_key(record.name) in image.collision_names:
@@ -213,9 +206,11 @@ def _set_replicas(image: Image, record: DesiredReplicasSet | DesiredReplicasReac
     index = record.partition
     match record:
         case DesiredReplicasSet():
-            partition = Partition(index, record.replicas, record.target, record.origin, record.wish)
+            partition = Partition(
+                index, record.replicas, record.target, record.origin, record.desired_version
+            )
         case DesiredReplicasReached():
-            partition = Partition(index, record.replicas, wish=record.wish)
+            partition = Partition(index, record.replicas, desired_version=record.desired_version)
     partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
     return _with_topic(image, replace(topic, partitions=partitions))
 

@@ -1,7 +1,7 @@
-"""Owns the rules for brokers: who may register, leave and return, and who is a peer.
+"""Rules for brokers: registration, drain, removal, and which brokers are accepted as peers.
 
-An id belongs to one data directory for ever: votes and acks were given in its name from there. So a
-removed broker is remembered, and neither its id nor its directory comes back.
+A broker id belongs to one data directory permanently, because votes and acks were sent from it. So
+removed brokers are remembered, and neither their id nor their directory can be used again.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ from moldau.model.ids import BrokerId
 
 HOST_LENGTH_MAX: Final = 255
 NAME_LENGTH_MAX: Final = 255
-"""Of a rack, an incarnation and a process: they are kept by every broker."""
+"""Limit of rack, incarnation and process, which every broker stores."""
 BROKERS_MAX: Final = 1000
 
 
@@ -38,12 +38,12 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
     if command.feature_level_max < image.feature_level:
         raise RefusedError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"Broker {broker_id} knows feature level {command.feature_level_max}, but the cluster "
-            f"is at {image.feature_level}: install a newer version on it",
+            f"Broker {broker_id} supports feature level {command.feature_level_max}, but the "
+            f"cluster is at {image.feature_level}: install a newer version on it",
         )
     known = image.brokers.get(broker_id)
     if known is None and len(image.brokers) >= BROKERS_MAX:
-        raise _invalid(f"The cluster has {BROKERS_MAX} brokers, and no more are possible")
+        raise _invalid(f"The cluster has {BROKERS_MAX} brokers, which is the limit")
     if known is not None and _same_registration(known, command):
         return []
     return [
@@ -71,16 +71,16 @@ def drain_broker(command: DrainBroker, image: Image) -> list[MetadataRecord]:
     if remaining < 1:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"Broker {broker.id} is the last active one and cannot be removed",
+            f"Broker {broker.id} is the last active broker and cannot be removed",
         )
     for topic in image.topics.values():
-        # Internal topics have as many replicas as brokers allow; their number may fall.
+        # Internal topics may lose replicas with the number of brokers.
         for partition in () if topic.internal else topic.partitions:
-            # One that is leaving too holds a place that has to be found elsewhere all the same.
-            if len(partition.wanted) > remaining:
+            # Replicas on other leaving brokers need a new broker, too.
+            if len(partition.desired) > remaining:
                 raise RefusedError(
                     ErrorCode.INVALID_REPLICATION_FACTOR,
-                    f"Topic '{topic.name}' has {len(partition.wanted)} replicas, but the cluster "
+                    f"Topic '{topic.name}' has {len(partition.desired)} replicas, but the cluster "
                     f"has {count_brokers(image)}, and {remaining} without broker {broker.id}: add "
                     "a broker first, or reassign the topic to fewer replicas",
                 )
@@ -100,19 +100,18 @@ def remove_broker(command: RemoveBroker, image: Image) -> list[MetadataRecord]:
     broker = _known_broker(command.broker_id, image)
     if broker.state is not BrokerState.DRAINING:
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST,
-            f"Broker {broker.id} has to be drained before it is removed",
+            ErrorCode.INVALID_REQUEST, f"Broker {broker.id} must be drained before it is removed"
         )
     left = replicas_on(image, broker.id)
     if left:
         raise RefusedError(
             ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            f"Broker {broker.id} still holds {left} {'replica' if left == 1 else 'replicas'}",
+            f"Broker {broker.id} still has {left} {'replica' if left == 1 else 'replicas'}",
         )
     if broker.id in command.metadata_members:
         raise RefusedError(
             ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            f"Broker {broker.id} still belongs to the metadata group",
+            f"Broker {broker.id} is still a member of the metadata group",
         )
     return [BrokerStateSet(broker_id=broker.id, state=BrokerState.REMOVED)]
 
@@ -123,12 +122,12 @@ def raise_feature_level(command: RaiseFeatureLevel, image: Image) -> list[Metada
     if command.level < image.feature_level:
         raise RefusedError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"The feature level is {image.feature_level} and cannot fall to {command.level}",
+            f"The feature level is {image.feature_level} and cannot be lowered to {command.level}",
         )
     if command.level > FEATURE_LEVEL_MAX:
         raise RefusedError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"This version knows feature levels up to {FEATURE_LEVEL_MAX}, not {command.level}",
+            f"This version supports feature levels up to {FEATURE_LEVEL_MAX}, not {command.level}",
         )
     behind = [
         broker for broker in image.brokers.values() if broker.feature_level_max < command.level
@@ -136,14 +135,14 @@ def raise_feature_level(command: RaiseFeatureLevel, image: Image) -> list[Metada
     if behind:
         raise RefusedError(
             ErrorCode.FEATURE_UPDATE_FAILED,
-            f"Broker {behind[0].id} knows feature level {behind[0].feature_level_max}, not "
+            f"Broker {behind[0].id} supports feature level {behind[0].feature_level_max}, not "
             f"{command.level}: restart it with a newer version first",
         )
     return [FeatureLevelSet(level=command.level)]
 
 
 def replicas_on(image: Image, broker_id: BrokerId) -> int:
-    """How many replicas the broker holds or shall hold."""
+    """The number of the broker's current and desired replicas."""
     return sum(
         broker_id in partition.replicas or broker_id in partition.target
         for topic in image.topics.values()
@@ -154,13 +153,13 @@ def replicas_on(image: Image, broker_id: BrokerId) -> int:
 def peer_refusal(
     image: Image, *, cluster_id: str, broker_id: BrokerId, incarnation: str, epoch: int
 ) -> str | None:
-    """Why whoever introduces itself so is no peer of ours; None if it is one.
+    """Why a broker with this identity is rejected as a peer; None if it is accepted.
 
-    A registration newer than our image is believed if the directory is the known one: the image
-    lags behind on every broker but one.
+    A registration epoch newer than this image is accepted if the incarnation is known, because the
+    image may lag behind the metadata leader's.
     """
     if cluster_id != image.cluster_id:
-        return f"cluster {shown(cluster_id)} is not this cluster, which is {image.cluster_id}"
+        return f"cluster {shown(cluster_id)} is not this cluster ({image.cluster_id})"
     if broker_id in image.removed_brokers:
         return f"broker {broker_id} was removed from the cluster"
     known = image.brokers.get(broker_id)
@@ -169,7 +168,7 @@ def peer_refusal(
     if known.incarnation != incarnation:
         return f"broker id {broker_id} belongs to another data directory"
     if epoch < known.epoch:
-        return f"registration {epoch} of broker {broker_id} is out of date, {known.epoch} is known"
+        return f"broker {broker_id} sent epoch {epoch}, but registered with {known.epoch} since"
     return None
 
 
@@ -192,16 +191,16 @@ def _check_described(broker_id: BrokerId, command: RegisterBroker) -> None:
             not 0 < len(endpoint.host) <= HOST_LENGTH_MAX or not 0 < endpoint.port < 65536
         ):
             raise _invalid(
-                f"Broker {broker_id} cannot be reached at {shown(endpoint.host)} "
+                f"Broker {broker_id} has an invalid address: {shown(endpoint.host)} "
                 f"port {endpoint.port}"
             )
     if not command.incarnation:
-        raise _invalid(f"Broker {broker_id} does not say which data directory it has")
+        raise _invalid(f"Broker {broker_id} sent no incarnation id of its data directory")
     for text in (command.rack or "", command.incarnation, command.process):
         if len(text) > NAME_LENGTH_MAX:
             raise _invalid(
                 f"Broker {broker_id} registers with {shown(text)}, "
-                f"but {NAME_LENGTH_MAX} characters are the most"
+                f"but the limit is {NAME_LENGTH_MAX} characters"
             )
     if command.feature_level_max < 0:
         raise _invalid(f"Feature level {command.feature_level_max} must not be negative")
@@ -216,7 +215,7 @@ def _check_identity(broker_id: BrokerId, command: RegisterBroker, image: Image) 
         )
     known = image.brokers.get(broker_id)
     if known is not None and known.incarnation != command.incarnation:
-        # Votes and acks were given in the name of this id from another directory.
+        # Votes and acks with this id were sent from another directory.
         raise RefusedError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Broker id {broker_id} belongs to another data directory "
@@ -246,11 +245,11 @@ def _same_registration(known: Broker, command: RegisterBroker) -> bool:
 def _known_broker(broker_id: BrokerId, image: Image) -> Broker:
     broker = image.brokers.get(broker_id)
     if broker is None:
-        gone = broker_id in image.removed_brokers
+        is_removed = broker_id in image.removed_brokers
         raise RefusedError(
             ErrorCode.BROKER_ID_NOT_REGISTERED,
-            f"Broker {broker_id} {'was removed' if gone else 'is unknown'}; "
-            f"known are {sorted(image.brokers)}",
+            f"Broker {broker_id} {'was removed' if is_removed else 'is unknown'}; "
+            f"known brokers: {sorted(image.brokers)}",
         )
     return broker
 

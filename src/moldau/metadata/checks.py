@@ -1,4 +1,4 @@
-"""Owns the checks that several rules share: does the topic exist, may these brokers hold it?"""
+"""Checks shared by several rules: topics, topic names and replica assignments."""
 
 import re
 from collections.abc import Sequence
@@ -37,19 +37,19 @@ def check_replication_factor(factor: int, image: Image) -> None:
 
 
 def count_brokers(image: Image) -> str:
-    """How many brokers may be given replicas, for messages."""
+    """The number of brokers that can get replicas, for messages."""
     active = len(image.active_brokers())
     leaving = [broker.id for broker in image.brokers.values() if not broker.active]
     text = f"{active} {'broker' if active == 1 else 'brokers'}"
     if leaving:
-        text += f" beside the leaving {', '.join(str(broker) for broker in sorted(leaving))}"
+        text += f" besides the draining {', '.join(str(broker) for broker in sorted(leaving))}"
     return text
 
 
 def check_replicas(
     partition: int, replicas: Sequence[int], image: Image, kept: Sequence[BrokerId] = ()
 ) -> Replicas:
-    """The brokers given for a partition by hand. Those in `kept` hold it already."""
+    """Validate a manual assignment of a partition. Brokers in `kept` are its replicas already."""
     if not replicas:
         raise invalid_assignment(f"Partition {partition} has no replicas")
     if len(set(replicas)) != len(replicas):
@@ -59,7 +59,7 @@ def check_replicas(
         if broker is None:
             raise invalid_assignment(
                 f"Partition {partition} names the unknown broker {number}; "
-                f"known are {sorted(image.brokers)}"
+                f"known brokers: {sorted(image.brokers)}"
             )
         if broker.state is not BrokerState.ACTIVE and broker.id not in kept:
             raise invalid_assignment(
@@ -73,7 +73,7 @@ def invalid_assignment(message: str) -> RefusedError:
 
 
 def check_topic_name(name: str) -> None:
-    """The rule of Kafka; it also keeps every name inside its directory."""
+    """Kafka's rule; it also keeps every name inside its directory."""
     if not name:
         raise invalid_topic("A topic name must not be empty")
     if name in (".", ".."):

@@ -1,4 +1,4 @@
-"""Owns commands as bytes, for the way from the broker that was asked to the one that decides."""
+"""Encodes commands for the RPC to the metadata leader."""
 
 import typing
 from typing import Final
@@ -13,20 +13,18 @@ _envelope: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 
 def encode_command(command: Command) -> bytes:
-    """The command's name, then its fields by name: a later version may add some with defaults."""
+    """The class name, then the fields by name: later versions may add fields with defaults."""
     return msgspec.msgpack.encode((type(command).__name__, command))
 
 
 def decode_command(payload: bytes) -> Command:
-    """Raises RefusedError for what this version does not know."""
+    """Raises RefusedError if this version does not know the command."""
     try:
         name, fields = _envelope.decode(payload)
         kind = _KINDS.get(name)
         if kind is None:
-            raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"command {name!r} is not known here")
+            raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"unknown command {name!r}")
         command: Command = msgspec.msgpack.decode(fields, type=kind)
     except msgspec.MsgspecError as error:
-        raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"a command that cannot be read: {error}"
-        ) from None
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"invalid command: {error}") from None
     return command

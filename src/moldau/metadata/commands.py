@@ -1,9 +1,9 @@
-"""Owns the commands that change metadata: what someone asks for, not yet checked."""
+"""Commands that change metadata, not yet validated. Their names are sent between brokers."""
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
@@ -33,10 +33,10 @@ class CreateCluster(Struct, frozen=True, kw_only=True):
 
 
 class RegisterBroker(Struct, frozen=True, kw_only=True):
-    """A broker says where it is reached. The same incarnation may register again and move.
+    """Registers a broker's addresses. The same incarnation may register again with new ones.
 
-    Without an id, the broker gets the one that its data directory has, or one never used before.
-    `process` is made once per start: a request repeated by the same process changes nothing.
+    Without an id, the broker gets the id of its data directory, or a new one. `process` is unique
+    per start: a request retried by the same process changes nothing.
     """
 
     id: BrokerId | None
@@ -52,21 +52,21 @@ class RegisterBroker(Struct, frozen=True, kw_only=True):
 
 
 class DrainBroker(Struct, frozen=True, kw_only=True):
-    """The first half of removing a broker: no new replicas, and the old ones move away."""
+    """Starts the removal of a broker: it gets no new replicas, and its replicas move away."""
 
     broker_id: BrokerId
 
 
 class KeepBroker(Struct, frozen=True, kw_only=True):
-    """Takes DrainBroker back. What has moved stays where it is."""
+    """Cancels DrainBroker. Replicas that have moved do not move back."""
 
     broker_id: BrokerId
 
 
 class RemoveBroker(Struct, frozen=True, kw_only=True):
-    """The second half, once nothing is left on the broker.
+    """Completes the removal, when the broker has no replicas left.
 
-    `metadata_members` are the voters and learners of the metadata group, by its own log.
+    `metadata_members` are the committed voters and learners of the metadata group.
     """
 
     broker_id: BrokerId
@@ -74,13 +74,13 @@ class RemoveBroker(Struct, frozen=True, kw_only=True):
 
 
 class RaiseFeatureLevel(Struct, frozen=True, kw_only=True):
-    """From now on, what needs this level may be written."""
+    """Allows records that need this feature level."""
 
     level: int
 
 
 class CreateTopic(Struct, frozen=True, kw_only=True):
-    """The caller makes the id (chance is not ours) and resolves -1 to its default counts.
+    """The caller generates the id and resolves -1 to its default counts.
 
     With `assignments` (partition -> brokers), `partitions` and `replication_factor` stay -1.
     """
@@ -110,7 +110,7 @@ class CreatePartitions(Struct, frozen=True, kw_only=True):
 
 
 class ReassignPartition(Struct, frozen=True, kw_only=True):
-    """One partition of AlterPartitionReassignments; `replicas` None cancels a move under way."""
+    """One partition of AlterPartitionReassignments; `replicas` None cancels a reassignment."""
 
     topic: str
     partition: PartitionIndex
@@ -119,17 +119,17 @@ class ReassignPartition(Struct, frozen=True, kw_only=True):
 
 
 class ReportReplicas(Struct, frozen=True, kw_only=True):
-    """A partition's leader tells the committed members of its group, and the wish it followed."""
+    """A partition leader reports its committed voters, and the desired version they follow."""
 
     topic_id: TopicId
     partition: PartitionIndex
-    wish: int
+    desired_version: int = field(name="wish")
     voters: Sequence[BrokerId]
     learners: Sequence[BrokerId] = ()
 
 
 class SpreadInternalTopics(Struct, frozen=True, kw_only=True):
-    """Raises the replication of internal topics to three, or to as many brokers as there are."""
+    """Raises the replication factor of internal topics to three, or to the number of brokers."""
 
 
 class AlterTopicConfigs(Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ class AlterTopicConfigs(Struct, frozen=True, kw_only=True):
 
 
 class ReplaceTopicConfigs(Struct, frozen=True, kw_only=True):
-    """AlterConfigs: the given keys are all that is set afterwards."""
+    """AlterConfigs: replaces all overrides."""
 
     topic: str
     configs: Mapping[str, str | None]
@@ -161,15 +161,15 @@ class ReplaceBrokerConfigs(Struct, frozen=True, kw_only=True):
 
 
 class AllocateProducerIds(Struct, frozen=True, kw_only=True):
-    """A block of ids, so that not every producer costs a write."""
+    """Allocates a block of ids, so that not every producer needs a write."""
 
     count: int
 
 
 class DefineQueueGroup(Struct, frozen=True, kw_only=True):
-    """Makes a queue group, or changes one: topics are added, and settings replaced that are given.
+    """Creates or changes a queue group: topics are added, and the given settings replaced.
 
-    `starts_at_end` is for a new one only; that of a group that exists stays.
+    `starts_at_end` only applies to a new group.
     """
 
     name: str
@@ -183,7 +183,7 @@ class DefineQueueGroup(Struct, frozen=True, kw_only=True):
 
 
 class DropQueueGroup(Struct, frozen=True, kw_only=True):
-    """The name is nobody's again."""
+    """Deletes a queue group; its name can be used again."""
 
     name: str
 

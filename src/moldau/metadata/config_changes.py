@@ -1,4 +1,4 @@
-"""Owns the meaning of incremental config changes: set, delete, append and subtract."""
+"""Incremental config changes: set, delete, append and subtract."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never
@@ -13,7 +13,7 @@ def changed_configs(
     current: Mapping[str, str],
     definitions: Mapping[str, ConfigDefinition],
 ) -> dict[str, str | None]:
-    """The overrides after `changes`; values are checked by whoever stores them."""
+    """The overrides after `changes`; the caller validates the values."""
     changed: dict[str, str | None] = dict(current)
     seen: set[str] = set()
     for change in changes:
@@ -42,12 +42,12 @@ def _changed_list(
     if definition is None or definition.type is not ConfigType.LIST:
         raise RefusedError(
             ErrorCode.INVALID_CONFIG,
-            f"Config {shown(change.name)} is not a list: only set and delete are possible",
+            f"Config {shown(change.name)} is not a list: only set and delete are supported",
         )
     if change.value is None:
-        raise definition.refusal("", f"{change.operation.name.lower()} needs a value")
+        raise definition.invalid("", f"{change.operation.name.lower()} needs a value")
     items = split_list(definition.default if current is None else current)
-    given = split_list(change.value)
+    changed = split_list(change.value)
     if change.operation is ConfigOperation.APPEND:
-        return join_list((*items, *(item for item in given if item not in items)))
-    return join_list([item for item in items if item not in given])
+        return join_list((*items, *(item for item in changed if item not in items)))
+    return join_list([item for item in items if item not in changed])

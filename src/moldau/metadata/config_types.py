@@ -1,6 +1,6 @@
-"""Owns the description of one setting: its type, bounds, default and text, and how a value is read.
+"""Definition of one setting: type, bounds, default and documentation, and parsing of values.
 
-The tables of settings are in `topic_configs`; what an override means for a topic is there too.
+The table of settings is in `topic_config_table`; `topic_configs` resolves overrides.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; numbers as in DescribeConfigs, smaller wins."""
+    """The source of a value; numbers as in DescribeConfigs, the lowest wins."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -43,7 +43,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(Struct, frozen=True, kw_only=True):
-    """A broker setting that gives the default of a topic setting, perhaps in another unit."""
+    """A broker setting with the default of a topic setting, maybe in another unit."""
 
     name: str
     scale: int = 1
@@ -61,14 +61,14 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
     most: float | None = None
     choices: tuple[str, ...] = ()
     effective: bool = True
-    """False: stored and checked for the tools that set it, without any effect here."""
+    """False: accepted and validated for compatibility, without effect."""
 
     def parse(self, value: str | None) -> ConfigValue:
-        """The typed value; RefusedError(INVALID_CONFIG) names key and value."""
+        """The typed value. Raises RefusedError(INVALID_CONFIG)."""
         if value is None:
             raise RefusedError(
                 ErrorCode.INVALID_CONFIG,
-                f"{self.name} has no value; to return to the default, delete the setting",
+                f"{self.name} has no value; to use the default, delete the setting",
             )
         text = value.strip()
         match self.type:
@@ -90,30 +90,30 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
     def _parse_boolean(self, text: str) -> bool:
         lowered = text.lower()
         if lowered not in ("true", "false"):
-            raise self.refusal(text, "must be true or false")
+            raise self.invalid(text, "must be true or false")
         return lowered == "true"
 
     def _parse_integer(self, text: str) -> int:
-        # isdecimal alone would admit digits of other scripts, int() underscores.
+        # isdecimal alone accepts digits of other scripts, int() accepts underscores.
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdecimal()) or len(digits) > 20:
-            raise self.refusal(text, "must be a whole number")
+            raise self.invalid(text, "must be a whole number")
         number = int(text)
         low, high = {
             ConfigType.SHORT: (-(2**15), 2**15 - 1),
             ConfigType.INT: (_INT_MIN, INT_MAX),
         }.get(self.type, (_LONG_MIN, LONG_MAX))
         if not low <= number <= high:
-            raise self.refusal(text, f"must be between {low} and {high}")
+            raise self.invalid(text, f"must be between {low} and {high}")
         return number
 
     def _parse_double(self, text: str) -> float:
         try:
             number = float(text)
         except ValueError:
-            raise self.refusal(text, "must be a number") from None
+            raise self.invalid(text, "must be a number") from None
         if number != number:
-            raise self.refusal(text, "must be a number")
+            raise self.invalid(text, "must be a number")
         return number
 
     def _parse_list(self, text: str) -> tuple[str, ...]:
@@ -121,21 +121,21 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
         for item in items:
             self._checked_choice(item, text)
         if self.choices and not items:
-            raise self.refusal(text, f"must name at least one of {', '.join(self.choices)}")
+            raise self.invalid(text, f"must name at least one of {', '.join(self.choices)}")
         return items
 
     def _checked_choice(self, item: str, text: str) -> str:
         if self.choices and item not in self.choices:
-            raise self.refusal(text, f"must be one of {', '.join(self.choices)}")
+            raise self.invalid(text, f"must be one of {', '.join(self.choices)}")
         return item
 
     def _check_range(self, number: float, text: str) -> None:
         if self.least is not None and number < self.least:
-            raise self.refusal(text, f"must be at least {self.least:g}")
+            raise self.invalid(text, f"must be at least {self.least:g}")
         if self.most is not None and number > self.most:
-            raise self.refusal(text, f"must be at most {self.most:g}")
+            raise self.invalid(text, f"must be at most {self.most:g}")
 
-    def refusal(self, value: str, reason: str) -> RefusedError:
+    def invalid(self, value: str, reason: str) -> RefusedError:
         return RefusedError(
             ErrorCode.INVALID_CONFIG, f"Invalid value {shown(value)} for {self.name}: {reason}"
         )
@@ -151,7 +151,7 @@ def join_list(items: Sequence[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """A user's text for an error message: quoted, and never a megabyte of it."""
+    """A user's text for an error message: quoted and shortened."""
     if len(text) > _SHOWN_LENGTH_MAX:
         text = text[:_SHOWN_LENGTH_MAX] + "…"
     return repr(text)

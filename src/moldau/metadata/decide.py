@@ -1,9 +1,9 @@
-"""Owns the rules: which commands are accepted, and what they become. Reads images, changes nothing.
+"""Validates commands and turns them into records. Pure: reads an image, changes nothing.
 
-`decide` returns the records of an accepted command (none, if it is already so) and raises
-RefusedError otherwise, with Kafka's code and a message that names what to change. The caller has at
-most one uncommitted command per object under way, or two commands would be judged by one image.
-The rules for brokers and for moving replicas have modules of their own.
+`decide` returns the records of a command (none, if it changes nothing), or raises RefusedError with
+Kafka's code and a message that names what to change. The caller decides one command at a time, so
+that no two decisions use the same image. Rules for brokers, replicas and queue groups are in
+`broker_rules`, `replica_rules` and `queue_group_rules`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,13 +47,7 @@ from moldau.metadata.commands import (
     SpreadInternalTopics,
 )
 from moldau.metadata.config_changes import changed_configs
-from moldau.metadata.image import (
-    CLUSTER_DEFAULT,
-    INTERNAL_TOPICS,
-    Image,
-    Topic,
-    collision_key,
-)
+from moldau.metadata.image import CLUSTER_DEFAULT, INTERNAL_TOPICS, Image, Topic, collision_key
 from moldau.metadata.placement import Replicas, cluster_loads, place
 from moldau.metadata.queue_group_rules import define_queue_group, drop_queue_group
 from moldau.metadata.records import (
@@ -137,7 +131,7 @@ def _create_cluster(command: CreateCluster, image: Image) -> list[MetadataRecord
     if image.cluster_id:
         raise RefusedError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"This cluster is {image.cluster_id}, not {command.cluster_id}",
+            f"The cluster id is {image.cluster_id}, not {command.cluster_id}",
         )
     return [ClusterCreated(cluster_id=command.cluster_id)]
 
@@ -146,7 +140,7 @@ def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
     check_topic_name(command.name)
     existing = image.topic(command.name)
     if existing is not None and existing.topic_id == command.topic_id:
-        # Sent again: it is stored, and the answer was lost.
+        # A retry: the topic is stored, and the response was lost.
         return []
     if existing is not None:
         raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists")
@@ -157,7 +151,7 @@ def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
             "names that differ only by '.' and '_' cannot exist together"
         )
     if command.name in INTERNAL_TOPICS and not command.internal:
-        raise invalid_topic(f"Topic '{command.name}' is reserved for the broker itself")
+        raise invalid_topic(f"Topic name '{command.name}' is reserved for internal use")
     if len(command.topic_id) != len(NO_TOPIC_ID) or command.topic_id == NO_TOPIC_ID:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"Topic '{command.name}' needs an id of 16 bytes"
@@ -209,9 +203,7 @@ def _first_partitions(command: CreateTopic, image: Image) -> tuple[Replicas, ...
 def _delete_topic(command: DeleteTopic, image: Image) -> list[MetadataRecord]:
     topic = _topic_to_delete(command, image)
     if topic.internal:
-        raise invalid_topic(
-            f"Topic '{topic.name}' belongs to the broker itself and cannot be deleted"
-        )
+        raise invalid_topic(f"Topic '{topic.name}' is internal and cannot be deleted")
     return [TopicDeleted(topic_id=topic.topic_id)]
 
 
@@ -231,8 +223,8 @@ def _topic_to_delete(command: DeleteTopic, image: Image) -> Topic:
 def _create_partitions(command: CreatePartitions, image: Image) -> list[MetadataRecord]:
     topic = existing_topic(image, command.topic)
     if topic.internal:
-        # The partition of a key is a hash modulo their number: growing would lose every key.
-        raise invalid_topic(f"Topic '{topic.name}' belongs to the broker itself and cannot grow")
+        # A key's partition is its hash modulo their number: more partitions would lose keys.
+        raise invalid_topic(f"Topic '{topic.name}' is internal and cannot get more partitions")
     current = len(topic.partitions)
     if command.count == current:
         raise RefusedError(
@@ -242,8 +234,8 @@ def _create_partitions(command: CreatePartitions, image: Image) -> list[Metadata
     if command.count < current:
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{topic.name}' has {current} partitions, and {command.count} were asked for: "
-            "partitions cannot be taken away",
+            f"Topic '{topic.name}' has {current} partitions, and {command.count} were requested: "
+            "partitions cannot be removed",
         )
     added = command.count - current
     if command.assignments is None:
@@ -253,7 +245,7 @@ def _create_partitions(command: CreatePartitions, image: Image) -> list[Metadata
             topic_id=topic.topic_id,
             count=added,
             replication_factor=topic.replication_factor,
-            existing=[partition.wanted for partition in topic.partitions],
+            existing=[partition.desired for partition in topic.partitions],
             cluster=cluster_loads(image),
         )
     else:
@@ -276,7 +268,7 @@ def _check_partition_count(count: int) -> None:
     if count > PARTITIONS_PER_TOPIC_MAX:
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS,
-            f"A topic may have {PARTITIONS_PER_TOPIC_MAX} partitions at most, not {count}",
+            f"A topic can have at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}",
         )
 
 
@@ -307,7 +299,7 @@ def _set_broker_configs(
     if broker_id != CLUSTER_DEFAULT and broker_id not in image.brokers:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"Broker {broker_id} is unknown; known are {sorted(image.brokers)}",
+            f"Broker {broker_id} is unknown; known brokers: {sorted(image.brokers)}",
         )
     checked = check_broker_configs(configs)
     if checked == image.broker_overrides(broker_id):
@@ -318,7 +310,7 @@ def _set_broker_configs(
 def _allocate_producer_ids(command: AllocateProducerIds, image: Image) -> list[MetadataRecord]:
     if command.count < 1 or image.next_producer_id + command.count > _PRODUCER_ID_MAX:
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"{command.count} producer ids cannot be given out"
+            ErrorCode.INVALID_REQUEST, f"cannot allocate {command.count} producer ids"
         )
     return [ProducerIdsAllocated(first=ProducerId(image.next_producer_id), count=command.count)]
 

@@ -1,8 +1,8 @@
-"""Owns the cluster's state as one immutable value: the Image.
+"""The cluster's metadata as one immutable value: the Image.
 
-An image never changes. A handler takes one, and what it reads from it fits together, however long
-it holds it. `apply` makes the next image; the maps that a record does not touch are shared. The
-names of fields are also the names in stored snapshots (`snapshot.py`): a new one needs a default.
+Everything that a handler reads from one image is consistent. `apply` makes the next image, which
+shares the maps that a record does not change. Field names are also the names in stored snapshots
+(`snapshot.py`): a new field needs a default.
 """
 
 from collections.abc import Mapping
@@ -23,46 +23,46 @@ QUEUE_STATE_TOPIC: Final = "__queue_state"
 INTERNAL_TOPICS: Final = frozenset(
     {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, QUEUE_STATE_TOPIC}
 )
-"""Names that only the broker itself may create, and that no client may delete or grow."""
+"""Topics that only brokers create, and that clients can neither delete nor extend."""
 
 CLUSTER_DEFAULT: Final = BrokerId(-1)
-"""Key in `broker_configs` of the settings that hold for every broker."""
+"""Key in `broker_configs` of the settings for all brokers."""
 
 _FIRST_PRODUCER_ID: Final = ProducerId(0)
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class BrokerState(IntEnum):
-    """A broker's way out of the cluster. The numbers are stored."""
+    """The numbers are stored."""
 
     ACTIVE = 0
     DRAINING = 1
     """Its replicas move away; it gets no new ones."""
     REMOVED = 2
-    """Gone for good; only its id and its data directory are remembered, so that neither returns."""
+    """Removed permanently; remembered so that neither its id nor its directory is used again."""
 
 
 class Broker(Struct, frozen=True, kw_only=True):
-    """A broker that registered. `incarnation` names its data directory, made once per directory."""
+    """A registered broker. `incarnation` is the unique id of its data directory."""
 
     id: BrokerId
     host: str
-    """With `port`: where clients reach it."""
+    """With `port`: the address for Kafka clients."""
     port: int
     rack: str | None = None
     incarnation: str = ""
     process: str = ""
-    """Made once per start of the process: tells a new start from the repetition of a request."""
+    """Unique per start of the process: distinguishes a restart from a retried request."""
     raft: Endpoint | None = None
-    """Where its peers reach it; None for a broker that never was in a cluster."""
+    """The address for peers; None for a broker that was never in a cluster."""
     http: Endpoint | None = None
     epoch: int = 0
-    """Rises with each registration; peers that name an older one are refused."""
+    """Incremented with each registration; peers with an older one are rejected."""
     feature_level_max: int = 0
-    """The newest feature level that its version knows."""
+    """The highest feature level that its version supports."""
     state: BrokerState = BrokerState.ACTIVE
     grpc: Endpoint | None = None
-    """None: it has no gRPC listener."""
+    """None: no gRPC listener."""
 
     @property
     def active(self) -> bool:
@@ -70,29 +70,29 @@ class Broker(Struct, frozen=True, kw_only=True):
 
 
 class Partition(Struct, frozen=True):
-    """One partition, the brokers that hold it now, and those that shall.
+    """One partition, with its current and its desired replicas.
 
-    The log of the partition's own Raft group is the truth about its voters. What stands here is
-    the wish, and what the group was last known to have reached.
+    The log of the partition's Raft group is authoritative for its voters. These are the desired
+    replicas, and the last reported state of the group.
     """
 
     index: PartitionIndex
     replicas: tuple[BrokerId, ...]
-    """Brokers that keep a replica open. During a move: the wished ones, then all that may leave."""
+    """Brokers with a replica. During a reassignment: the desired ones, then all that may leave."""
     target: tuple[BrokerId, ...] = ()
-    """The wished replicas during a move; empty when there is none."""
+    """The desired replicas during a reassignment; empty without one."""
     origin: tuple[BrokerId, ...] = ()
-    """The replicas before the move: what cancelling it returns to."""
-    wish: int = 0
-    """Rises with each change of the wish; a report about an older one no longer counts."""
+    """The replicas before the reassignment, restored by cancelling it."""
+    desired_version: int = field(default=0, name="wish")
+    """Incremented with each change of the desired replicas; reports of older ones are ignored."""
 
     @property
     def moving(self) -> bool:
         return bool(self.target)
 
     @property
-    def wanted(self) -> tuple[BrokerId, ...]:
-        """The replicas that the partition shall have in the end; the preferred leader first."""
+    def desired(self) -> tuple[BrokerId, ...]:
+        """The desired replicas; the preferred leader first."""
         return self.target or self.replicas
 
     @property
@@ -117,12 +117,12 @@ class Topic(Struct, frozen=True, kw_only=True):
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].wanted) if self.partitions else 0
+        return len(self.partitions[0].desired) if self.partitions else 0
 
 
 def changed_topics(before: Mapping[TopicId, Topic], after: Mapping[TopicId, Topic]) -> list[Topic]:
-    """Those of `after` that are new or others than before. Images share what did not change, so
-    one look at each is enough: with thousands of topics, this is done for every change of one."""
+    """Topics of `after` that are new or changed. Images share unchanged topics, so comparing by
+    identity is enough: this runs for every change, with thousands of topics."""
     if before is after:
         return []
     known = map(before.get, after)
@@ -130,24 +130,24 @@ def changed_topics(before: Mapping[TopicId, Topic], after: Mapping[TopicId, Topi
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """All metadata of the cluster at one version. Only `apply` makes new ones."""
+    """All metadata of the cluster at one version. Only `apply` creates new ones."""
 
     cluster_id: str = ""
     brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
     """Active and draining ones."""
     removed_brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
     feature_level: int = 0
-    """What every broker is known to understand; never falls."""
+    """The level that every broker supports; never lowered."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, Topic] = field(default_factory=dict)
     collision_names: Mapping[str, str] = field(default_factory=dict)
-    """collision_key(name) -> name: finds names that differ only by '.' and '_' without a scan."""
+    """collision_key(name) -> name: names that differ only by '.' and '_' collide."""
     broker_configs: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     queue_groups: Mapping[str, QueueGroup] = field(default_factory=dict)
-    """By name; topics that are deleted leave them."""
+    """By name; deleted topics are removed from them."""
     version: int = 0
-    """Counts the records that changed something."""
+    """The number of records that changed something."""
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -156,7 +156,7 @@ class Image(Struct, frozen=True, kw_only=True):
         return self.topics_by_id.get(topic_id)
 
     def active_brokers(self) -> list[Broker]:
-        """Those that may be given replicas."""
+        """Brokers that can get replicas."""
         return [broker for broker in self.brokers.values() if broker.active]
 
     def broker_overrides(self, broker_id: BrokerId) -> Mapping[str, str]:
@@ -168,5 +168,5 @@ EMPTY_IMAGE: Final = Image()
 
 
 def collision_key(name: str) -> str:
-    """Names with one key would share a metric name in Kafka's tools, so only one may exist."""
+    """Names with the same key share a metric name in Kafka's tools, so only one may exist."""
     return name.replace(".", "_")

@@ -1,7 +1,8 @@
-"""Owns the plan for moving leadership: to preferred leaders, off brokers that leave, on request.
+"""Plans leadership transfers: to preferred leaders, off draining brokers, and for ElectLeaders.
 
-Pure: it is told who leads and who is alive, and says which transfers to ask for. Whether a transfer
-succeeds is up to the partition's group, which elects only a broker that has everything committed.
+Pure: the inputs are the known leaders and live brokers, the result is the transfers to request. The
+partition's Raft group decides whether one succeeds: it elects only a broker with all committed
+records.
 """
 
 from collections import Counter
@@ -24,7 +25,7 @@ class ElectionType(IntEnum):
 
 
 class LeaderTransfer(NamedTuple):
-    """The leader `giver` of a partition is to hand over to `taker`."""
+    """A transfer of leadership from broker `giver` to broker `taker`."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -33,12 +34,12 @@ class LeaderTransfer(NamedTuple):
 
 
 def preferred_leader(image: Image, partition: Partition) -> BrokerId:
-    """The first wished replica whose broker stays; the first of all if none does."""
-    for number in partition.wanted:
+    """The first desired replica on an active broker; if none is active, the first."""
+    for number in partition.desired:
         broker = image.brokers.get(number)
         if broker is not None and broker.active:
             return number
-    return partition.wanted[0]
+    return partition.desired[0]
 
 
 def balance_leaders(
@@ -49,12 +50,11 @@ def balance_leaders(
     imbalance_percent_max: int = 10,
     count_max: int = 100,
 ) -> list[LeaderTransfer]:
-    """The transfers that bring leadership where it belongs, `count_max` at most.
+    """At most `count_max` transfers towards preferred leaders.
 
-    A broker that leaves hands over everything. For the others, a broker is looked at only if more
-    than `imbalance_percent_max` of the partitions that it should lead are led elsewhere: a single
-    one is not worth an interruption. A partition that is being moved is left alone until it is
-    there: its new replicas may still be learning.
+    A draining broker hands over everything. Otherwise a preferred leader gets its partitions back
+    only if it does not lead more than `imbalance_percent_max` of them: a single one is not worth an
+    interruption. Partitions under reassignment are skipped: new replicas may not have caught up.
     """
     due: dict[BrokerId, int] = Counter()
     found: list[LeaderTransfer] = []
@@ -90,41 +90,41 @@ def elect_leader(
     if not 0 <= partition < len(found.partitions):
         raise RefusedError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Topic '{topic}' has {len(found.partitions)} partitions, and none is {partition}",
+            f"Topic '{topic}' has {len(found.partitions)} partitions; {partition} is unknown",
         )
-    wanted = found.partitions[partition]
-    giver = leaders.of(found.topic_id, wanted.index).broker
+    found_partition = found.partitions[partition]
+    giver = leaders.of(found.topic_id, found_partition.index).broker
     if election is ElectionType.UNCLEAN:
         if giver != NO_LEADER_ID and giver in alive:
             raise RefusedError(
                 ErrorCode.ELECTION_NOT_NEEDED, f"Partition {partition} of '{topic}' has a leader"
             )
-        # An election that forgets committed records is never held.
+        # Unclean elections, which lose committed records, are not supported.
         raise RefusedError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            f"Partition {partition} of '{topic}' elects a leader by itself as soon as a majority "
-            f"of its replicas {list(wanted.replicas)} is there",
+            f"Unclean elections are not supported: partition {partition} of '{topic}' elects a "
+            f"leader when a majority of its replicas {list(found_partition.replicas)} is up",
         )
-    taker = wanted.wanted[0]
+    taker = found_partition.desired[0]
     if giver == taker:
         raise RefusedError(
             ErrorCode.ELECTION_NOT_NEEDED,
             f"Broker {taker}, the preferred leader, leads partition {partition} of '{topic}'",
         )
-    if giver == NO_LEADER_ID or taker not in alive or taker in wanted.adding:
+    if giver == NO_LEADER_ID or taker not in alive or taker in found_partition.adding:
         raise RefusedError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"Broker {taker}, the preferred leader, cannot lead partition {partition} of "
-            f"'{topic}' now",
+            f"Broker {taker}, the preferred leader of partition {partition} of '{topic}', is not "
+            "available",
         )
-    return LeaderTransfer(found.topic_id, wanted.index, giver, taker)
+    return LeaderTransfer(found.topic_id, found_partition.index, giver, taker)
 
 
 def elections_due(image: Image, leaders: Leaders) -> Iterable[tuple[str, PartitionIndex]]:
     """Every partition that the preferred leader does not lead: ElectLeaders without a list."""
     for topic in image.topics.values():
         for partition in topic.partitions:
-            if leaders.of(topic.topic_id, partition.index).broker != partition.wanted[0]:
+            if leaders.of(topic.topic_id, partition.index).broker != partition.desired[0]:
                 yield topic.name, partition.index
 
 

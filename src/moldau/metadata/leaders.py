@@ -1,8 +1,8 @@
-"""Owns the table of leaders: who leads which partition, as far as this broker has heard.
+"""The table of partition leaders, as far as this broker knows.
 
-Leadership is the business of each partition's Raft group and stands in no metadata record. Leaders
-announce themselves to all brokers; a later epoch wins. The table is a hint that lets any broker
-answer Metadata: a client that is sent to the wrong broker is told so there.
+Each partition's Raft group elects its leader; no metadata record stores it. Leaders announce
+themselves to all brokers, and the highest epoch wins. The table is a hint that lets any broker
+answer Metadata requests: a broker that is not the leader rejects the client's next request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,13 @@ NO_LEADER_ID: Final = BrokerId(-1)
 
 
 class Leader(NamedTuple):
-    """Who leads, since which epoch. Broker -1: nobody is known to lead."""
+    """A leader and its epoch. Broker -1: no known leader."""
 
     broker: BrokerId = NO_LEADER_ID
     epoch: Epoch = NO_EPOCH
 
-    def beats(self, other: "Leader") -> bool:
-        """Within an epoch there is one leader; hearing its name beats not having heard it."""
+    def supersedes(self, other: "Leader") -> bool:
+        """A higher epoch wins; within an epoch, a known leader wins over an unknown one."""
         if self.epoch != other.epoch:
             return self.epoch > other.epoch
         return other.broker == NO_LEADER_ID and self.broker != NO_LEADER_ID
@@ -33,7 +33,7 @@ NO_LEADER: Final = Leader()
 
 
 class LeaderAnnouncement(NamedTuple):
-    """One line of what a broker tells all others."""
+    """A broker announces that it leads a partition."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -41,7 +41,7 @@ class LeaderAnnouncement(NamedTuple):
 
 
 class Leaders:
-    """An immutable table. A change copies the list of topics and those topics that change."""
+    """An immutable table. A change copies the map of topics, and the changed topics."""
 
     __slots__ = ("_topics",)
 
@@ -54,9 +54,9 @@ class Leaders:
         return known[partition] if 0 <= partition < len(known) else NO_LEADER
 
     def announced(self, announcements: Iterable[LeaderAnnouncement]) -> "Leaders":
-        """The table after these; the table itself if none of them is news.
+        """The table after these; the same table if nothing changed.
 
-        Topics are not looked up in the image: an announcement may come before the topic's record.
+        Topics are not checked against the image: an announcement may arrive before the topic.
         """
         changed: dict[TopicId, list[Leader]] = {}
         for topic_id, partition, leader in announcements:
@@ -66,7 +66,7 @@ class Leaders:
                 topic_id, self._topics.get(topic_id, ())
             )
             before = known[partition] if partition < len(known) else NO_LEADER
-            if not leader.beats(before):
+            if not leader.supersedes(before):
                 continue
             entries = changed.setdefault(topic_id, list(known))
             entries.extend([NO_LEADER] * (partition + 1 - len(entries)))
@@ -79,7 +79,7 @@ class Leaders:
         return Leaders(topics)
 
     def only(self, image: Image) -> "Leaders":
-        """Without the topics that the image does not have: call it when topics were deleted."""
+        """Without topics that are not in the image."""
         if all(topic_id in image.topics_by_id for topic_id in self._topics):
             return self
         return Leaders(

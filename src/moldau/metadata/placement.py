@@ -1,11 +1,10 @@
-"""Owns the choice of brokers for partitions. Deterministic: the seed comes with the command.
+"""Chooses brokers for new replicas. Deterministic: the topic id is the seed.
 
-Three wishes, the first wins. Replicas of a partition are in different racks as far as there are
-racks. The replicas of a topic are spread evenly: racks by the size they have, then the brokers of a
-rack; so are its preferred leaders. Among equals, the pair of brokers that shares the fewest
-partitions of the topic is taken (when a broker dies, its work then falls to many), and then the
-broker that has the least to do in the whole cluster: a broker that just joined comes first, but no
-topic is heaped upon it.
+Criteria, most important first: (1) replicas of a partition are in different racks, if possible;
+(2) replicas and preferred leaders of a topic are spread evenly over racks, by size, and brokers;
+(3) two brokers share as few partitions of the topic as possible, so that the load of a failed
+broker falls to many; (4) the broker with the lowest load in the cluster: a new broker comes first,
+but does not get all replicas of a topic.
 """
 
 from collections import Counter
@@ -21,20 +20,20 @@ Replicas = tuple[BrokerId, ...]
 
 
 class Loads(Struct, frozen=True):
-    """How much brokers have to do, of one topic or of all."""
+    """Replicas and preferred leaders per broker, of one topic or of all."""
 
     replicas: Counter[BrokerId] = field(default_factory=Counter)
     leaders: Counter[BrokerId] = field(default_factory=Counter)
 
     def add(self, replicas: Sequence[BrokerId], change: int = 1) -> None:
-        # Once per partition of the cluster: a loop costs a third of Counter.update on a few items.
+        # Runs for every partition of the cluster: three times faster than Counter.update.
         for broker in replicas:
             self.replicas[broker] += change
         self.leaders[replicas[0]] += change
 
 
 class _Counted:
-    """The loads of the image that was counted last: of the next one, only what differs is."""
+    """Loads of the last image; for the next one, only changed topics are counted."""
 
     def __init__(self) -> None:
         self._topics: Mapping[TopicId, Topic] = {}
@@ -51,14 +50,14 @@ class _Counted:
 
     def _add(self, topic: Topic, change: int) -> None:
         for partition in topic.partitions:
-            self._loads.add(partition.wanted, change)
+            self._loads.add(partition.desired, change)
 
 
 _counted = _Counted()
 
 
 def cluster_loads(image: Image) -> Loads:
-    """The wished replicas and preferred leaders of every broker."""
+    """The desired replicas and preferred leaders of every broker."""
     return _counted.count(image)
 
 
@@ -71,7 +70,7 @@ def place(
     existing: Iterable[Replicas] = (),
     cluster: Loads | None = None,
 ) -> tuple[Replicas, ...]:
-    """Replicas for `count` partitions beside the `existing` ones, the preferred leader first."""
+    """Replicas for `count` partitions besides the `existing` ones, the preferred leader first."""
     spread = ReplicaPlacer(brokers, topic_id=topic_id, existing=existing, cluster=cluster)
     for _ in range(count):
         spread.place((), replication_factor)
@@ -79,7 +78,7 @@ def place(
 
 
 class ReplicaPlacer:
-    """The state of one choice after another within a topic. Only active brokers are chosen."""
+    """Places the partitions of one topic, one by one, on active brokers."""
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class ReplicaPlacer:
             self._count(replicas)
 
     def place(self, kept: Replicas, replication_factor: int) -> None:
-        """One more of `placed`: `kept` and as many others as are needed, any of them first."""
+        """Place a partition: `kept`, and other brokers up to the replication factor."""
         chosen = self._chosen(kept, replication_factor)
         leader = min(chosen, key=self._leader_key)
         replicas = _led_by(leader, chosen)
@@ -126,11 +125,11 @@ class ReplicaPlacer:
         self._balance(leader)
 
     def replace(self, replicas: Replicas, leaving: BrokerId, replication_factor: int) -> Replicas:
-        """`replicas` with another broker in the place of `leaving`, or none if none is left."""
+        """`replicas` with `leaving` replaced by another broker, or dropped if there is none."""
         kept = tuple(broker for broker in replicas if broker != leaving)
         added = self._chosen(kept, replication_factor)[len(kept) :]
         self._forget(replicas)
-        # In the same place: who takes over from a preferred leader becomes one.
+        # At the same position: the successor of a preferred leader becomes the preferred leader.
         position = replicas.index(leaving)
         replaced = (*replicas[:position], *added, *replicas[position + 1 :])
         self._count(replaced)
@@ -170,7 +169,7 @@ class ReplicaPlacer:
         )
 
     def _leader_key(self, broker: BrokerId) -> tuple[int, ...]:
-        # A broker that is being removed leads only if nobody else can.
+        # A draining broker leads only if there is no other.
         return (
             broker not in self._turn,
             self._topic.leaders[broker],
@@ -179,10 +178,10 @@ class ReplicaPlacer:
         )
 
     def _balance(self, leader: BrokerId) -> None:
-        """If `leader` now leads two more than another broker, pass one on, perhaps by others.
+        """If `leader` leads two more than another broker, pass one on, maybe along a chain.
 
-        Replicas are spread evenly, so that an even choice of leaders always exists; choosing them
-        one by one can miss it.
+        With evenly spread replicas, an even choice of leaders exists; choosing one by one can miss
+        it.
         """
         leaders = self._topic.leaders
         few = leaders[leader] - 2

@@ -1,4 +1,4 @@
-"""Owns the rules for queue groups: what they may be called, take from, and be set to."""
+"""Rules for queue groups: names, topics and settings."""
 
 from typing import Final
 
@@ -6,14 +6,7 @@ from moldau.metadata.checks import check_topic_name, existing_topic, invalid_top
 from moldau.metadata.commands import DefineQueueGroup, DropQueueGroup
 from moldau.metadata.config_types import shown
 from moldau.metadata.image import INTERNAL_TOPICS, Image
-from moldau.metadata.queue_groups import (
-    ATTEMPTS_MAX,
-    BACKOFF_MS_MAX,
-    DEAD_LETTER_SUFFIX,
-    VISIBILITY_MS_MAX,
-    QueueGroup,
-    QueueSettings,
-)
+from moldau.metadata.queue_groups import DEAD_LETTER_SUFFIX, QueueGroup, QueueSettings
 from moldau.metadata.records import (
     FeatureLevelSet,
     MetadataRecord,
@@ -21,13 +14,14 @@ from moldau.metadata.records import (
     QueueGroupSet,
 )
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.queue_limits import ATTEMPTS_MAX, BACKOFF_MS_MAX, VISIBILITY_MS_MAX
 
 QUEUE_GROUPS_LEVEL: Final = 2
-"""The feature level of the first version that reads such groups."""
+"""The feature level that supports queue groups."""
 NAME_BYTES_MAX: Final = 255
 TOPICS_PER_GROUP_MAX: Final = 100
 QUEUE_GROUPS_MAX: Final = 10_000
-"""Every broker keeps all of them."""
+"""Every broker stores all of them."""
 
 
 def define_queue_group(command: DefineQueueGroup, image: Image) -> list[MetadataRecord]:
@@ -38,21 +32,21 @@ def define_queue_group(command: DefineQueueGroup, image: Image) -> list[Metadata
     if len(topics) > TOPICS_PER_GROUP_MAX:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"A queue group has {TOPICS_PER_GROUP_MAX} topics at most, and {shown(command.name)} "
-            f"would have {len(topics)}",
+            f"A queue group can have at most {TOPICS_PER_GROUP_MAX} topics, and "
+            f"{shown(command.name)} would have {len(topics)}",
         )
     ids = []
     for name in topics:
         topic = existing_topic(image, name)
         if topic.internal:
-            raise invalid_topic(f"Topic '{name}' belongs to the broker itself and is no queue")
+            raise invalid_topic(f"Topic '{name}' is internal and cannot be used as a queue")
         ids.append(topic.topic_id)
     settings = _settings(command, None if known is None else known.settings)
     if settings.dead_letter_topic in topics:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"Topic '{settings.dead_letter_topic}' cannot be a source of queue group "
-            f"{shown(command.name)} and the place of its dead letters",
+            f"Topic '{settings.dead_letter_topic}' cannot be both a topic of queue group "
+            f"{shown(command.name)} and its dead-letter topic",
         )
     group = QueueGroup(name=command.name, topics=tuple(topics), settings=settings)
     if group == known:
@@ -75,26 +69,26 @@ def _check_new(name: str, image: Image) -> None:
     if not name or len(name.encode()) > NAME_BYTES_MAX:
         raise RefusedError(
             ErrorCode.INVALID_GROUP_ID,
-            f"The name of a queue group has 1 to {NAME_BYTES_MAX} bytes, and {shown(name)} has "
-            f"{len(name.encode())}",
+            f"The name of a queue group must have 1 to {NAME_BYTES_MAX} bytes, and {shown(name)} "
+            f"has {len(name.encode())}",
         )
     if len(image.queue_groups) >= QUEUE_GROUPS_MAX:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"The cluster has {QUEUE_GROUPS_MAX} queue groups, and no more are possible",
+            f"The cluster has {QUEUE_GROUPS_MAX} queue groups, which is the limit",
         )
     for broker in image.brokers.values():
-        # It could not read the record, and would stop at it for good.
+        # It cannot read the record, and would stop at it permanently.
         if broker.feature_level_max < QUEUE_GROUPS_LEVEL:
             raise RefusedError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"Broker {broker.id} does not know queue groups: "
+                f"Broker {broker.id} does not support queue groups: "
                 "restart it with a newer version first",
             )
 
 
 def _settings(command: DefineQueueGroup, known: QueueSettings | None) -> QueueSettings:
-    """Raises RefusedError for what is out of bounds."""
+    """Raises RefusedError for values out of bounds."""
     given = command.dead_letter_topic
     if known is None:
         known = QueueSettings(
@@ -128,5 +122,5 @@ def _settings(command: DefineQueueGroup, known: QueueSettings | None) -> QueueSe
     dead = settings.dead_letter_topic
     check_topic_name(dead)
     if dead in INTERNAL_TOPICS:
-        raise invalid_topic(f"Topic '{dead}' is reserved for the broker itself")
+        raise invalid_topic(f"Topic name '{dead}' is reserved for internal use")
     return settings

@@ -1,8 +1,7 @@
-"""Owns what the cluster knows of a queue group: that it is one, its topics and its settings.
+"""Topics and settings of queue groups, as part of the metadata image.
 
-Every broker holds it, as a part of the image, so whoever leads a partition knows how to treat its
-messages. What became of single messages is in `__queue_state`; who is a member, in the group's
-coordinator.
+Every broker has them, so that every partition leader knows the group's settings. The state of
+single messages is in `__queue_state`, the members are in the group's coordinator.
 """
 
 from typing import Final
@@ -11,31 +10,24 @@ import msgspec
 
 DEAD_LETTER_SUFFIX: Final = ".dead"
 
-VISIBILITY_MS_MAX: Final = 12 * 3_600_000
-"""These bounds are those of `groups.queue.config.QueueConfig`."""
-ATTEMPTS_MAX: Final = 2**31 - 1
-BACKOFF_MS_MAX: Final = 7 * 24 * 3_600_000
-
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a queue group treats its messages."""
+    """Delivery settings of a queue group."""
 
     visibility_ms: int = 30_000
-    """How long a message is leased unless the poll says otherwise."""
+    """Lease time of a message, unless the poll sets one."""
     attempts_max: int = 5
-    """Deliveries before it is a dead letter."""
+    """Deliveries before a message becomes a dead letter."""
     backoff_ms: int = 1_000
-    """The pause after the first attempt that failed; it doubles with each."""
+    """Backoff after the first failed attempt; doubles with each further one."""
     backoff_ms_max: int = 60_000
     dead_letter_topic: str
     starts_at_end: bool = False
-    """Whether partitions begin at their end when the group first sees them."""
+    """Whether the group starts at the end of new partitions."""
 
 
 class QueueGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue group."""
-
     name: str
     topics: tuple[str, ...]
-    """Whatever its members have asked for so far, sorted."""
+    """All topics that its members have subscribed to so far, sorted."""
     settings: QueueSettings

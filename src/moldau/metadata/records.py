@@ -1,9 +1,9 @@
-"""Owns the metadata records: facts in the metadata log, and their bytes.
+"""The records of the metadata log, and their format.
 
-A record says what is, not what to do: values are absolute, so that reading a stretch of the log
-twice ends in the same state. Bytes: one format byte, then a msgpack map. Maps name their fields, so
-a later version adds fields with defaults and an earlier one skips what it does not know; the format
-byte changes only when that is not enough.
+Values are absolute, so that replaying part of the log is idempotent. Format: one version byte, then
+a msgpack map by field name. Later versions add fields with defaults, and earlier ones skip unknown
+fields; the version byte changes only when that is not enough. Tags and field names are stored:
+they stay when a class or attribute is renamed.
 """
 
 from typing import Final
@@ -19,13 +19,13 @@ FORMAT_VERSION: Final = 1
 
 
 class ClusterCreated(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
-    """The cluster has this id for good."""
+    """The permanent id of the cluster."""
 
     cluster_id: str
 
 
 class BrokerRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="broker"):
-    """The broker is reached there from now on."""
+    """The addresses of a broker from now on."""
 
     id: BrokerId
     host: str
@@ -41,14 +41,14 @@ class BrokerRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="broker"):
 
 
 class BrokerStateSet(msgspec.Struct, frozen=True, kw_only=True, tag="broker-state"):
-    """The broker is active, leaves, or is gone for good."""
+    """The broker is active, draining or removed."""
 
     broker_id: BrokerId
     state: BrokerState
 
 
 class FeatureLevelSet(msgspec.Struct, frozen=True, kw_only=True, tag="feature-level"):
-    """Every broker understands this level from now on."""
+    """Every broker supports this level."""
 
     level: int
 
@@ -64,7 +64,7 @@ class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, tag="topic"):
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="topic-deleted"):
-    """By id: a later topic of the same name is another one."""
+    """By id: a later topic with the same name is a different one."""
 
     topic_id: TopicId
 
@@ -78,9 +78,9 @@ class PartitionsCreated(msgspec.Struct, frozen=True, kw_only=True, tag="partitio
 
 
 class DesiredReplicasSet(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-wished"):
-    """The partition shall be on `target`; until that is reached, all of `replicas` keep it.
+    """The desired replicas are `target`; until they are reached, all of `replicas` keep their log.
 
-    `origin` is where cancelling the move leads back to.
+    Cancelling the reassignment returns to `origin`.
     """
 
     topic_id: TopicId
@@ -88,44 +88,44 @@ class DesiredReplicasSet(msgspec.Struct, frozen=True, kw_only=True, tag="replica
     replicas: tuple[BrokerId, ...]
     target: tuple[BrokerId, ...]
     origin: tuple[BrokerId, ...]
-    wish: int
+    desired_version: int = msgspec.field(name="wish")
 
 
 class DesiredReplicasReached(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-reached"):
-    """The partition's group has exactly these voters; its move is over."""
+    """The voters of the partition are the desired replicas; the reassignment is complete."""
 
     topic_id: TopicId
     partition: PartitionIndex
     replicas: tuple[BrokerId, ...]
-    wish: int
+    desired_version: int = msgspec.field(name="wish")
 
 
 class TopicConfigsSet(msgspec.Struct, frozen=True, kw_only=True, tag="topic-configs"):
-    """All overrides of the topic afterwards."""
+    """Replaces all overrides of the topic."""
 
     topic_id: TopicId
     configs: dict[str, str]
 
 
 class BrokerConfigsSet(msgspec.Struct, frozen=True, kw_only=True, tag="broker-configs"):
-    """All overrides of the broker (or CLUSTER_DEFAULT) afterwards."""
+    """Replaces all overrides of the broker (or CLUSTER_DEFAULT)."""
 
     broker_id: BrokerId
     configs: dict[str, str]
 
 
 class ProducerIdsAllocated(msgspec.Struct, frozen=True, kw_only=True, tag="producer-ids"):
-    """Ids first … first + count - 1 are given away."""
+    """Ids first … first + count - 1 are allocated."""
 
     first: ProducerId
     count: int
 
 
 class QueueGroupSet(msgspec.Struct, frozen=True, kw_only=True, tag="queue-group"):
-    """The group is so from now on.
+    """Topics and settings of a queue group.
 
-    `topic_ids` are those of its topics, in order: read again after one was deleted and another made
-    of the same name, the record is not about that one.
+    `topic_ids` are those of its topics, in order: a replay after a topic was deleted and recreated
+    must not add the new one.
     """
 
     group: QueueGroup
@@ -133,7 +133,7 @@ class QueueGroupSet(msgspec.Struct, frozen=True, kw_only=True, tag="queue-group"
 
 
 class QueueGroupDropped(msgspec.Struct, frozen=True, kw_only=True, tag="queue-group-dropped"):
-    """There is no such group any more."""
+    """The queue group was deleted."""
 
     name: str
 
@@ -165,7 +165,7 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(data: bytes | bytearray | memoryview) -> MetadataRecord:
-    """Raises CorruptionError: the log's checksums passed, so wrong bytes are not the network's."""
+    """Raises CorruptionError."""
     view = memoryview(data)
     if not len(view):
         raise CorruptionError("metadata record is empty")
@@ -177,4 +177,4 @@ def decode_record(data: bytes | bytearray | memoryview) -> MetadataRecord:
     try:
         return _decoder.decode(view[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"metadata record cannot be read: {error}") from error
+        raise CorruptionError(f"metadata record is malformed: {error}") from error

@@ -1,8 +1,8 @@
-"""Owns the rules for moving replicas: reassignments, what a group reached, internal topics.
+"""Rules for replicas: reassignments, reports of leaders, and the spread of internal topics.
 
-The metadata holds a wish. The partition's leader sees it in its image, changes the voters of its
-group one by one, and tells when the group has reached it. Until then every broker that may be a
-voter stays in `replicas`, and nobody there gives up its log.
+The metadata stores the desired replicas. The partition leader changes the voters of its group one
+by one, and reports when they match. Until then every broker that may be a voter stays in
+`replicas`, and keeps its log.
 """
 
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ from moldau.metadata.records import DesiredReplicasReached, DesiredReplicasSet, 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex
 
-USUAL_REPLICATION_MAX: Final = 3
+DEFAULT_REPLICATION_MAX: Final = 3
 
 
 class Reassignment(NamedTuple):
-    """A move under way, as ListPartitionReassignments shows it."""
+    """A reassignment in progress, as in ListPartitionReassignments."""
 
     topic: str
     partition: PartitionIndex
@@ -32,7 +32,7 @@ class Reassignment(NamedTuple):
 def reassignments(
     image: Image, wanted: Iterable[tuple[str, int]] | None = None
 ) -> list[Reassignment]:
-    """The moves under way, of all partitions or of the `wanted` ones; unknown ones are left out."""
+    """Reassignments in progress, of all or of the `wanted` partitions; unknown ones are ignored."""
     found = []
     if wanted is None:
         found = [(t.name, p) for t in image.topics.values() for p in t.partitions if p.moving]
@@ -55,46 +55,46 @@ def reassign_partition(command: ReassignPartition, image: Image) -> list[Metadat
     if not 0 <= command.partition < len(topic.partitions):
         raise RefusedError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Topic '{topic.name}' has {len(topic.partitions)} partitions, "
-            f"and none is number {command.partition}",
+            f"Topic '{topic.name}' has {len(topic.partitions)} partitions; "
+            f"{command.partition} is unknown",
         )
     partition = topic.partitions[command.partition]
     if command.replicas is None:
         return _cancel(topic, partition)
-    target = check_replicas(partition.index, command.replicas, image, partition.wanted)
+    target = check_replicas(partition.index, command.replicas, image, partition.desired)
     factor = len(partition.origin or partition.replicas)
     if not command.allow_replication_factor_change and len(target) != factor:
         raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Partition {partition.index} of '{topic.name}' has {factor} replicas and shall keep "
-            f"that number, but {len(target)} are named",
+            f"Partition {partition.index} of '{topic.name}' has {factor} replicas, the request has "
+            f"{len(target)} and does not allow to change the replication factor",
         )
-    return _wished(topic, partition, target)
+    return _set_desired(topic, partition, target)
 
 
 def report_replicas(command: ReportReplicas, image: Image) -> list[MetadataRecord]:
-    """Never refuses: a report may be late, about a wish that changed or a topic that is gone."""
+    """Never raises: a late report, of older desired replicas or a deleted topic, is ignored."""
     topic = image.topic_by_id(command.topic_id)
     if topic is None or not 0 <= command.partition < len(topic.partitions):
         return []
     partition = topic.partitions[command.partition]
     if (
         not partition.moving
-        or command.wish != partition.wish
+        or command.desired_version != partition.desired_version
         or command.learners
         or set(command.voters) != set(partition.target)
     ):
         return []
-    return [_reached(topic, partition, partition.target, partition.wish)]
+    return [_reached(topic, partition, partition.target, partition.desired_version)]
 
 
-def usual_replication(image: Image) -> int:
-    """How many replicas a topic has in a cluster of this size, unless it is told otherwise."""
-    return min(USUAL_REPLICATION_MAX, len(image.active_brokers()))
+def default_replication(image: Image) -> int:
+    """The default replication factor in a cluster of this size."""
+    return min(DEFAULT_REPLICATION_MAX, len(image.active_brokers()))
 
 
 def spread_internal_topics(_: SpreadInternalTopics, image: Image) -> list[MetadataRecord]:
-    factor = usual_replication(image)
+    factor = default_replication(image)
     records: list[MetadataRecord] = []
     short = {
         topic.name: few
@@ -103,24 +103,24 @@ def spread_internal_topics(_: SpreadInternalTopics, image: Image) -> list[Metada
         and (few := [p for p in topic.partitions if not p.moving and len(p.replicas) < factor])
     }
     if not short:
-        # Asked several times a second: what all brokers hold is counted only when it matters.
+        # Called several times a second: loads are counted only if needed.
         return records
     loads = cluster_loads(image)
     for name, few in short.items():
         topic = image.topics[name]
-        rest = [p.wanted for p in topic.partitions if p not in few]
+        rest = [p.desired for p in topic.partitions if p not in few]
         spread = ReplicaPlacer(
             image.brokers.values(), topic_id=topic.topic_id, existing=rest, cluster=loads
         )
         for partition in few:
             spread.place(partition.replicas, factor)
         for partition, target in zip(few, spread.placed, strict=True):
-            records += _wished(topic, partition, target)
+            records += _set_desired(topic, partition, target)
     return records
 
 
 def drain_moves(image: Image, count_max: int) -> list[ReassignPartition]:
-    """The next moves away from brokers that leave, `count_max` at most."""
+    """The next reassignments off draining brokers, at most `count_max`."""
     leaving = [broker.id for broker in image.brokers.values() if not broker.active]
     moves: list[ReassignPartition] = []
     if not leaving or count_max < 1:
@@ -130,23 +130,23 @@ def drain_moves(image: Image, count_max: int) -> list[ReassignPartition]:
     for topic in image.topics.values():
         spread: ReplicaPlacer | None = None
         for partition in topic.partitions:
-            gone = [broker for broker in partition.wanted if broker in leaving]
-            if not gone:
+            draining = [broker for broker in partition.desired if broker in leaving]
+            if not draining:
                 continue
             if spread is None:
-                existing = (other.wanted for other in topic.partitions)
+                existing = (other.desired for other in topic.partitions)
                 spread = ReplicaPlacer(
                     image.brokers.values(),
                     topic_id=topic.topic_id,
                     existing=existing,
                     cluster=loads,
                 )
-            factor = min(len(partition.wanted), active)
-            if factor < len(partition.wanted) and not topic.internal:
-                # Brokers went away since the drain was allowed: it waits for one to join.
+            factor = min(len(partition.desired), active)
+            if factor < len(partition.desired) and not topic.internal:
+                # Brokers left since the drain was accepted: wait until another one joins.
                 continue
-            target = partition.wanted
-            for broker in gone:
+            target = partition.desired
+            for broker in draining:
                 target = spread.replace(target, broker, factor)
             moves.append(
                 ReassignPartition(topic=topic.name, partition=partition.index, replicas=target)
@@ -160,18 +160,18 @@ def _cancel(topic: Topic, partition: Partition) -> list[MetadataRecord]:
     if not partition.moving:
         raise RefusedError(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            f"Partition {partition.index} of '{topic.name}' is not being moved",
+            f"Partition {partition.index} of '{topic.name}' is not being reassigned",
         )
-    # The group may have come half the way: it has to travel back, and to report it.
-    return _wished(topic, partition, partition.origin)
+    # The group may have changed already: it must change back, and report it.
+    return _set_desired(topic, partition, partition.origin)
 
 
-def _wished(topic: Topic, partition: Partition, target: Replicas) -> list[MetadataRecord]:
-    if target == partition.wanted:
+def _set_desired(topic: Topic, partition: Partition, target: Replicas) -> list[MetadataRecord]:
+    if target == partition.desired:
         return []
     if not partition.moving and set(target) == set(partition.replicas):
         # The same brokers in another order: only the preferred leader changes.
-        return [_reached(topic, partition, target, partition.wish + 1)]
+        return [_reached(topic, partition, target, partition.desired_version + 1)]
     leaving = tuple(broker for broker in partition.replicas if broker not in target)
     return [
         DesiredReplicasSet(
@@ -180,14 +180,17 @@ def _wished(topic: Topic, partition: Partition, target: Replicas) -> list[Metada
             replicas=target + leaving,
             target=target,
             origin=partition.origin or partition.replicas,
-            wish=partition.wish + 1,
+            desired_version=partition.desired_version + 1,
         )
     ]
 
 
 def _reached(
-    topic: Topic, partition: Partition, replicas: Replicas, wish: int
+    topic: Topic, partition: Partition, replicas: Replicas, version: int
 ) -> DesiredReplicasReached:
     return DesiredReplicasReached(
-        topic_id=topic.topic_id, partition=partition.index, replicas=replicas, wish=wish
+        topic_id=topic.topic_id,
+        partition=partition.index,
+        replicas=replicas,
+        desired_version=version,
     )

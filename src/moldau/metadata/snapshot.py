@@ -1,8 +1,8 @@
-"""Owns the bytes of a whole image: what the metadata log's snapshot holds, and what a joiner gets.
+"""Format of a whole image: in snapshots of the metadata log, and for joining brokers.
 
-One format byte, then a msgpack map that names its fields, as in `records`. No checksum: the file
-and the connection that carry it have their own. Reading is bounded by the bytes given: msgpack
-allocates nothing for a length that it only announces.
+One version byte, then a msgpack map by field name, as in `records`. No checksum: files and
+connections have their own. Memory is bounded by the input: msgpack allocates nothing for announced
+lengths.
 """
 
 from typing import Final
@@ -16,11 +16,11 @@ from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId
 
 SNAPSHOT_FORMAT: Final = 1
 SNAPSHOT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Some millions of partitions: 10,000 with three replicas take half a megabyte."""
+"""Some millions of partitions: 10,000 with three replicas need 0.5 MB."""
 
 
 class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Maps that follow from others (ids, colliding names) are not stored."""
+    """Derived maps (ids, colliding names) are not stored."""
 
     cluster_id: str
     version: int
@@ -59,12 +59,12 @@ def encode_image(image: Image) -> bytes:
 def decode_image(
     data: bytes | bytearray | memoryview, bytes_max: int = SNAPSHOT_BYTES_MAX
 ) -> Image:
-    """Raises CorruptionError for anything that no image could have been written as."""
+    """Raises CorruptionError if the data is not a valid image."""
     view = memoryview(data)
     if not len(view):
         raise CorruptionError("metadata snapshot is empty")
     if len(view) > bytes_max:
-        raise CorruptionError(f"metadata snapshot has {len(view)} bytes, {bytes_max} are the most")
+        raise CorruptionError(f"metadata snapshot has {len(view)} bytes, the limit is {bytes_max}")
     if view[0] != SNAPSHOT_FORMAT:
         raise CorruptionError(
             f"metadata snapshot has format {view[0]}, this version reads {SNAPSHOT_FORMAT}: "
@@ -73,7 +73,7 @@ def decode_image(
     try:
         snapshot = _decoder.decode(view[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptionError(f"metadata snapshot cannot be read: {error}") from error
+        raise CorruptionError(f"metadata snapshot is malformed: {error}") from error
     _check(snapshot)
     return Image(
         cluster_id=snapshot.cluster_id,
@@ -91,7 +91,7 @@ def decode_image(
 
 
 def _check(snapshot: _Snapshot) -> None:
-    """What every image keeps and the types do not say."""
+    """Invariants of images beyond their types."""
     ids = [broker.id for broker in (*snapshot.brokers, *snapshot.removed_brokers)]
     if len(set(ids)) != len(ids):
         raise CorruptionError("metadata snapshot names a broker twice")
@@ -105,11 +105,11 @@ def _check(snapshot: _Snapshot) -> None:
         raise CorruptionError("metadata snapshot names a topic twice")
     for topic in topics:
         if len(topic.topic_id) != len(NO_TOPIC_ID):
-            raise CorruptionError(f"metadata snapshot has no proper id for topic '{topic.name}'")
+            raise CorruptionError(f"metadata snapshot has an invalid id for topic '{topic.name}'")
         for index, partition in enumerate(topic.partitions):
             if partition.index != index or not partition.replicas:
                 raise CorruptionError(
-                    f"metadata snapshot has no partition {index} of '{topic.name}' in its place"
+                    f"metadata snapshot has an invalid partition {index} of '{topic.name}'"
                 )
     groups = snapshot.queue_groups
     if len({group.name for group in groups}) != len(groups):

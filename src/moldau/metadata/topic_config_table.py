@@ -1,5 +1,5 @@
-"""Owns the table of topic settings. One entry per setting; `effective=False` marks the ones that
-are accepted, checked and listed because tools for Kafka set them, but change nothing here."""
+"""The table of topic settings. `effective=False` marks settings that are accepted, validated and
+listed for Kafka's tools, but have no effect."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ _LONG_MAX_TEXT: Final = str(LONG_MAX)
 
 
 def _time(name: str, *, hours: str, minutes: str | None = None) -> tuple[Synonym, ...]:
-    """A broker gives a time in ms, or in coarser units that lose against it."""
+    """A time in ms, or in coarser units of lower precedence."""
     between = (Synonym(name=minutes, scale=60_000),) if minutes else ()
     return (Synonym(name=name), *between, Synonym(name=hours, scale=_HOUR_MS))
 
@@ -29,8 +29,7 @@ _DEFINITIONS: Final = (
         default="delete",
         choices=("compact", "delete"),
         synonyms=_same("log.cleanup.policy"),
-        documentation="What happens to old segments: delete them, compact them by key, or both. "
-        "This version does not compact yet: without delete, everything is kept.",
+        documentation="What happens to old segments: delete them, compact them by key, or both.",
     ),
     ConfigDefinition(
         name="compression.type",
@@ -80,7 +79,7 @@ _DEFINITIONS: Final = (
         default=_LONG_MAX_TEXT,
         least=0,
         synonyms=_same("log.message.timestamp.after.max.ms"),
-        documentation="How far a record's timestamp may lie ahead of the broker's clock.",
+        documentation="How far a record's timestamp may be ahead of the broker's clock.",
     ),
     ConfigDefinition(
         name="message.timestamp.before.max.ms",
@@ -88,7 +87,7 @@ _DEFINITIONS: Final = (
         default=_LONG_MAX_TEXT,
         least=0,
         synonyms=_same("log.message.timestamp.before.max.ms"),
-        documentation="How far a record's timestamp may lie behind the broker's clock.",
+        documentation="How far a record's timestamp may be behind the broker's clock.",
     ),
     ConfigDefinition(
         name="message.timestamp.difference.max.ms",
@@ -114,7 +113,7 @@ _DEFINITIONS: Final = (
         most=1,
         synonyms=_same("log.cleaner.min.cleanable.ratio"),
         effective=False,
-        documentation="Share of not yet compacted log from which on compaction is worth it.",
+        documentation="Ratio of uncompacted log that triggers compaction.",
     ),
     ConfigDefinition(
         name="min.compaction.lag.ms",
@@ -131,7 +130,7 @@ _DEFINITIONS: Final = (
         default="1",
         least=1,
         synonyms=_same("min.insync.replicas"),
-        documentation="Replicas that must hold a write before acks=all is answered.",
+        documentation="Replicas that must have a write before acks=all is acknowledged.",
     ),
     ConfigDefinition(
         name="moldau.flush",
@@ -139,8 +138,8 @@ _DEFINITIONS: Final = (
         default="always",
         choices=("always", "interval", "never"),
         synonyms=_same("log.flush"),
-        documentation="When appended bytes are forced to disk: before the answer, at intervals, "
-        "or when the operating system likes. The promises hold for 'always'.",
+        documentation="When writes are flushed to disk: before the acknowledgement, at intervals, "
+        "or by the operating system. Durability is guaranteed only with 'always'.",
     ),
     ConfigDefinition(
         name="retention.bytes",
@@ -148,7 +147,7 @@ _DEFINITIONS: Final = (
         default="-1",
         least=-1,
         synonyms=_same("log.retention.bytes"),
-        documentation="Largest size of a partition before old segments go; -1 is no bound.",
+        documentation="Size of a partition above which old segments are deleted; -1 is unlimited.",
     ),
     ConfigDefinition(
         name="retention.ms",
@@ -158,7 +157,7 @@ _DEFINITIONS: Final = (
         synonyms=_time(
             "log.retention.ms", minutes="log.retention.minutes", hours="log.retention.hours"
         ),
-        documentation="How long records are kept before old segments go; -1 is for ever.",
+        documentation="Age at which old segments are deleted; -1 is unlimited.",
     ),
     ConfigDefinition(
         name="segment.bytes",
@@ -213,7 +212,7 @@ _DEFINITIONS: Final = (
         default="60000",
         least=0,
         synonyms=_same("log.segment.delete.delay.ms"),
-        documentation="Delay between dropping a segment and deleting its file.",
+        documentation="Delay between removing a segment and deleting its file.",
         effective=False,
     ),
     ConfigDefinition(
@@ -238,14 +237,14 @@ _DEFINITIONS: Final = (
         name="follower.replication.throttled.replicas",
         type=ConfigType.LIST,
         default="",
-        documentation="Replicas whose copying is throttled on the followers' side.",
+        documentation="Replicas whose replication is throttled on the follower side.",
         effective=False,
     ),
     ConfigDefinition(
         name="leader.replication.throttled.replicas",
         type=ConfigType.LIST,
         default="",
-        documentation="Replicas whose copying is throttled on the leader's side.",
+        documentation="Replicas whose replication is throttled on the leader side.",
         effective=False,
     ),
     ConfigDefinition(
@@ -287,7 +286,7 @@ _DEFINITIONS: Final = (
         type=ConfigType.BOOLEAN,
         default="false",
         synonyms=_same("log.preallocate"),
-        documentation="Whether segments are allocated ahead; they always are.",
+        documentation="Whether segments are preallocated; they always are.",
         effective=False,
     ),
     ConfigDefinition(
@@ -313,7 +312,7 @@ _DEFINITIONS: Final = (
         default="0",
         least=0,
         synonyms=_time("log.roll.jitter.ms", hours="log.roll.jitter.hours"),
-        documentation="Spread of the closing of segments by age.",
+        documentation="Random spread of the age at which segments are closed.",
         effective=False,
     ),
     ConfigDefinition(

@@ -1,8 +1,8 @@
-"""Owns the settings of a topic: the table, their resolution to a typed TopicConfig, their listing.
+"""Topic settings: validation, resolution to a typed TopicConfig, and listing.
 
-A value is looked for in this order, the first wins: the topic, the broker (changed at run time),
-all brokers (changed at run time), the broker's configuration file, the table's default. Names,
-types and defaults are Kafka's, so that tools for Kafka find what they expect; `moldau.*` is ours.
+Precedence, highest first: the topic, the broker (changed at run time), all brokers (changed at run
+time), the broker's configuration file, the default in `topic_config_table`. Names, types and
+defaults are Kafka's, for its tools; `moldau.*` settings are Moldau's own.
 """
 
 from collections.abc import Mapping
@@ -26,16 +26,16 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 
 Layer = tuple[ConfigSource, Mapping[str, str]]
-"""Broker settings of one source, by the names of brokers (`log.retention.ms`) or of topics."""
+"""Broker settings of one source, by broker name (`log.retention.ms`) or topic name."""
 
 
 class TopicConfig(Struct, frozen=True, kw_only=True):
-    """The settings in force for a topic, typed. Only those that have an effect here."""
+    """The effective settings of a topic, typed. Settings without effect are left out."""
 
     retention_ms: int
-    """-1: for ever."""
+    """-1: unlimited."""
     retention_bytes: int
-    """Per partition; -1: without bound."""
+    """Per partition; -1: unlimited."""
     segment_bytes: int
     segment_ms: int
     index_interval_bytes: int
@@ -61,11 +61,9 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def resolve(
-        cls,
-        topic_overrides: Mapping[str, str],
-        broker_defaults: Mapping[str, str] | None = None,
+        cls, topic_overrides: Mapping[str, str], broker_defaults: Mapping[str, str] | None = None
     ) -> "TopicConfig":
-        """Lays the topic's settings over the broker's. Bad values raise RefusedError."""
+        """Topic settings override the broker's. Raises RefusedError for invalid values."""
         return cls.resolve_layers(
             topic_overrides, ((ConfigSource.STATIC_BROKER_CONFIG, broker_defaults or {}),)
         )
@@ -74,7 +72,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
     def resolve_layers(
         cls, topic_overrides: Mapping[str, str], layers: tuple[Layer, ...]
     ) -> "TopicConfig":
-        """As `resolve`, with the broker's settings by source (see `broker_layers`), best first."""
+        """Like `resolve`, with the broker's settings by source, highest precedence first."""
 
         def whole(name: str) -> int:
             value = _typed(name, topic_overrides, layers)
@@ -84,7 +82,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
             return str(_typed(name, topic_overrides, layers))
 
         policy = _typed("cleanup.policy", topic_overrides, layers)
-        # The older setting bounds both directions; tools for Kafka before 3.6 know only that one.
+        # The older setting bounds both directions; tools before Kafka 3.6 only know that one.
         difference = whole("message.timestamp.difference.max.ms")
         return cls(
             retention_ms=whole("retention.ms"),
@@ -110,9 +108,9 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
 def broker_layers(
     image: Image, broker_id: BrokerId, static: Mapping[str, str]
 ) -> tuple[Layer, ...]:
-    """The broker's settings by source, best first; `static` is its configuration file.
+    """The broker's settings by source, highest precedence first; `static` is its file.
 
-    They stay apart: hours set at run time win over milliseconds in the file.
+    Not merged: hours set at run time override milliseconds in the file.
     """
     return (
         (ConfigSource.DYNAMIC_BROKER_CONFIG, image.broker_overrides(broker_id)),
@@ -122,7 +120,7 @@ def broker_layers(
 
 
 class ConfigSynonym(Struct, frozen=True, kw_only=True):
-    """One of the places a value may come from, with the value found there."""
+    """A possible source of a value, with the value that it has there."""
 
     name: str
     value: str
@@ -130,7 +128,7 @@ class ConfigSynonym(Struct, frozen=True, kw_only=True):
 
 
 class ConfigEntry(Struct, frozen=True, kw_only=True):
-    """A setting with its value in force, for DescribeConfigs. `synonyms`: best first."""
+    """A setting with its effective value, for DescribeConfigs."""
 
     name: str
     value: str
@@ -145,7 +143,7 @@ class ConfigEntry(Struct, frozen=True, kw_only=True):
 def topic_config_entries(
     topic_overrides: Mapping[str, str], broker_layers: tuple[Layer, ...] = ()
 ) -> list[ConfigEntry]:
-    """Every topic setting with value and source. `broker_layers`: best first."""
+    """Every topic setting with value and source."""
     entries = []
     for definition in TOPIC_CONFIGS.values():
         found = []
@@ -178,7 +176,7 @@ def topic_config_entries(
 
 
 def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """The overrides, checked one by one and together, as they are to be stored."""
+    """Validate overrides; returns them as stored. Raises RefusedError."""
     checked: dict[str, str] = {}
     for name, value in configs.items():
         definition = TOPIC_CONFIGS.get(name)
@@ -205,7 +203,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Broker settings that may change at run time: those that give topics their defaults."""
+    """Validate dynamic broker settings: the defaults of topic settings."""
     checked: dict[str, str] = {}
     for name, value in configs.items():
         found = BROKER_CONFIGS.get(name)
@@ -224,13 +222,13 @@ def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 def parse_scaled(
     definition: ConfigDefinition, synonym: Synonym, value: str | None
 ) -> tuple[ConfigValue, str]:
-    """A broker's value in the topic's unit: typed, and as text."""
+    """A broker's value in the unit of the topic setting: typed, and as text."""
     if synonym.scale == 1 or value is None:
         return definition.parse(value), "" if value is None else value.strip()
     hours = ConfigDefinition(
         name=synonym.name, type=ConfigType.LONG, default="0", documentation="", least=-1
     ).parse(value)
-    # -1 is "for ever" in every unit, and what overflows a long lasts as long.
+    # -1 is unlimited in every unit; values that overflow a long are capped.
     number = int(str(hours))
     scaled = str(number if number < 0 else min(number * synonym.scale, LONG_MAX))
     return definition.parse(scaled), scaled
@@ -277,4 +275,4 @@ BROKER_CONFIGS: Final[Mapping[str, tuple[ConfigDefinition, Synonym]]] = {
     for definition in TOPIC_CONFIGS.values()
     for synonym in definition.synonyms
 }
-"""Broker settings that can change at run time, with the topic setting whose default they are."""
+"""Dynamic broker settings, with the topic setting whose default they set."""

@@ -1,8 +1,8 @@
-"""Owns the wish for the members of the metadata group, and the single steps to any wish.
+"""The desired members of the metadata group, and the single steps towards desired members.
 
-Every broker is a member, because every broker holds the image; up to five vote. Three or five, not
-four: a fourth voter has to be waited for and lets no further broker fail. Two brokers both vote,
-although neither can then be missed: a change that is acknowledged must be on more than one disk.
+Every broker is a member, because every broker has the image; up to five vote. Three or five, not
+four: a fourth voter slows down commits and tolerates no further failure. Two brokers both vote,
+although neither can fail then: an acknowledged change must be on more than one disk.
 """
 
 from collections import Counter
@@ -18,10 +18,10 @@ VOTERS_MAX: Final = 5
 
 
 def desired_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
-    """Who shall vote in the metadata group, in ascending order.
+    """The desired voters of the metadata group, in ascending order.
 
-    Spread over racks, so that the loss of one takes no majority with it; those who vote stay as far
-    as that allows. Brokers that leave do not vote, unless there is nobody else.
+    Spread over racks, so that the loss of a rack does not lose the majority; current voters are
+    preferred. Draining brokers do not vote, unless there is no other.
     """
     known = sorted(brokers, key=lambda broker: broker.id)
     able = [broker for broker in known if broker.active] or known
@@ -41,7 +41,7 @@ def desired_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tu
 
 
 def desired_members(image: Image, current: Members) -> Members:
-    """The metadata group as it shall be: every broker, except those that have been drained."""
+    """The desired metadata group: every broker, except completely drained ones."""
     voters = desired_voters(image.brokers.values(), current.voters)
     learners = [
         broker.id
@@ -52,36 +52,32 @@ def desired_members(image: Image, current: Members) -> Members:
 
 
 def next_members(
-    current: Members,
-    wish: Members,
-    *,
-    leader: BrokerId,
-    ready: Collection[BrokerId],
+    current: Members, desired: Members, *, leader: BrokerId, ready: Collection[BrokerId]
 ) -> Members | None:
-    """The next membership on the way to `wish`; None if it is reached, or nobody is ready yet.
+    """The next membership on the way to `desired`; None if it is reached, or no learner is ready.
 
-    Also for partitions, whose wished replicas are the voters. Ask again when a step is committed
-    and when a learner has caught up, which puts it into `ready`. A voter comes before another one
-    goes, and goes before the next one comes: the group is never smaller than both its old and its
-    new size, and its majority hardly larger. `leader` goes last; before a step that leaves it out,
-    the driver transfers leadership to a voter of that step.
+    Also for partitions, whose desired replicas are the voters. Call again when a step is committed,
+    and when a learner has caught up, which adds it to `ready`. Voters are added and removed one by
+    one, alternately: the group is never smaller than both its old and its new size, and its
+    majority hardly larger. `leader` is removed last; before a step without it, the caller transfers
+    leadership to a voter of that step.
     """
     step = current
-    for broker in wish.everyone:
+    for broker in desired.everyone:
         if broker not in current.everyone:
             step = step.with_learner(broker)
     if step != current:
         return step
-    leaving = [broker for broker in current.voters if broker not in wish.voters]
-    if not leaving or len(current.voters) <= len(wish.voters):
+    leaving = [broker for broker in current.voters if broker not in desired.voters]
+    if not leaving or len(current.voters) <= len(desired.voters):
         for broker in current.learners:
-            if broker in wish.voters and broker in ready:
+            if broker in desired.voters and broker in ready:
                 return current.with_voter(broker)
-    if leaving and len(current.voters) > len(wish.voters):
+    if leaving and len(current.voters) > len(desired.voters):
         broker = min(leaving, key=lambda broker: (broker == leader, broker))
         step = current.without(broker)
-        return step.with_learner(broker) if broker in wish.learners else step
+        return step.with_learner(broker) if broker in desired.learners else step
     for broker in current.learners:
-        if broker not in wish.everyone:
+        if broker not in desired.everyone:
             step = step.without(broker)
     return step if step != current else None

@@ -1,4 +1,4 @@
-"""Owns the ports for time: everything below server/ takes a Clock, nothing reads the time."""
+"""The clock interface. Code below server/ gets a Clock and does not read the time itself."""
 
 from typing import Protocol
 

@@ -1,7 +1,7 @@
-"""Owns what a cluster's id looks like: the name that it was given, and a random number.
+"""The format of cluster ids: the configured name and a random number.
 
-The number makes it a cluster's own: a second one that is founded with the same configuration has
-another id, and neither takes the other's brokers for its own.
+The number makes it unique: a second cluster that is bootstrapped with the same configuration has
+another id, and neither accepts the other's brokers.
 """
 
 from typing import Final
@@ -14,5 +14,5 @@ def cluster_id_of(name: str, number: str) -> str:
 
 
 def is_named(cluster_id: str, name: str | None) -> bool:
-    """Whether a cluster has that name, or id; any will do if none is given."""
+    """Whether a cluster has that name or id; true if none is given."""
     return name in (None, cluster_id, cluster_id.rpartition(_BEFORE_NUMBER)[0])

@@ -1,8 +1,6 @@
-"""Owns the outer form of a delivery's token: what it is, and where it is to be brought back.
+"""The format of delivery tokens, as far as clients and proxies need it for routing.
 
-    kind (1 byte) · topic id (16 bytes) · partition (int32) · what the broker makes of it
-
-Whoever routes, a client or a proxy, reads the place and nothing else.
+kind (1 byte) · topic id (16 bytes) · partition (int32) · rest, for the broker only
 """
 
 import struct
@@ -17,14 +15,14 @@ ROUTING_BYTES: Final = _HEAD.size
 
 
 class TokenKind(IntEnum):
-    """The kind of group that it is from."""
+    """The kind of the group that delivered the message."""
 
     ORDERED = 1
     QUEUE = 2
 
 
 class DeliveryToken(NamedTuple):
-    """A token taken apart."""
+    """A decoded token."""
 
     kind: TokenKind
     topic_id: TopicId
@@ -37,7 +35,7 @@ def encode_delivery_token(ticket: DeliveryToken) -> bytes:
 
 
 def decode_delivery_token(data: bytes) -> DeliveryToken | None:
-    """None for bytes that are no token of ours."""
+    """None if the bytes are not a valid token."""
     if len(data) < _HEAD.size:
         return None
     kind, topic_id, partition = _HEAD.unpack_from(data)

@@ -1,12 +1,12 @@
-"""Owns the error codes of the Kafka protocol and the exception tree.
+"""The error codes of the Kafka protocol, and the exception classes.
 
-Exceptions are sorted by who must act:
+Exceptions are sorted by the required action:
 
-- RefusedError: answer the client with its code; nothing is wrong with us.
-- PeerProtocolError: the other side broke the protocol; drop the connection.
-- CorruptionError: stop that replica; its files are kept as they are.
-- StorageError: the disk cannot be trusted any more; fence the data directory and end the process.
-- ConfigError: the user's configuration is wrong; say where, and do not start.
+- RefusedError: return its code to the client; the broker is fine.
+- PeerProtocolError: the other side violated the protocol; close the connection.
+- CorruptionError: stop that replica; its files are not changed.
+- StorageError: the disk has failed; fence the data directory and exit.
+- ConfigError: the configuration is invalid; report where, and do not start.
 """
 
 from enum import IntEnum
@@ -147,12 +147,86 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
 
+    @property
+    def is_retriable(self) -> bool:
+        """Kafka's own flag: the same request may succeed later, perhaps at another broker."""
+        return self in _RETRIABLE
+
+    @property
+    def is_unavailable(self) -> bool:
+        """The cluster cannot serve the request at the moment, whatever it contains: a leader is
+        being elected, a majority is down, a disk is full. HTTP 503, gRPC UNAVAILABLE."""
+        return self in _UNAVAILABLE
+
+
+_RETRIABLE = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.SHARE_SESSION_NOT_FOUND,
+        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+    }
+)
+_UNAVAILABLE = frozenset(
+    {
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.STALE_CONTROLLER_EPOCH,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_CONTROLLER_ID,
+    }
+)
+"""Not all are retriable for Kafka, and not all retriable ones are here: an unknown topic is 404."""
+
 
 class MoldauError(Exception):
-    """The root of every error that this package raises on purpose."""
+    """The base class of all errors of this package."""
 
     hint: str = ""
-    """What to do next, for a person; the command line prints it below the error."""
+    """What the user can do next; the command line prints it below the error."""
 
 
 class RefusedError(MoldauError):
@@ -165,25 +239,25 @@ class RefusedError(MoldauError):
 
 
 class PeerProtocolError(MoldauError):
-    """The remote side sent bytes that are no valid message."""
+    """The remote side sent an invalid message."""
 
 
 class CorruptionError(MoldauError):
-    """Stored bytes are not what was written. Nothing is deleted; a person or a peer repairs it."""
+    """Stored bytes are corrupt. Nothing is deleted; a replica or the operator repairs it."""
 
 
 class StorageError(MoldauError):
-    """A write or a flush failed. What the page cache holds is unknown from here on."""
+    """A write or a flush failed. The state of the page cache is unknown from now on."""
 
 
 class DiskFullError(StorageError):
-    """No room for a write. The log is as it was before, reads go on, and a retry may succeed."""
+    """The disk is full. The log is unchanged, reads continue, and a retry may succeed."""
 
 
 def as_storage_failure(error: BaseException) -> StorageError | None:
-    """The StorageError that an error is, or that a group consists of; None for anything else.
+    """The StorageError that an error is, or that an exception group consists of; otherwise None.
 
-    A full disk is not a failure.
+    A full disk does not count as a failure.
     """
     if isinstance(error, BaseExceptionGroup):
         failures = [as_storage_failure(each) for each in error.exceptions]
@@ -194,4 +268,4 @@ def as_storage_failure(error: BaseException) -> StorageError | None:
 
 
 class ConfigError(MoldauError):
-    """A setting is wrong; the message names key, value and source."""
+    """A setting is invalid; the message names key, value and source."""

@@ -1,10 +1,10 @@
-"""Owns the names of the flush policies: configuration, topics and logs speak of the same three."""
+"""The flush policies of configuration, topics and logs."""
 
 from enum import StrEnum
 
 
 class FlushPolicy(StrEnum):
-    """When appended bytes are forced to the disk. Only `always` survives a power cut in full."""
+    """When appended bytes are flushed. Only with `always` a power failure loses nothing."""
 
     ALWAYS = "always"
     INTERVAL = "interval"

@@ -1,4 +1,4 @@
-"""Owns a histogram of durations that is cheap to add to: one search in a short tuple."""
+"""A histogram of durations; adding one costs a search in a short tuple."""
 
 from bisect import bisect_left
 from typing import Final
@@ -21,17 +21,17 @@ SECONDS: Final = (
     5.0,
     10.0,
 )
-"""Upper bounds of the buckets; a last one takes what is longer."""
+"""Upper bounds of the buckets; a last one counts longer durations."""
 
 
 class Histogram:
-    """How many durations fell into which bucket, and their sum."""
+    """The number of durations per bucket, and their sum."""
 
     __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(SECONDS) + 1)
-        """By bucket, not cumulated."""
+        """Per bucket, not cumulative."""
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Owns the identifier types: an id is a type, so that mixing two of them fails the type checker."""
+"""Identifier types: the type checker rejects code that mixes two of them."""
 
 from typing import NamedTuple, NewType
 
@@ -16,17 +16,17 @@ ProducerEpoch = NewType("ProducerEpoch", int)
 TopicId = NewType("TopicId", bytes)
 """The 16 bytes of a topic's UUID; new each time a topic is created."""
 LogId = NewType("LogId", int)
-"""One replica's log, from its first file on: a log that is lost and begun anew is another one."""
+"""One replica's log; a log that is lost and created again has another id."""
 
 NO_EPOCH = Epoch(-1)
 FIRST_LOG = LogId(0)
-"""A log that was begun together with its group. Later ones have random ids."""
+"""A log that was created together with its group. Later ones have random ids."""
 NO_TIMESTAMP = TimestampMs(-1)
 NO_TOPIC_ID = TopicId(bytes(16))
 
 
 class TopicPartition(NamedTuple):
-    """Names one partition."""
+    """Identifies one partition."""
 
     topic: str
     partition: PartitionIndex

@@ -1,4 +1,4 @@
-"""Owns the names in a data directory that more than one package looks for."""
+"""Names in a data directory that several packages use."""
 
 LOCK_FILE = "lock"
-"""Locked (flock) by the broker that uses the directory; holds its process id."""
+"""Locked (flock) by the broker that uses the directory; contains its process id."""

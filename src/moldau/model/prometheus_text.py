@@ -1,4 +1,4 @@
-"""Owns the text format in which Prometheus reads metrics, version 0.0.4."""
+"""The Prometheus text format for metrics, version 0.0.4."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,19 +14,19 @@ _NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 class MetricFamily(Struct, frozen=True):
-    """One metric with all its samples; without any it is left out."""
+    """One metric with all its samples; omitted if it has none."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     samples: list[tuple[str, Mapping[str, str], float]] = field(default_factory=list)
-    """What the sample's name has behind the family's, its labels, and its value."""
+    """Suffix of the sample's name, its labels, and its value."""
 
     def add(self, value: float, labels: Mapping[str, str] = _NO_LABELS) -> None:
         self.samples.append(("", labels, value))
 
     def add_durations(self, durations: Histogram, labels: Mapping[str, str] = _NO_LABELS) -> None:
-        """Buckets add up, as the format wants it."""
+        """Buckets are cumulative, as the format requires."""
         total = 0
         for bound, count in zip((*SECONDS, math.inf), durations.counts, strict=True):
             total += count
@@ -74,7 +74,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    # Names come from clients: what is no text in UTF-8 must not spoil the whole answer.
+    # Names come from clients: invalid UTF-8 must not make the whole response invalid.
     clean = text.encode("utf-8", "replace").decode("utf-8")
     return _escape(clean).replace('"', '\\"')
 

@@ -1,17 +1,17 @@
-"""Owns the names of the headers by which queues say something in a message itself.
+"""Names of the message headers that queues use.
 
-They are Moldau's own; others see them as headers like any. Numbers are written in decimal.
+Other clients see them as ordinary headers. Numbers are in decimal.
 """
 
 from typing import Final
 
 DELIVER_AT_HEADER: Final = "moldau-deliver-at"
-"""Milliseconds since 1970 before which queue groups do not deliver the message."""
+"""Queue groups do not deliver the message before this time; milliseconds since 1970."""
 DELIVER_DAYS_MAX: Final = 366
-"""How far ahead that may be."""
+"""Maximum delay of a delivery."""
 ONLY_GROUP_HEADER: Final = "moldau-only-group"
-"""The one queue group that the message is for: others pass it. Dead letters that are sent back to
-their topic have it, as all others have had them."""
+"""The only queue group that gets the message; others skip it. Set on dead letters that are sent
+back to their topic, because the other groups have already had them."""
 
 DEAD_PREFIX: Final = "moldau-dead-"
 DEAD_REASON_HEADER: Final = "moldau-dead-reason"
@@ -23,6 +23,6 @@ DEAD_OFFSET_HEADER: Final = "moldau-dead-offset"
 DEAD_AT_HEADER: Final = "moldau-dead-at"
 """Milliseconds since 1970 when it was written to the dead-letter topic."""
 DEAD_KEYLESS_HEADER: Final = "moldau-dead-keyless"
-"""It had no key. A compacted dead-letter topic takes none without, so it got its place for one."""
+"""It had no key. A compacted dead-letter topic requires one, so it got its source as key."""
 DEAD_TRUNCATED_HEADER: Final = "moldau-dead-truncated"
-"""What is missing: the dead-letter topic takes no message of that size, or nobody can read it."""
+"""What was removed, because it exceeds the dead-letter topic's limit or cannot be read."""

@@ -1,26 +1,26 @@
-"""Owns FileSlice: a run of bytes in an open file that is sent without being read.
+"""FileSlice: a range of an open file that is sent without being read (sendfile).
 
-`log` makes it, `wire` counts its length inside a message, `net` lets the file send it. The slice
-holds the file object, so the descriptor stays open until the bytes are sent, even if retention
-unlinks the segment meanwhile.
+`log` makes it, `wire` uses its length in a message, `net` sends it. The slice references the file
+object, so the descriptor stays open until the bytes are sent, even if retention deletes the segment
+in the meantime.
 """
 
 from typing import Protocol
 
 
 class HasDescriptor(Protocol):
-    """A socket, as far as a file that is sent needs it."""
+    """A socket, as far as sendfile needs it."""
 
     def fileno(self) -> int: ...
 
 
 class SlicedFile(Protocol):
-    """An open file. Closing is the owner's business; a slice only keeps it alive."""
+    """An open file. A slice keeps it alive and does not close it."""
 
     def pread(self, size: int, position: int) -> bytes: ...
 
     def send_to(self, sock: HasDescriptor, size: int, position: int) -> int:
-        """As much as a non-blocking socket takes; 0 at the end of the file."""
+        """As much as a non-blocking socket accepts; 0 at the end of the file."""
         ...
 
 
@@ -42,4 +42,4 @@ class FileSlice:
 
 
 Chunk = bytes | bytearray | memoryview | FileSlice
-"""A piece of an encoded message, as `wire` makes it and `net` sends it."""
+"""A part of an encoded message."""

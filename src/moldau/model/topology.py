@@ -1,7 +1,7 @@
-"""Owns what brokers tell about their cluster: who is in it, who leads what, how one joins it.
+"""JSON types of the HTTP API about the cluster: topology, joining, broker state, errors.
 
-These travel as JSON between brokers of different versions, and to the command line. A field may be
-added with a default; none is renamed or removed. Who reads ignores what it does not know.
+They are exchanged between brokers of different versions, and with the command line. A field may be
+added with a default; none is renamed or removed. Readers ignore unknown fields.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -9,15 +9,15 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 FEATURE_LEVEL_MAX: Final = 2
-"""The newest feature level that this version knows: 0 is a broker on its own, 1 a cluster, 2 has
-queue groups."""
+"""The newest feature level that this version supports: 0 a single broker, 1 a cluster, 2 queue
+groups."""
 
 NO_BROKER: Final = -1
-"""In place of a leader's or the controller's id while there is none."""
+"""The id of leader or controller while there is none."""
 
 
 class Endpoint(NamedTuple):
-    """Where one listener of a broker is reached; in JSON `["host", port]`."""
+    """The address of one listener of a broker; in JSON `["host", port]`."""
 
     host: str
     port: int
@@ -27,12 +27,12 @@ class Endpoint(NamedTuple):
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker asks a member of the cluster to be taken in, or says that it has started again."""
+    """A broker requests to join the cluster, or reports that it has restarted."""
 
     incarnation: str
-    """Names its data directory; made once per directory."""
+    """The id of its data directory; generated once per directory."""
     process: str
-    """Made once per start: tells a new start from the repetition of a request."""
+    """Generated once per start: distinguishes a new start from a repeated request."""
     kafka: Endpoint
     raft: Endpoint
     http: Endpoint
@@ -40,18 +40,18 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int | None = None
     """None: the cluster chooses."""
     cluster_id: str | None = None
-    """None: it does not know yet. Another one than the cluster's is refused."""
+    """None: not known yet. If it differs from the cluster's, the request is rejected."""
     feature_level_max: int = FEATURE_LEVEL_MAX
     grpc: Endpoint | None = None
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The joiner's place in the cluster."""
+    """The result of joining."""
 
     cluster_id: str
     broker_id: int
     epoch: int
-    """Of its registration; its peers refuse an older one."""
+    """Of its registration; its peers reject an older one."""
     image: bytes
     """The cluster's metadata as in a snapshot; base64 in JSON."""
     voters: tuple[int, ...]
@@ -60,7 +60,7 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker, as the one that answers sees it."""
+    """One broker, as seen by the broker that responds."""
 
     id: int
     kafka: Endpoint
@@ -75,12 +75,12 @@ class TopologyBroker(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     is_controller: bool = False
     is_me: bool = False
-    """It is the one that answers."""
+    """It is the broker that responds."""
     grpc: Endpoint | None = None
 
 
 class TopologyPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition: where it lies, and who leads it."""
+    """One partition: its leader and replicas."""
 
     partition: int
     leader: int
@@ -92,7 +92,7 @@ class TopologyPartition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_under_replicated(self) -> bool:
-        """A replica lags or is gone; those that a move only adds are expected to."""
+        """A replica is not in sync; replicas that a reassignment adds do not count."""
         return not set(self.replicas) <= {*self.in_sync, *self.adding}
 
 
@@ -107,11 +107,11 @@ class TopologyTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole cluster as one broker sees it."""
+    """The whole cluster, as seen by one broker."""
 
     cluster_id: str
     version: int
-    """Of the metadata that this was made from: the larger of two is the newer."""
+    """Of the metadata; the larger of two is the newer."""
     controller: int
     """Leader of the metadata group, or -1."""
     answered_by: int
@@ -127,14 +127,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leaderless(self) -> int:
-        """Partitions that nobody can write to or read from just now."""
+        """Partitions without a leader, which cannot be written or read now."""
         return sum(
             partition.leader == NO_BROKER for topic in self.topics for partition in topic.partitions
         )
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a broker serves clients, and if not, why."""
+    """Whether a broker serves clients, and if not, the reasons."""
 
     ready: bool
     reasons: tuple[str, ...] = ()
@@ -147,18 +147,18 @@ class BrokerActionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerActionResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one that changed it."""
+    """The response to a request that changed a broker."""
 
     broker: int
     state: Literal["active", "draining"]
 
 
 class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every answer over HTTP that is an error: problem details as in RFC 9457."""
+    """The body of every HTTP error response: problem details as in RFC 9457."""
 
     type: str = "about:blank"
     title: str = ""
-    """The words of the status."""
+    """The reason phrase of the status."""
     status: int = 0
     detail: str
     error: str

@@ -1,1 +1,1 @@
-"""Listeners and connections. Knows frames, not APIs."""
+"""Listeners and connections. This package knows frames, not APIs."""

@@ -1,9 +1,8 @@
-"""Owns receive buffers and the broker-wide budget of request bytes.
+"""Receive buffers, and the broker-wide budget of request bytes.
 
-A connection that is between frames holds no buffer at all, so thousands of idle ones cost little.
-Reads land in one shared scratch buffer; only a frame that did not arrive whole gets a buffer of
-its own, from a pool of powers of two. Large fresh buffers cost more in page faults than in
-copying, which is why they are kept.
+A connection between frames holds no buffer, so thousands of idle ones cost little. Reads go to one
+shared scratch buffer; only an incomplete frame gets its own buffer, from a pool of powers of two.
+Buffers are pooled because page faults of large new ones cost more than copying.
 """
 
 from collections import deque
@@ -40,10 +39,9 @@ class BufferPool:
 
 
 class ByteBudget:
-    """Bytes of requests being received or answered, over all connections.
+    """Bytes of requests being received or handled, over all connections.
 
-    Whoever finds it exhausted stops reading and is called back, in order, once enough is free.
-    The callbacks run when somebody releases, so nobody polls.
+    A connection that finds it exhausted stops reading, and is called back, in order, by a release.
     """
 
     def __init__(self, bytes_max: int) -> None:

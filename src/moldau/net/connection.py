@@ -1,17 +1,16 @@
-"""Owns one client connection: its socket, framing, order of replies and backpressure.
+"""One client connection: its socket, framing, order of replies, and backpressure.
 
-The connection owns its socket instead of using a transport, for two reasons that were measured:
-`recv_into` one reusable buffer is several times faster than streams, and transports do not let
-`sendfile` in. Four rules:
+It uses the socket directly instead of an asyncio transport, for two measured reasons: `recv_into` a
+reused buffer is several times faster than streams, and transports do not allow `sendfile`. Rules:
 
-- A frame is a view of a reused buffer. It is valid only until `on_frame` returns.
-- Replies leave in the order of their requests, whatever order they are ready in. A handler calls
-  exactly one of `reply`, `no_reply` or `defer` per frame.
-- Whoever handles a frame says by `overlaps` which frames may be handled while it is unanswered;
-  others wait, so that they are judged by what it leads to.
-- Reading stops while too much is unanswered or unsent (per connection, and over all connections
-  by ByteBudget) and starts again by itself. So a slow client slows only itself; and one that
-  sends requests without end gets a few milliseconds, then it is the others' turn.
+- A frame is a view of a reused buffer, valid only until `on_frame` returns.
+- Replies are sent in the order of their requests. A handler calls exactly one of `reply`,
+  `no_reply` or `defer` per frame.
+- A handler sets `overlaps` to the kind of frames that may be handled while its reply is pending;
+  other frames wait for that reply, and see its effects.
+- Reading pauses while too much is pending or unsent, per connection and over all connections
+  (ByteBudget). So a slow client slows down only itself; and one that sends requests without pause
+  is handled for a few milliseconds before the others get their turn.
 """
 
 import logging
@@ -39,11 +38,11 @@ _unpack_kind = struct.Struct(">h").unpack_from
 ALL_OVERLAP = -1
 NONE_OVERLAP = -2
 _TURN_SECONDS_MAX = 0.005
-"""Frames of one connection are handled for so long; those left wait for its next turn."""
+"""Frames of one connection are handled for this long before it yields to the others."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """What one client may occupy."""
+    """Limits of one connection."""
 
     request_bytes_max: int
     inflight_bytes_max: int
@@ -52,7 +51,7 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 
 
 class FrameHandler(Protocol):
-    """Who understands the frames."""
+    """Handles the frames of connections."""
 
     def on_frame(self, connection: "Connection", frame: memoryview) -> None: ...
 
@@ -60,25 +59,25 @@ class FrameHandler(Protocol):
 
 
 class DeferredReply:
-    """A reply that will be ready later, or has to wait for others; it keeps its place."""
+    """A reply that is completed later, or waits for earlier ones; it keeps its position."""
 
     __slots__ = ("_connection", "chunks", "held_bytes", "on_abandoned")
 
     def __init__(self, connection: "Connection", held_bytes: int) -> None:
         self._connection = connection
         self.held_bytes = held_bytes
-        """Counted as in flight until it leaves: the request's size, or that of a reply ready."""
+        """Counted as in flight until it is sent: the request's size, or that of a ready reply."""
         self.chunks: Sequence[Chunk] | None = None
         self.on_abandoned: Callable[[], None] | None = None
         """Called instead of a reply when the connection closes first."""
 
     @property
     def is_open(self) -> bool:
-        """False once answered, or when the client is gone."""
+        """False once completed, or when the client disconnected."""
         return self.chunks is None and not self._connection.is_closed
 
     def complete(self, chunks: Sequence[Chunk]) -> None:
-        """Answer; an empty sequence means that no reply is due."""
+        """Set the reply; an empty sequence means that none is sent."""
         if self.chunks is None:
             self.chunks = chunks
             self.on_abandoned = None
@@ -98,7 +97,7 @@ class Connection(SocketWriter):
         "_handler",
         "_has_room",
         "_inflight_bytes",
-        "_is_cut",
+        "_is_incomplete",
         "_limits",
         "_on_close",
         "_parsing",
@@ -143,10 +142,10 @@ class Connection(SocketWriter):
         self.state: object | None = None
         """For the handler's own use, e.g. an authenticated principal."""
         self.on_next: Callable[[int], None] | None = None
-        """Set by the handler: hears which kind of frame waits for the answer."""
+        """Set by the handler: called with the kind of a frame that waits for earlier replies."""
         self.overlaps = ALL_OVERLAP
-        """Set by the handler: the kind of frames that do not wait for those before them. The first
-        two bytes of a frame are its kind."""
+        """Set by the handler: the kind of frames that need not wait for earlier replies. The kind
+        is the first two bytes of a frame."""
         self.active_at = clock.monotonic()
         self._partial: bytearray | None = None
         self._position = 0
@@ -154,7 +153,7 @@ class Connection(SocketWriter):
         self._reserved = 0
         self._frame_bytes = 0
         self._has_room = True
-        self._is_cut = False
+        self._is_incomplete = False
         self._replies: deque[DeferredReply] = deque()
         self._inflight_bytes = 0
         self._paused = False
@@ -197,7 +196,7 @@ class Connection(SocketWriter):
             position = self._handle_frames(view, position, end)
             finished = True
         except PeerProtocolError as error:
-            # What was asked before it, and is answered already, still goes out.
+            # Replies to earlier requests that are ready are still sent.
             if not self._writing:
                 self._write()
             self.close(f"protocol error: {error}", level=logging.WARNING)
@@ -205,8 +204,8 @@ class Connection(SocketWriter):
         finally:
             self._parsing = False
             if not finished and not self.is_closed:
-                # A defect in a handler: the order of replies is lost, so the connection must go.
-                self.close("internal error", level=logging.ERROR)
+                # The handler raised: the order of replies is lost, so the connection must close.
+                self.close("internal error while handling a request", level=logging.ERROR)
         if self.is_closed:
             return
         self._keep_rest(view, position, end)
@@ -224,7 +223,7 @@ class Connection(SocketWriter):
         while end - position >= _LENGTH_BYTES:
             (size,) = _unpack_length(view, position)
             if not 0 < size <= request_bytes_max:
-                raise PeerProtocolError(f"frame of {size} bytes (limit {request_bytes_max})")
+                raise PeerProtocolError(f"request of {size} bytes (limit {request_bytes_max})")
             frame_end = position + _LENGTH_BYTES + size
             if frame_end > end or self._paused:
                 break
@@ -248,7 +247,7 @@ class Connection(SocketWriter):
         return position
 
     def _must_wait(self, kind: int) -> bool:
-        """For the answers before it; whoever waits with one is told that there is a next."""
+        """Whether the frame waits for earlier replies; `on_next` may complete them."""
         if self.on_next is not None:
             self.on_next(kind)
         if self._replies:
@@ -257,7 +256,7 @@ class Connection(SocketWriter):
         return self._waits_for_replies
 
     def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
-        """Move an incomplete frame, or frames not yet wanted, to a buffer of this connection."""
+        """Move an incomplete frame, or frames that must wait, to a buffer of this connection."""
         rest = end - position
         old = self._partial
         if rest == 0:
@@ -268,14 +267,14 @@ class Connection(SocketWriter):
         if rest >= _LENGTH_BYTES:
             size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big")
         wanted = max(rest, _LENGTH_BYTES + size)
-        self._is_cut = rest < _LENGTH_BYTES or rest < _LENGTH_BYTES + size
+        self._is_incomplete = rest < _LENGTH_BYTES or rest < _LENGTH_BYTES + size
         if old is not None and len(old) - position >= wanted:
             self._position = position
             self._filled = end
             return
-        # A length prefix is only a promise. A large frame gets its memory when the budget has
-        # room; until then only what has arrived is kept, and nothing more is read. A client that
-        # never sends the rest gives its memory back when the listener's reaper closes it.
+        # A length prefix proves nothing. A large frame gets its memory when the budget allows;
+        # until then only the received bytes are kept, and reading pauses. If the rest never comes,
+        # the listener closes the connection and frees the memory.
         self._has_room = wanted <= SCRATCH_BYTES or not self._budget.exhausted
         buffer = self._pool.take(wanted if self._has_room else rest)
         buffer[:rest] = view[position:end]
@@ -332,19 +331,19 @@ class Connection(SocketWriter):
             self._consume(memoryview(self._partial), self._position, self._filled)
 
     def _may_exceed_budget(self) -> bool:
-        """Whether going on cannot wait for the budget, because it is what frees it."""
+        """Whether to continue despite the exhausted budget, because only that frees it."""
         if self._partial is not None:
             if not self._has_room:
                 return False
-            if self._is_cut:
+            if self._is_incomplete:
                 return True
-        # One frame at a time is always served, or connections could wait for each other.
+        # One frame at a time is always handled, or connections could deadlock.
         return self.is_idle
 
     # ---- replying
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
-        """Answer the frame at hand now."""
+        """Reply to the current frame now."""
         if self._replies:
             later = self._hold(
                 sum(len(chunk) for chunk in chunks if not isinstance(chunk, FileSlice))
@@ -354,14 +353,14 @@ class Connection(SocketWriter):
             self._enqueue(chunks)
 
     def no_reply(self) -> None:
-        """The frame at hand gets no answer (Produce with acks=0)."""
+        """The current frame gets no reply (Produce with acks=0)."""
 
     def defer(self) -> DeferredReply:
-        """The frame at hand is answered later."""
+        """The current frame gets its reply later."""
         return self._hold(self._frame_bytes)
 
     def _hold(self, size: int) -> DeferredReply:
-        """A place in the order of replies that counts as `size` bytes in flight."""
+        """Reserve a position in the order of replies; counts as `size` bytes in flight."""
         reply = DeferredReply(self, size)
         self._replies.append(reply)
         self._inflight_bytes += size
@@ -369,11 +368,11 @@ class Connection(SocketWriter):
         return reply
 
     def reply_completed(self) -> None:
-        """A deferred reply is ready: send every reply whose turn has come."""
+        """A deferred reply is ready: send all replies up to the first pending one."""
         replies = self._replies
         if self.is_closed or not replies or replies[0].chunks is None:
             return
-        # From now on it is the client's turn: an answer that took long is no silence of its own.
+        # The idle time of the client starts now, not when its request arrived.
         self.active_at = self._clock.monotonic()
         while replies and (chunks := replies[0].chunks) is not None:
             reply = replies.popleft()
@@ -381,7 +380,7 @@ class Connection(SocketWriter):
             self._inflight_bytes -= reply.held_bytes
             self._budget.release(reply.held_bytes)
         if not self._parsing and not self._flush_scheduled:
-            # Many replies become ready in one turn of the loop; they leave in one send.
+            # Many replies become ready in one loop turn; they are sent together.
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_now)
 
@@ -409,7 +408,7 @@ class Connection(SocketWriter):
             if self.is_idle:
                 self.close("drained")
         elif self._paused:
-            # From the loop, not from here: frames kept back are handled, which comes back here.
+            # Scheduled, not called: it handles waiting frames, which ends here again.
             self._loop.call_soon(self._maybe_resume)
 
     # ---- closing
@@ -418,17 +417,16 @@ class Connection(SocketWriter):
         return self._socket.fileno()
 
     def set_limits(self, limits: ConnectionLimits) -> None:
-        """From the next frame on: somebody who said who he is may occupy more."""
+        """Change the limits from the next frame on, e.g. after a handshake."""
         self._limits = limits
 
     @property
     def is_idle(self) -> bool:
-        """Nothing unanswered and nothing unsent."""
         return not self._replies and not self._out
 
     @property
     def awaits_client(self) -> bool:
-        """It is the client's turn: to ask for something, or to read what it asked for."""
+        """Whether the client has to act: send a request, or read replies."""
         return not self._replies or bool(self._out)
 
     @property
@@ -436,7 +434,7 @@ class Connection(SocketWriter):
         return self._partial is not None and not self._paused
 
     def drain(self) -> None:
-        """Read no more; close once everything unanswered is answered and sent."""
+        """Stop reading; close once all pending replies are sent."""
         if self.is_closed or self._draining:
             return
         self._draining = True

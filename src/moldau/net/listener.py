@@ -1,4 +1,4 @@
-"""Owns a listening socket, its connections, their caps and their idle time."""
+"""A listening socket and its connections, with their limits and idle timeouts."""
 
 import errno
 import logging
@@ -20,12 +20,12 @@ _BACKLOG = 1024
 _ACCEPTS_PER_EVENT_MAX = 64
 _REAP_SECONDS = 5.0
 _MID_FRAME_SECONDS_MAX = 30.0
-"""A client that started a frame and then sends nothing gives its buffer back after this."""
+"""A connection with an incomplete frame is closed after this long without data."""
 _WARN_SECONDS = 10.0
 
 
 class ListenerLimits(Struct, frozen=True, kw_only=True):
-    """How many clients there may be."""
+    """Limits on the connections of one listener."""
 
     connections_max: int
     connections_per_address_max: int
@@ -70,7 +70,7 @@ class Listener:
 
     @property
     def inflight_bytes(self) -> int:
-        """Of requests being received or answered, over all connections."""
+        """Bytes of requests being received or handled, over all connections."""
         return self._budget.used
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -80,9 +80,9 @@ class Listener:
         return name[0], name[1]
 
     def start(self) -> None:
-        """Begin to accept: before this, clients see a closed port and try again."""
+        """Start to accept. Before this the port is closed, and clients retry."""
         if self._socket is None:
-            raise RuntimeError("bind first")
+            raise RuntimeError("call bind before start")
         self._socket.listen(_BACKLOG)
         self._loop.add_reader(self._socket, self._on_acceptable)
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
@@ -99,7 +99,7 @@ class Listener:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
-                self._warn(f"cannot accept connections: {error.strerror}; trying again in 1 s")
+                self._warn(f"cannot accept connections: {error.strerror}; retrying in 1 s")
                 self._loop.remove_reader(listening)
                 self._loop.call_later(1.0, self._accept_again)
                 return
@@ -112,11 +112,13 @@ class Listener:
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         limits = self._limits
         if len(self._connections) >= limits.connections_max:
-            self._refuse(sock, host, f"{limits.connections_max} connections are open (the limit)")
+            self._refuse(sock, host, f"limit of {limits.connections_max} connections reached")
             return
         if self._per_address[host] >= limits.connections_per_address_max:
             self._refuse(
-                sock, host, f"{limits.connections_per_address_max} come from there (the limit)"
+                sock,
+                host,
+                f"limit of {limits.connections_per_address_max} connections per address reached",
             )
             return
         sock.setblocking(False)
@@ -141,10 +143,10 @@ class Listener:
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         sock.close()
         self.refused_total += 1
-        self._warn(f"connection from {host} refused: {reason}")
+        self._warn(f"connection from {host} rejected: {reason}")
 
     def _warn(self, message: str) -> None:
-        """Log at most one such line every few seconds: a storm must not fill the disk."""
+        """Log at most one such line every few seconds: a flood must not fill the disk."""
         now = self._clock.monotonic()
         if now - self._warned_at >= _WARN_SECONDS:
             self._warned_at = now
@@ -163,17 +165,17 @@ class Listener:
         for connection in list(self._connections):
             silent = now - connection.active_at
             if connection.is_mid_frame and silent > _MID_FRAME_SECONDS_MAX:
-                connection.close("a frame was begun and not finished", level=logging.WARNING)
+                connection.close("timed out in the middle of a request", level=logging.WARNING)
             elif connection.awaits_client and silent > self._limits.idle_seconds_max:
-                # Also one that does not read its replies: it would hold their memory for ever.
-                connection.close("idle")
+                # Also one that does not read its replies: it would hold their memory forever.
+                connection.close("idle timeout")
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
 
     def _close_broken(self) -> None:
-        """Close what the other side has reset, as far as the event loop did not tell.
+        """Close connections that the client reset, where the event loop did not report it.
 
-        uvloop tells once: whoever then reads data that came before the reset hears no more of it.
-        And nobody reads a connection that is paused.
+        uvloop reports a reset once; if earlier data is read then, it is never reported again. And
+        a paused connection is not read at all.
         """
         by_descriptor = {connection.fileno(): connection for connection in self._connections}
         for descriptor in self._sockets.broken(by_descriptor):
@@ -189,11 +191,11 @@ class Listener:
             self._timer = None
 
     def drain(self) -> None:
-        """Ask every connection to finish what is in flight and close."""
+        """Let every connection finish its pending requests, and close."""
         for connection in list(self._connections):
             connection.drain()
 
     def close(self) -> None:
         self.stop_accepting()
         for connection in list(self._connections):
-            connection.close("broker stops")
+            connection.close("the broker is stopping")

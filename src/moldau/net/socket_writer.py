@@ -1,7 +1,7 @@
-"""Owns what leaves a socket: the queue of chunks, and their way into the kernel.
+"""Writes a queue of chunks to a socket: memory by `sendmsg`, file slices by `sendfile`.
 
-Memory goes in one `sendmsg` per turn, files by `sendfile`; what the socket does not take waits for
-it to become writable. Connections of clients and links to peers are both built on this.
+What the socket does not accept waits until it is writable. The base of client connections and of
+links to peers.
 """
 
 import errno
@@ -15,11 +15,11 @@ from moldau.model.slices import Chunk, FileSlice
 
 _IOV_MAX = 512
 SENDFILE_BYTES_MIN = 8 * 1024
-"""Below it a pread that joins its neighbours in one send is cheaper than a sendfile of its own."""
+"""Below this size, a pread plus a shared sendmsg is cheaper than a separate sendfile."""
 
 
 class SocketWriter:
-    """A socket that is written to. Whoever builds on it says what follows on progress and end."""
+    """A socket with a send queue. Subclasses react to progress and to the close."""
 
     __slots__ = ("_loop", "_out", "_out_bytes", "_socket", "_writing")
 
@@ -31,11 +31,9 @@ class SocketWriter:
         self._writing = False
 
     def _on_writable(self) -> None:
-        """The socket takes more: call _write, then do what progress allows."""
         self._write()
 
     def close(self, reason: str, level: int = logging.DEBUG) -> None:
-        """The socket cannot be used any more."""
         self._stop_writing()
         self._socket.close()
         self._out.clear()
@@ -58,7 +56,7 @@ class SocketWriter:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            # EIO is no error of a socket: the segment's file could not be read.
+            # EIO does not come from the socket: reading the segment file failed.
             level = logging.ERROR if error.errno == errno.EIO else logging.DEBUG
             self.close(f"send failed: {error.strerror}", level=level)
             return
@@ -75,7 +73,7 @@ class SocketWriter:
             self._loop.remove_writer(self._socket)
 
     def _send_buffers(self) -> bool:
-        """Send the run of memory chunks at the head; False if the socket took only a part."""
+        """Send the memory chunks at the head; False if the socket accepted only a part."""
         out = self._out
         only = out[0]
         if len(out) == 1 and not isinstance(only, FileSlice):
@@ -89,7 +87,7 @@ class SocketWriter:
         if len(out) <= _IOV_MAX:
             memory = [chunk for chunk in out if not isinstance(chunk, FileSlice)]
             if len(memory) == len(out):
-                # The usual case: no files, and the socket takes everything.
+                # The usual case: no files, and the socket accepts everything.
                 sent = self._socket.sendmsg(memory)
                 if sent == self._out_bytes:
                     self._out_bytes = 0
@@ -115,7 +113,7 @@ class SocketWriter:
         return self._took(run, self._socket.sendmsg(run, (), flags))
 
     def _took(self, run: Sequence[bytes | bytearray | memoryview], sent: int) -> bool:
-        """The socket took so much of the run at the head; False if it was only a part."""
+        """Remove `sent` bytes of the run from the queue; False if some of it is left."""
         out = self._out
         self._out_bytes -= sent
         for chunk in run:
@@ -140,5 +138,5 @@ class SocketWriter:
 
 
 def _ended_early() -> OSError:
-    """A file is shorter than the log says: the length already sent cannot be kept."""
-    return OSError(errno.EIO, "a segment ended early")
+    """A file is shorter than the log's index says, and the length was already sent."""
+    return OSError(errno.EIO, "segment file is truncated")

@@ -1,6 +1,6 @@
-"""Owns the port through which connections reach the operating system.
+"""Creates the sockets of connections and listeners.
 
-Small on purpose: the simulator has sockets of its own, which lose, delay and cut what is sent.
+Kept small: the simulator replaces it with sockets that lose, delay and truncate data.
 """
 
 import select
@@ -10,10 +10,10 @@ from typing import Final
 
 
 class Sockets:
-    """Those of the machine."""
+    """The sockets of the operating system."""
 
     def bound(self, host: str, port: int) -> socket.socket:
-        """One that holds the address (port 0: a free one) and does not listen. Raises OSError."""
+        """A socket bound to the address (port 0: any free one), not listening. Raises OSError."""
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -28,13 +28,12 @@ class Sockets:
         return sock
 
     def unconnected(self, family: int, kind: int, protocol: int) -> socket.socket:
-        """One to dial with. Raises OSError."""
         sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
         return sock
 
     def broken(self, descriptors: Iterable[int]) -> list[int]:
-        """Those whose other side has reset the connection."""
+        """The descriptors whose connection was reset by the other side."""
         poller = select.poll()
         for descriptor in descriptors:
             poller.register(descriptor, 0)

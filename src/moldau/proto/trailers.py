@@ -1,18 +1,17 @@
-"""Owns what a refused call of the gRPC API says in its trailers, and how text is written there.
+"""Trailers of failed calls of the gRPC API, and the encoding of text in them.
 
-Trailers hold printable ASCII only, so a hint is percent-encoded, as gRPC does it with its own
-message.
+Trailers are printable ASCII, so a hint is percent-encoded, as gRPC encodes its status message.
 """
 
 from typing import Final
 from urllib.parse import quote, unquote
 
 REASON_TRAILER: Final = "moldau-reason"
-"""A Reason by its name."""
+"""Name of a Reason."""
 HINT_TRAILER: Final = "moldau-hint"
 """What to do next, for people."""
 UNCERTAIN_TRAILER: Final = "moldau-uncertain"
-"""`true`: it may have been carried out all the same."""
+"""`true`: the call may have taken effect."""
 
 _PLAIN: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 

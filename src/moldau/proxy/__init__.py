@@ -1,8 +1,8 @@
-"""`moldau proxy`: the queue API for clients that know no brokers, with the routing hidden.
+"""`moldau proxy`: serves the queue API for clients that cannot reach brokers, and routes requests.
 
-refusals    what a client is told when something fails
-consumers   the polls of the consumers that come by
-answers     calls with one answer
-streams     heartbeats, sending and reading
-server      the gRPC server around them
+rpc_errors        how failures are returned to clients
+consumers         one poller per consumer
+unary_handlers    calls with one response
+stream_handlers   heartbeats, sending and reading
+server            the gRPC server
 """

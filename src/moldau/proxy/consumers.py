@@ -1,7 +1,7 @@
-"""Owns the polls of the proxy's consumers: one Poller each, kept between polls, and not for ever.
+"""The consumers of the proxy: one Poller each, kept between polls.
 
-What a consumer is assigned is learnt from the answers that pass by. A consumer that came by another
-proxy is polled for at every broker.
+Assignments are learned from the responses that the proxy forwards. For a consumer that connected
+through another proxy, every broker is polled.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from moldau.proto.v1 import queue_pb2 as pb
 
 CONSUMERS_MAX: Final = 10_000
 POLLERS_MAX: Final = 16
-"""Of one consumer: so many different sets of partitions are remembered."""
+"""Pollers of one consumer, by set of partitions."""
 IDLE_SECONDS_MAX: Final = 60.0
 _SWEEP_SECONDS: Final = 10.0
 _GIVE_BACK_SECONDS_MAX: Final = 5.0
 
 Parts = tuple[tuple[str, int], ...]
-"""Partitions that a poll is confined to, by topic and number. Empty: all that are assigned."""
+"""The (topic, partition) pairs that a poll is limited to. Empty: all assigned ones."""
 
 
 @dataclass(slots=True)
 class ProxyConsumer:
-    """One consumer. A poll that is confined to partitions has a Poller of its own, so that nothing
-    else comes with it."""
+    """One consumer. A poll that is limited to partitions has its own Poller, so that it returns no
+    messages of others."""
 
     group: str
     name: str
     assigned: Parts | None = None
-    """None: not known here."""
+    """None: unknown to this proxy."""
     used_at: float = 0.0
     pollers: dict[Parts, Poller] = field(default_factory=dict)
 
@@ -44,10 +44,10 @@ class ProxyConsumer:
 
 
 class ConsumerTable:
-    """Those that came by lately."""
+    """Recently active consumers."""
 
-    def __init__(self, caller: RpcClient, settler: Settler) -> None:
-        self._caller = caller
+    def __init__(self, rpc: RpcClient, settler: Settler) -> None:
+        self._rpc = rpc
         self._settler = settler
         self._consumers: OrderedDict[tuple[str, str], ProxyConsumer] = OrderedDict()
         self._sweeping = asyncio.create_task(self._sweep(), name="proxy-consumers")
@@ -56,12 +56,12 @@ class ConsumerTable:
         return len(self._consumers)
 
     def assigned(self, group: str, name: str, assignment: pb.Assignment) -> None:
-        """An answer said what a consumer is to poll."""
+        """Record the assignment of a consumer."""
         consumer = self._consumer(group, name)
         consumer.assigned = tuple((each.topic, each.partition) for each in assignment.partitions)
 
     def poller(self, request: pb.PollRequest) -> Poller:
-        """Who polls for the consumer of the request."""
+        """The poller for a request."""
         consumer = self._consumer(request.group, request.consumer_id)
         parts = tuple(
             sorted(
@@ -77,13 +77,13 @@ class ConsumerTable:
         return poller
 
     async def forget(self, group: str, name: str) -> None:
-        """The consumer has left, or is evicted."""
+        """The consumer has left or was evicted."""
         consumer = self._consumers.pop((group, name), None)
         if consumer is not None:
             await _close(consumer)
 
     async def close(self) -> None:
-        """End all waits, and give back what nobody fetched."""
+        """End all polls, and give back unfetched messages."""
         self._sweeping.cancel()
         consumers, self._consumers = list(self._consumers.values()), OrderedDict()
         await asyncio.gather(self._ended(), *(_close(consumer) for consumer in consumers))
@@ -103,7 +103,7 @@ class ConsumerTable:
         return consumer
 
     def _drop_oldest(self) -> None:
-        """Make room: it is learnt anew if it comes again."""
+        """Make room; if the consumer returns, it is added again."""
         for key, consumer in self._consumers.items():
             if consumer.is_idle:
                 del self._consumers[key]
@@ -111,18 +111,18 @@ class ConsumerTable:
 
     def _make(self, consumer: ProxyConsumer, parts: Parts) -> Poller:
         def targets() -> list[str]:
-            view = self._caller.view
+            view = self._rpc.view
             wanted = parts or consumer.assigned
             if wanted is None:
-                return self._caller.resolver.candidates
+                return self._rpc.resolver.candidates
             found = view.leader_addresses(wanted)
             if wanted and len({*view.topics} & {topic for topic, _ in wanted}) == 0:
-                # Younger than our view.
-                self._caller.resolver.suspect()
+                # The topics are newer than our view.
+                self._rpc.resolver.refresh_soon()
             return found
 
         def only(address: str) -> list[pb.TopicPartitions]:
-            view = self._caller.view
+            view = self._rpc.view
             own: dict[str, list[int]] = {}
             for topic, number in parts:
                 if view.leader_address(topic, number) == address:
@@ -137,12 +137,12 @@ class ConsumerTable:
                 consumer.group,
                 consumer.name,
                 tokens,
-                Nack(0, "it was polled through a proxy, but not fetched"),
+                Nack(0, "polled through a proxy, but not fetched"),
                 seconds_max=_GIVE_BACK_SECONDS_MAX,
             )
 
         return Poller(
-            self._caller,
+            self._rpc,
             consumer.group,
             consumer.name,
             targets=targets,

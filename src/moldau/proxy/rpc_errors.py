@@ -1,4 +1,4 @@
-"""Owns what a client of the proxy is told: what a broker said, as it was; else who was tried."""
+"""Returns failures to clients of the proxy: a broker's rejection unchanged, else what was tried."""
 
 from typing import Any, Final, NoReturn
 
@@ -15,8 +15,8 @@ from moldau.proto.v1 import queue_pb2 as pb
 Context = aio.ServicerContext[Any, Any]
 
 TEXT_LENGTH_MAX: Final = 1_000
-"""Trailers have little room."""
-_HINT: Final = "the brokers behind the proxy do not answer; look for trouble: moldau doctor"
+"""The size of trailers is limited."""
+_HINT: Final = "the brokers behind the proxy do not respond; find the cause: moldau doctor"
 
 _STATUS: Final[dict[int, grpc.StatusCode]] = {
     pb.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
@@ -27,15 +27,15 @@ _STATUS: Final[dict[int, grpc.StatusCode]] = {
 
 
 class InvalidRequest(Exception):
-    """Bytes that are no message; the text says of which kind."""
+    """A request that is invalid; the text says why."""
 
 
 async def refuse(context: Context, error: CallFailed | InvalidRequest) -> NoReturn:
-    """End the call with what is known of the failure."""
+    """End the call with the failure."""
     if isinstance(error, InvalidRequest):
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", str(error))
     failure = error.failure
-    if failure.reason and not (failure.may_repeat and len(error.failures) > 1):
+    if failure.reason and not (failure.is_retriable and len(error.failures) > 1):
         await _abort(
             context,
             failure.status,
@@ -46,22 +46,22 @@ async def refuse(context: Context, error: CallFailed | InvalidRequest) -> NoRetu
         )
     await _abort(
         context,
-        grpc.StatusCode.UNAVAILABLE if failure.may_repeat else failure.status,
-        "UNAVAILABLE" if failure.may_repeat else "INTERNAL",
+        grpc.StatusCode.UNAVAILABLE if failure.is_retriable else failure.status,
+        "UNAVAILABLE" if failure.is_retriable else "INTERNAL",
         _tried(error.failures),
         hint=_HINT,
         is_uncertain=failure.is_uncertain,
     )
 
 
-async def refuse_all(context: Context, verdict: SettleResult) -> NoReturn:
-    """End the call with a verdict that all its tokens share."""
-    status = _STATUS.get(verdict.reason, grpc.StatusCode.FAILED_PRECONDITION)
-    await _abort(context, status, verdict.name, verdict.message)
+async def refuse_all(context: Context, result: SettleResult) -> NoReturn:
+    """End the call with the result that all its tokens share."""
+    status = _STATUS.get(result.reason, grpc.StatusCode.FAILED_PRECONDITION)
+    await _abort(context, status, result.name, result.message)
 
 
 def _tried(failures: dict[str, RpcFailure]) -> str:
-    return "no broker could be asked: " + ", ".join(str(each) for each in failures.values())
+    return "no broker could be reached: " + ", ".join(str(each) for each in failures.values())
 
 
 async def _abort(
@@ -79,4 +79,4 @@ async def _abort(
     if is_uncertain:
         trailers.append((UNCERTAIN_TRAILER, "true"))
     await context.abort(status, text[:TEXT_LENGTH_MAX], tuple(trailers))
-    raise ClientError("the call is over")
+    raise ClientError("the call was aborted")

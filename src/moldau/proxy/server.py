@@ -1,6 +1,6 @@
-"""Owns the proxy's gRPC server: its handlers, health and reflection, and its end.
+"""The gRPC server of the proxy: handlers, health, reflection and shutdown.
 
-It starts without brokers too, and says UNAVAILABLE until one answers.
+It also starts without brokers, and responds UNAVAILABLE until one is reachable.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ _HEALTH_SECONDS: Final = 0.5
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    # Two proxies on one port would share its clients by chance.
+    # Two proxies on one port would share the clients at random.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 ]
 
 
 class Proxy:
-    """A proxy that listens at `listen` for the cluster that `seeds` lead to."""
+    """A proxy that listens at `listen`, for the cluster of `seeds`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Proxy:
         self._listen = listen
         self._channels = Channels()
         self._resolver = Resolver(seeds, self._channels, refresh_seconds=refresh_seconds)
-        self._caller = RpcClient(self._channels, self._resolver, seconds_max=seconds_max)
+        self._rpc = RpcClient(self._channels, self._resolver, seconds_max=seconds_max)
         self._consumers: ConsumerTable | None = None
         self._server: aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -63,19 +63,19 @@ class Proxy:
 
     @property
     def brokers(self) -> list[str]:
-        """Those that are known to be alive."""
+        """The brokers that are alive."""
         return self._resolver.view.alive_addresses if self._resolver.is_answered else []
 
     async def start(self) -> None:
-        """Listen. Raises ClientError if the address cannot be had."""
+        """Listen. Raises ClientError if the address is not available."""
         await self._resolver.refresh()
-        self._resolver.keep()
-        settler = Settler(self._caller, settled_counts_as_done=False)
-        self._consumers = ConsumerTable(self._caller, settler)
-        answers = UnaryHandlers(self._caller, settler, self._consumers)
-        streams = StreamHandlers(self._caller, self._consumers, answers)
+        self._resolver.keep_refreshing()
+        settler = Settler(self._rpc, settled_counts_as_done=False)
+        self._consumers = ConsumerTable(self._rpc, settler)
+        unary = UnaryHandlers(self._rpc, settler, self._consumers)
+        streams = StreamHandlers(self._rpc, self._consumers)
         server = aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        handlers = _handlers(answers, streams)
+        handlers = _handlers(unary, streams)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -86,15 +86,15 @@ class Proxy:
             await self.stop()
             raise ClientError(
                 f"cannot listen at {self._listen}",
-                hint="is the port taken? another: --listen :PORT",
+                hint="is the port in use? choose another: --listen :PORT",
             ) from error
         self._server = server
         await server.start()
-        await self._tell_health()
+        await self._update_health()
         self._watching = asyncio.create_task(self._watch(), name="proxy-health")
 
     async def stop(self) -> None:
-        """End all waits, give back what nobody fetched, let calls finish for a moment."""
+        """End all polls, give back unfetched messages, and let calls finish."""
         if self._watching is not None:
             self._watching.cancel()
         await self._health.enter_graceful_shutdown()
@@ -108,19 +108,19 @@ class Proxy:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_HEALTH_SECONDS)
-            await self._tell_health()
+            await self._update_health()
 
-    async def _tell_health(self) -> None:
+    async def _update_health(self) -> None:
         kinds = health_pb2.HealthCheckResponse
         status = kinds.SERVING if self._resolver.is_answered else kinds.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, status)
 
 
-def _handlers(answers: UnaryHandlers, streams: StreamHandlers) -> dict[str, Any]:
+def _handlers(unary: UnaryHandlers, streams: StreamHandlers) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, unary in answers.handlers.items():
-        found[name] = grpc.unary_unary_rpc_method_handler(_guarded(name, unary))
+    for name, handler in unary.handlers.items():
+        found[name] = grpc.unary_unary_rpc_method_handler(_guarded(name, handler))
     for name, stream in streams.handlers.items():
         found[name] = grpc.stream_stream_rpc_method_handler(_guarded(name, stream))
     found[READ_FROM.name] = grpc.unary_stream_rpc_method_handler(
@@ -130,7 +130,7 @@ def _handlers(answers: UnaryHandlers, streams: StreamHandlers) -> dict[str, Any]
 
 
 def _guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
-    """A defect of the proxy ends the call, and says so in its log; nothing else."""
+    """An internal error ends only its call, and is logged."""
 
     async def handle(request: Any, context: Context) -> Any:
         try:
@@ -138,10 +138,10 @@ def _guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, C
         except (aio.AbortError, asyncio.CancelledError):
             raise
         except Exception as error:
-            log.error("the proxy met a defect in %s", name, exc_info=error)
+            log.error("internal error of the proxy in %s", name, exc_info=error)
             await context.abort(
                 grpc.StatusCode.INTERNAL,
-                "the proxy met a defect of its own",
+                "internal error of the proxy",
                 (("moldau-reason", "INTERNAL"),),
             )
 

@@ -1,7 +1,7 @@
-"""Owns the calls of the proxy that are streams: heartbeats, sending and reading.
+"""The streaming calls of the proxy: heartbeats, sending and reading.
 
-A stream of a client outlives the broker that it was passed to: another one takes over, and what was
-not answered is answered here.
+A client's stream outlives the broker that it is forwarded to: another broker takes over, and the
+proxy itself responds to requests that got no response.
 """
 
 import asyncio
@@ -11,72 +11,68 @@ from typing import Any, Final
 from grpc import aio
 
 from moldau.client.queue.channels import HEARTBEAT, READ_FROM, SEND_BATCH, Method
-from moldau.client.queue.rpc import PAUSE_SECONDS, PAUSE_SECONDS_MAX, CallFailed, RpcClient
+from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.rpc_failures import RpcFailure, failure_of
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proxy.consumers import ConsumerTable
 from moldau.proxy.rpc_errors import Context, refuse
-from moldau.proxy.unary_handlers import UnaryHandlers, decoded, hide_addresses
+from moldau.proxy.unary_handlers import decoded, hide_addresses
 from moldau.proxy.upstream import Upstream, failed_batch
 
 IN_FLIGHT_MAX: Final = 16
-"""Requests of one SendBatch stream that are not answered yet."""
+"""Unanswered requests of one SendBatch stream."""
 _SEND_SECONDS_MAX: Final = 35.0
-_BEAT_SECONDS_MAX: Final = 5.0
+_HEARTBEAT_SECONDS_MAX: Final = 5.0
 
 
 class StreamHandlers:
-    """The handlers of streams, over bytes."""
+    """The handlers of streams of encoded messages."""
 
-    def __init__(self, caller: RpcClient, consumers: ConsumerTable, answers: UnaryHandlers) -> None:
-        self._caller = caller
+    def __init__(self, rpc: RpcClient, consumers: ConsumerTable) -> None:
+        self._rpc = rpc
         self._consumers = consumers
-        self._answers = answers
         self._turn = 0
 
     @property
     def handlers(self) -> dict[str, Callable[[Any, Context], Any]]:
-        """Of streams both ways."""
+        """The handlers of bidirectional streams."""
         return {HEARTBEAT.name: self.heartbeat, SEND_BATCH.name: self.send_batch}
 
     # ---- heartbeats
 
     async def heartbeat(self, requests: object, context: Context) -> None:
-        """One answer per heartbeat, from whichever broker is alive."""
+        """One response per heartbeat, from any live broker."""
         upstream: Upstream | None = None
         try:
             while (data := await context.read()) is not aio.EOF:
                 request = await decoded(pb.HeartbeatRequest, data, context)
-                answer, upstream = await self._beat(data, upstream, context)
-                await context.write(self._passed(request, answer))
+                answer, upstream = await self._send_heartbeat(data, upstream, context)
+                await context.write(self._forwarded(request, answer))
         finally:
             if upstream is not None:
                 await upstream.close()
 
-    async def _beat(
+    async def _send_heartbeat(
         self, data: bytes, upstream: Upstream | None, context: Context
     ) -> tuple[bytes, Upstream]:
         failures: dict[str, RpcFailure] = {}
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._caller.seconds_max
-        pause = PAUSE_SECONDS
+        backoff = self._rpc.backoff()
         while True:
             if upstream is None:
                 upstream = self._upstream(HEARTBEAT, self._any_address())
-            found = await upstream.ask(data, _BEAT_SECONDS_MAX)
+            found = await upstream.request(data, _HEARTBEAT_SECONDS_MAX)
             if not isinstance(found, RpcFailure):
                 return found, upstream
             await upstream.close()
             upstream = None
             failures[found.address] = found
-            if not found.may_repeat or loop.time() > deadline:
-                await refuse(context, CallFailed(found, failures, self._caller.seconds_max))
-            await self._caller.resolver.refresh()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            if not found.is_retriable or backoff.is_over:
+                await refuse(context, CallFailed(found, failures, self._rpc.seconds_max))
+            await self._rpc.resolver.refresh()
+            await backoff.sleep_async()
 
-    def _passed(self, request: pb.HeartbeatRequest, answer: bytes) -> bytes:
-        """The answer, without addresses; most have none, and are passed as they are."""
+    def _forwarded(self, request: pb.HeartbeatRequest, answer: bytes) -> bytes:
+        """The response without addresses; most have none, and are forwarded unchanged."""
         response = pb.HeartbeatResponse.FromString(answer)
         if not response.HasField("assignment"):
             return answer
@@ -87,25 +83,25 @@ class StreamHandlers:
     # ---- sending
 
     async def send_batch(self, requests: object, context: Context) -> None:
-        """Requests go to the leaders of their messages; the answers come in the requests' order."""
+        """Forward requests to the leaders of their messages; responses keep the order."""
         waiting: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(IN_FLIGHT_MAX)
         upstreams: dict[str, Upstream] = {}
         pins: dict[str, str] = {}
         tasks: set[asyncio.Task[bytes]] = set()
-        answering = asyncio.create_task(_answer(waiting, context), name="proxy-send-answers")
+        responding = asyncio.create_task(_respond(waiting, context), name="proxy-send-responses")
         try:
             while (data := await context.read()) is not aio.EOF:
                 request = await decoded(pb.SendBatchRequest, data, context)
                 task = asyncio.create_task(self._send(data, request, upstreams, pins))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-                # The task writes in its first step: so requests leave in the order they came in.
+                # The task writes in its first step, so requests are sent in order.
                 await asyncio.sleep(0)
                 await waiting.put(task)
             await waiting.put(None)
-            await answering
+            await responding
         finally:
-            for each in (answering, *tasks):
+            for each in (responding, *tasks):
                 each.cancel()
             for upstream in upstreams.values():
                 await upstream.close()
@@ -117,30 +113,27 @@ class StreamHandlers:
         upstreams: dict[str, Upstream],
         pins: dict[str, str],
     ) -> bytes:
-        """The broker's answer; if there is none, one that says what may have become of them."""
-        loop = asyncio.get_running_loop()
+        """The broker's response; if there is none, one that reports the failure."""
         seconds = request.timeout_ms / 1000 + 5.0 if request.timeout_ms > 0 else _SEND_SECONDS_MAX
-        deadline = loop.time() + self._caller.seconds_max
-        pause = PAUSE_SECONDS
+        backoff = self._rpc.backoff()
         while True:
             address = self._address_for(request, pins)
             upstream = upstreams.get(address)
             if upstream is None or upstream.is_broken:
                 upstream = upstreams[address] = self._upstream(SEND_BATCH, address)
-            found = await upstream.ask(data, seconds)
+            found = await upstream.request(data, seconds)
             if not isinstance(found, RpcFailure):
                 return found
-            if found.is_uncertain or not found.may_repeat or loop.time() > deadline:
+            if found.is_uncertain or not found.is_retriable or backoff.is_over:
                 return failed_batch(found, len(request.messages)).SerializeToString()
             pins.pop(request.topic, None)
-            await self._caller.resolver.refresh()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            await self._rpc.resolver.refresh()
+            await backoff.sleep_async()
 
     def _address_for(self, request: pb.SendBatchRequest, pins: dict[str, str]) -> str:
-        """The leader of all its messages, if they have one; else a leader of the topic, who passes
-        the others on: the same for the whole stream, or requests could overtake each other."""
-        view = self._caller.view
+        """The common leader of all messages; else a leader of the topic, which forwards the others:
+        the same for the whole stream, so that requests do not overtake each other."""
+        view = self._rpc.view
         leaders = view.topic_addresses(request.topic)
         if len(leaders) > 1 and all(each.HasField("partition") for each in request.messages):
             numbers = {each.partition for each in request.messages}
@@ -157,19 +150,17 @@ class StreamHandlers:
     # ---- reading
 
     async def read_from(self, data: bytes, context: Context) -> None:
-        """From the partition's leader, and on at the next one if it changes."""
+        """Read from the partition's leader; continue at the next one if it changes."""
         request = await decoded(pb.ReadFromRequest, data, context)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._caller.seconds_max
+        backoff = self._rpc.backoff()
         failures: dict[str, RpcFailure] = {}
-        pause = PAUSE_SECONDS
         while True:
-            address = self._caller.view.leader_address(request.topic, request.partition)
+            address = self._rpc.view.leader_address(request.topic, request.partition)
             where = address or self._any_address()
-            call = self._caller.channels.read_raw(where, READ_FROM, data)
+            call = self._rpc.channels.read_raw(where, READ_FROM, data)
             try:
                 async for answer in call:
-                    deadline, pause = loop.time() + self._caller.seconds_max, PAUSE_SECONDS
+                    backoff.restart()
                     await context.write(answer)
                     data = _rest(request, pb.ReadFromResponse.FromString(answer))
                 return
@@ -177,31 +168,28 @@ class StreamHandlers:
                 failure = failures[where] = failure_of(error, where)
             finally:
                 call.cancel()
-            if not failure.may_repeat or loop.time() > deadline:
-                await refuse(context, CallFailed(failure, failures, self._caller.seconds_max))
-            await self._caller.resolver.refresh()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, PAUSE_SECONDS_MAX)
-
-    # ---- where
+            if not failure.is_retriable or backoff.is_over:
+                await refuse(context, CallFailed(failure, failures, self._rpc.seconds_max))
+            await self._rpc.resolver.refresh()
+            await backoff.sleep_async()
 
     def _upstream(self, method: Method[Any, Any], address: str) -> Upstream:
-        return Upstream(self._caller.channels.stream_raw(address, method), address)
+        return Upstream(self._rpc.channels.stream_raw(address, method), address)
 
     def _any_address(self) -> str:
-        candidates = self._caller.resolver.candidates
+        candidates = self._rpc.resolver.candidates
         self._turn += 1
         return candidates[self._turn % len(candidates)] if candidates else ""
 
 
 def _rest(request: pb.ReadFromRequest, answer: pb.ReadFromResponse) -> bytes:
-    """What is still to be read, should somebody else have to be asked."""
+    """The request for the rest, in case the leader changes."""
     request.offset = answer.next_offset
     if request.max_messages:
         request.max_messages = max(1, request.max_messages - len(answer.messages))
     return request.SerializeToString()
 
 
-async def _answer(waiting: "asyncio.Queue[asyncio.Task[bytes] | None]", context: Context) -> None:
+async def _respond(waiting: "asyncio.Queue[asyncio.Task[bytes] | None]", context: Context) -> None:
     while (task := await waiting.get()) is not None:
         await context.write(await task)

@@ -1,7 +1,7 @@
-"""Owns the calls with one answer: each to the broker that can give it, or to all that must.
+"""The calls with one response: each is forwarded to the broker that can answer it, or to all.
 
-Requests and answers pass as the bytes that they are, except where they say where brokers are, which
-the proxy's clients are not to know, or must be split and put together.
+Requests and responses are forwarded as bytes, unless they contain addresses of brokers, which are
+hidden from clients, or must be split and merged.
 """
 
 from collections.abc import Callable
@@ -30,28 +30,27 @@ from moldau.client.queue.cluster_view import ClusterView
 from moldau.client.queue.groups import PEEK_MESSAGES, fetch_peeked, fetch_stats
 from moldau.client.queue.rpc import CallFailed, Route, RpcClient, any_broker
 from moldau.client.queue.settler import Ack, Extend, Nack, SettleAction, Settler, SettleResult
+from moldau.model.queue_limits import POLL_MESSAGES_MAX, POLL_WAIT_MS_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proxy.consumers import ConsumerTable
 from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse, refuse_all
 from moldau.records.murmur2 import partition_of
 
-POLL_MESSAGES_MAX: Final = 10_000
-POLL_WAIT_SECONDS_MAX: Final = 60.0
-_ANSWER_SECONDS: Final = 0.25
-"""For the way back."""
-_WHOLE: Final = frozenset(
+_RESPONSE_SECONDS: Final = 0.25
+"""Reserved for the response to the client."""
+_CALL_REASONS: Final = frozenset(
     {pb.UNKNOWN_CONSUMER, pb.UNKNOWN_GROUP, pb.OTHER_MODE, pb.INVALID_ARGUMENT}
 )
-"""Reasons that are about the call, and not about one of its tokens."""
+"""Reasons that concern the call, not one of its tokens."""
 
 Q = TypeVar("Q", bound=Message)
 
 
 class UnaryHandlers:
-    """The handlers; each gets and returns bytes."""
+    """The handlers of unary calls; each gets and returns encoded messages."""
 
-    def __init__(self, caller: RpcClient, settler: Settler, consumers: ConsumerTable) -> None:
-        self._caller = caller
+    def __init__(self, rpc: RpcClient, settler: Settler, consumers: ConsumerTable) -> None:
+        self._rpc = rpc
         self._settler = settler
         self._consumers = consumers
         self._turn = 0
@@ -75,68 +74,68 @@ class UnaryHandlers:
             MANAGE_BROKERS.name: self.manage_brokers,
         }
 
-    # ---- passed on
+    # ---- forwarded
 
     async def create_topic(self, data: bytes, context: Context) -> bytes:
-        answer = await self._pass(CREATE_TOPIC, data, context, repeats=False)
-        self._caller.resolver.suspect()
+        answer = await self._forward(CREATE_TOPIC, data, context, idempotent=False)
+        self._rpc.resolver.refresh_soon()
         return answer
 
     async def send(self, data: bytes, context: Context) -> bytes:
         request = await decoded(pb.SendRequest, data, context)
         route = self.route_of(request.topic, request.message)
-        return await self._pass(SEND, data, context, route=route, repeats=False)
+        return await self._forward(SEND, data, context, route=route, idempotent=False)
 
     async def list_groups(self, data: bytes, context: Context) -> bytes:
-        return await self._pass(LIST_GROUPS, data, context)
+        return await self._forward(LIST_GROUPS, data, context)
 
     async def delete_group(self, data: bytes, context: Context) -> bytes:
-        return await self._pass(DELETE_GROUP, data, context)
+        return await self._forward(DELETE_GROUP, data, context)
 
     async def manage_brokers(self, data: bytes, context: Context) -> bytes:
-        return await self._pass(MANAGE_BROKERS, data, context)
+        return await self._forward(MANAGE_BROKERS, data, context)
 
     async def connect(self, data: bytes, context: Context) -> bytes:
         request = await decoded(pb.ConnectRequest, data, context)
-        answer = pb.ConnectResponse.FromString(await self._pass(CONNECT, data, context))
+        answer = pb.ConnectResponse.FromString(await self._forward(CONNECT, data, context))
         self._consumers.assigned(request.group, answer.consumer_id, answer.assignment)
         hide_addresses(answer.assignment)
         return answer.SerializeToString()
 
     async def disconnect(self, data: bytes, context: Context) -> bytes:
         request = await decoded(pb.DisconnectRequest, data, context)
-        # First what it has not fetched: afterwards nobody may give it back in its name.
+        # Before it leaves: afterwards its unfetched messages could not be given back.
         await self._consumers.forget(request.group, request.consumer_id)
-        return await self._pass(DISCONNECT, data, context)
+        return await self._forward(DISCONNECT, data, context)
 
     async def topology(self, data: bytes, context: Context) -> bytes:
-        answer = pb.TopologyResponse.FromString(await self._pass(TOPOLOGY, data, context))
+        answer = pb.TopologyResponse.FromString(await self._forward(TOPOLOGY, data, context))
         for broker in answer.brokers:
-            # Who asks a proxy goes on asking it.
+            # Clients of a proxy must not bypass it.
             broker.grpc_address = ""
         return answer.SerializeToString()
 
-    async def _pass(
+    async def _forward(
         self,
         method: Method[Any, Any],
         data: bytes,
         context: Context,
         *,
         route: Route = any_broker,
-        repeats: bool = True,
+        idempotent: bool = True,
     ) -> bytes:
-        async def once(address: str, seconds: float) -> bytes:
-            return await self._caller.channels.call_raw(address, method, data, seconds_max=seconds)
+        async def attempt(address: str, seconds: float) -> bytes:
+            return await self._rpc.channels.call_raw(address, method, data, seconds_max=seconds)
 
         try:
-            return await self._caller.patiently(
-                once, route=route, seconds_max=self._seconds(context), repeats=repeats
+            return await self._rpc.retry(
+                attempt, route=route, seconds_max=self._seconds(context), idempotent=idempotent
             )
         except CallFailed as failed:
             await refuse(context, failed)
 
     def route_of(self, topic: str, message: pb.OutgoingMessage) -> Route:
-        """Where a message is led; one without a key goes to the topic's leaders in turn."""
+        """The route of a message; without a key, the topic's leaders in turn."""
         self._turn += 1
         turn = self._turn
 
@@ -163,10 +162,10 @@ class UnaryHandlers:
     async def poll(self, data: bytes, context: Context) -> bytes:
         request = await decoded(pb.PollRequest, data, context)
         if not 0 <= request.max_messages <= POLL_MESSAGES_MAX:
-            await refuse(context, InvalidRequest(f"max_messages is 0 to {POLL_MESSAGES_MAX}"))
+            await refuse(context, InvalidRequest(f"max_messages must be 0 to {POLL_MESSAGES_MAX}"))
         if request.wait_ms < 0 or request.visibility_ms < 0:
-            await refuse(context, InvalidRequest("wait_ms and visibility_ms are 0 or more"))
-        wait = min(request.wait_ms / 1000, POLL_WAIT_SECONDS_MAX)
+            await refuse(context, InvalidRequest("wait_ms and visibility_ms must be 0 or more"))
+        wait = min(request.wait_ms, POLL_WAIT_MS_MAX) / 1000
         poller = self._consumers.poller(request)
         try:
             polled = await poller.poll(
@@ -176,9 +175,9 @@ class UnaryHandlers:
             if failed.failure.is_evicted:
                 await self._consumers.forget(request.group, request.consumer_id)
             await refuse(context, failed)
-        if not polled.messages and (silent := poller.outage()):
-            failure = next(iter(silent.values()))
-            await refuse(context, CallFailed(failure, silent, wait))
+        if not polled.messages and (failures := poller.outage()):
+            failure = next(iter(failures.values()))
+            await refuse(context, CallFailed(failure, failures, wait))
         return pb.PollResponse(messages=polled.messages, is_full=polled.is_full).SerializeToString()
 
     async def ack(self, data: bytes, context: Context) -> bytes:
@@ -200,23 +199,21 @@ class UnaryHandlers:
         what: SettleAction,
         context: Context,
     ) -> bytes:
-        verdicts = await self._settler.settle(
+        results = await self._settler.settle(
             request.group,
             request.consumer_id,
             list(request.tokens),
             what,
             seconds_max=self._seconds(context),
         )
-        if verdicts and all(verdict.reason in _WHOLE for verdict in verdicts):
-            await refuse_all(context, verdicts[0])
-        return _settled(verdicts).SerializeToString()
+        if results and all(result.reason in _CALL_REASONS for result in results):
+            await refuse_all(context, results[0])
+        return _settled(results).SerializeToString()
 
     async def stats(self, data: bytes, context: Context) -> bytes:
         request = await decoded(pb.StatsRequest, data, context)
         try:
-            answer = await fetch_stats(
-                self._caller, request.group, seconds_max=self._seconds(context)
-            )
+            answer = await fetch_stats(self._rpc, request.group, seconds_max=self._seconds(context))
         except CallFailed as failed:
             await refuse(context, failed)
         return answer.SerializeToString()
@@ -225,7 +222,7 @@ class UnaryHandlers:
         request = await decoded(pb.PeekRequest, data, context)
         try:
             answer = await fetch_peeked(
-                self._caller,
+                self._rpc,
                 request.group,
                 request.topic,
                 request.max_messages or PEEK_MESSAGES,
@@ -236,33 +233,33 @@ class UnaryHandlers:
         return answer.SerializeToString()
 
     def _seconds(self, context: Context) -> float:
-        """How long there is: the client's time, or ours."""
+        """The deadline of the client, or ours."""
         left: float | None = context.time_remaining()
         if left is None:
-            return self._caller.seconds_max
-        # Who has given up is told nothing: so an answer that names the trouble comes before.
-        return min(left - min(_ANSWER_SECONDS, left / 5), self._caller.seconds_max)
+            return self._rpc.seconds_max
+        # Respond before the client gives up, so that it gets the reason.
+        return min(left - min(_RESPONSE_SECONDS, left / 5), self._rpc.seconds_max)
 
 
 def hide_addresses(assignment: pb.Assignment) -> None:
-    """The proxy's clients ask the proxy."""
+    """Clients of a proxy must not bypass it."""
     for each in assignment.partitions:
         each.leader_address = ""
 
 
-def _settled(verdicts: list[SettleResult]) -> pb.SettleResponse:
-    answer = pb.SettleResponse(done=sum(verdict.is_done for verdict in verdicts))
-    for index, verdict in enumerate(verdicts):
-        if not verdict.is_done:
-            answer.refused.add(index=index, reason=verdict.name, message=verdict.message)
+def _settled(results: list[SettleResult]) -> pb.SettleResponse:
+    answer = pb.SettleResponse(done=sum(result.is_done for result in results))
+    for index, result in enumerate(results):
+        if not result.is_done:
+            answer.refused.add(index=index, reason=result.name, message=result.message)
     return answer
 
 
 async def decoded(kind: type[Q], data: bytes, context: Context) -> Q:
-    """The message; what is none is refused."""
+    """Decode a request, or end the call."""
     try:
         found: Q = kind.FromString(data)
     except DecodeError:
         name = kind.DESCRIPTOR.name
-        await refuse(context, InvalidRequest(f"the bytes are no {name}"))
+        await refuse(context, InvalidRequest(f"invalid {name}"))
     return found

@@ -1,20 +1,22 @@
-"""Owns one stream from the proxy to a broker, on which every request has one answer, in order."""
+"""A stream from the proxy to a broker, with one response per request, in order."""
 
 import asyncio
 from collections import deque
-from typing import Final
 
 import grpc
 from grpc import aio
 
-from moldau.client.queue.rpc_failures import RpcFailure, failure_of
+from moldau.client.queue.rpc_failures import (
+    REASON_NUMBERS,
+    RpcFailure,
+    failure_of,
+    timed_out_failure,
+)
 from moldau.proto.v1 import queue_pb2 as pb
-
-_REASONS: Final[dict[str, int]] = dict(pb.Reason.items())
 
 
 class Upstream:
-    """A stream, and who waits for its answers."""
+    """A stream and the futures of its responses."""
 
     def __init__(self, call: "aio.StreamStreamCall[bytes, bytes]", address: str) -> None:
         self._call = call
@@ -28,9 +30,9 @@ class Upstream:
     def is_broken(self) -> bool:
         return self._failure is not None
 
-    async def ask(self, data: bytes, seconds_max: float) -> bytes | RpcFailure:
-        """The answer to a request, or why there is none. One that is late breaks the stream: what
-        comes after it could not be told apart."""
+    async def request(self, data: bytes, seconds_max: float) -> bytes | RpcFailure:
+        """The response to a request, or its failure. A timeout breaks the stream: later responses
+        could not be matched."""
         future: asyncio.Future[bytes | RpcFailure] = asyncio.get_running_loop().create_future()
         async with self._lock:
             if self._failure is not None:
@@ -39,14 +41,13 @@ class Upstream:
             try:
                 await self._call.write(data)
             except (aio.AioRpcError, asyncio.InvalidStateError):
-                # The reader says why, to all who wait.
+                # The reader sets the failure for all waiters.
                 await asyncio.wait([self._reading])
         try:
             async with asyncio.timeout(seconds_max):
                 return await future
         except TimeoutError:
-            late = grpc.StatusCode.DEADLINE_EXCEEDED
-            failure = RpcFailure(self.address, late, "", "no answer in time", "", True)
+            failure = timed_out_failure(self.address)
             self._break(failure)
             return failure
 
@@ -83,9 +84,11 @@ class Upstream:
 
 
 def failed_batch(failure: RpcFailure, count: int) -> pb.SendBatchResponse:
-    """The answer to a request that no broker answered."""
+    """The response to a request without a response from a broker."""
     answer = pb.SendBatchResponse(partitions=[-1] * count, offsets=[-1] * count)
-    reason = _REASONS.get(failure.reason, pb.UNAVAILABLE if failure.may_repeat else pb.INTERNAL)
+    reason = REASON_NUMBERS.get(
+        failure.reason, pb.UNAVAILABLE if failure.is_retriable else pb.INTERNAL
+    )
     answer.failures.add(
         indexes=range(count),
         reason=reason,

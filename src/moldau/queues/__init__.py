@@ -1,1 +1,1 @@
-"""Work queues over topics: who takes which message, and what became of it."""
+"""Work queues and ordered groups: leases, redelivery, dead letters, and their storage."""

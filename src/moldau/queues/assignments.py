@@ -1,7 +1,7 @@
-"""Owns what a consumer is told to poll: partitions, who leads them, and where that broker is.
+"""Assignments of consumers: the partitions to poll, their leaders and the leaders' addresses.
 
-An assignment is known by a number made from what is in it. So every broker gives the same one the
-same number, and a consumer that asks another broker is not told anew what it knows.
+The epoch of an assignment is a checksum of its content. So every broker gives the same assignment
+the same epoch, and a consumer that reconnects to another broker keeps what it has.
 """
 
 import zlib
@@ -15,41 +15,37 @@ from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.queues.types import AssignedPartition, Assignment
 
 _KEPT_SECONDS: Final = 0.2
-"""Consumers of a queue all ask for the same."""
+"""Cached this long: all consumers of a queue get the same assignment."""
 _KEPT_MAX: Final = 1_000
 _EPOCH_MASK: Final = 0x7FFF_FFFF
 
 
 class Assignments:
-    """Made from what this broker knows of leaders."""
+    """Builds assignments from the leaders that this broker knows."""
 
     def __init__(
-        self,
-        *,
-        clock: Clock,
-        image: Callable[[], Image],
-        leader_of: Callable[[Topic, int], Leader],
+        self, *, clock: Clock, image: Callable[[], Image], leader_of: Callable[[Topic, int], Leader]
     ) -> None:
         self._clock = clock
         self._image = image
         self._leader_of = leader_of
-        self._kept: dict[tuple[str, ...], tuple[float, Assignment]] = {}
+        self._cache: dict[tuple[str, ...], tuple[float, Assignment]] = {}
 
     def of_topics(self, names: tuple[str, ...]) -> Assignment:
         """All partitions of these topics."""
         now = self._clock.monotonic()
-        at, kept = self._kept.get(names, (float("-inf"), None))
-        if kept is not None and now - at < _KEPT_SECONDS:
-            return kept
+        at, cached = self._cache.get(names, (float("-inf"), None))
+        if cached is not None and now - at < _KEPT_SECONDS:
+            return cached
         image = self._image()
         topics = [topic for name in names if (topic := image.topic(name)) is not None]
-        made = self._made(
+        built = self._build(
             (topic, partition.index) for topic in topics for partition in topic.partitions
         )
-        if len(self._kept) >= _KEPT_MAX:
-            self._kept.clear()
-        self._kept[names] = now, made
-        return made
+        if len(self._cache) >= _KEPT_MAX:
+            self._cache.clear()
+        self._cache[names] = now, built
+        return built
 
     def of_partitions(self, partitions: Mapping[TopicId, frozenset[int]]) -> Assignment:
         image = self._image()
@@ -60,9 +56,9 @@ class Assignments:
             for index in indexes
             if index < len(topic.partitions)
         ]
-        return self._made(sorted(found, key=lambda one: (one[0].name, one[1])))
+        return self._build(sorted(found, key=lambda one: (one[0].name, one[1])))
 
-    def _made(self, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> Assignment:
+    def _build(self, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> Assignment:
         assigned = tuple(
             AssignedPartition(topic.name, index, leader, self._address(leader))
             for topic, index in partitions
@@ -71,7 +67,7 @@ class Assignments:
         text = "\n".join(
             f"{one.topic} {one.partition} {one.leader} {one.address}" for one in assigned
         )
-        # 0 is what a consumer says that knows none yet.
+        # 0 is sent by consumers that have no assignment yet.
         epoch = zlib.crc32(text.encode()) & _EPOCH_MASK or 1
         return Assignment(epoch=epoch, partitions=assigned)
 

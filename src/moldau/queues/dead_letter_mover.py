@@ -1,4 +1,4 @@
-"""Owns the way of one queue's dead messages to the dead-letter topic, and their burial then."""
+"""Moves the dead letters of one queue to the dead-letter topic, and settles them after that."""
 
 import asyncio
 import logging
@@ -17,13 +17,13 @@ from moldau.queues.types import QueueRefusedError
 
 log = logging.getLogger(__name__)
 
-_WORTH_A_WARNING_SECONDS: Final = 0.4
+_WARN_FROM_PAUSE_SECONDS: Final = 0.4
 
 
 class DeadLetterMover:
-    """Works while something is owed. What it is told is dead is committed as such.
+    """Runs while there are dead letters to move; those added are committed as dead in the queue.
 
-    `tell` has a queue decide about a command; it returns when that is committed.
+    `submit` runs a command of the queue, and returns when it is committed.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class DeadLetterMover:
         reader: QueueReader,
         origin: Origin,
         topic_of: Callable[[], str],
-        tell: Callable[[Callable[[TimestampMs], Command]], Awaitable[CommandResult]],
+        submit: Callable[[Callable[[TimestampMs], Command]], Awaitable[CommandResult]],
         on_corrupt: Callable[[CorruptionError], None],
         on_internal_error: Callable[[BaseException], None],
     ) -> None:
@@ -45,93 +45,98 @@ class DeadLetterMover:
         self._reader = reader
         self._origin = origin
         self._topic_of = topic_of
-        self._tell = tell
+        self._submit = submit
         self._on_corrupt = on_corrupt
-        self._on_defect = on_internal_error
-        self._owed: dict[Offset, Dead] = {}
-        self._safe: set[Offset] = set()
-        """Written, but not known to be buried: not to be written again."""
+        self._on_internal_error = on_internal_error
+        self._pending: dict[Offset, Dead] = {}
+        self._written: set[Offset] = set()
+        """Written, but not yet settled: not to be written again."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._owed)
+        return bool(self._pending)
 
-    def owe_only(self, dead: Mapping[Offset, Dead]) -> None:
-        """The queue was loaded: this is all there is."""
-        self._owed.clear()
-        self._safe &= dead.keys()
-        self.owe(dead)
+    def reset(self, dead: Mapping[Offset, Dead]) -> None:
+        """The queue was loaded: replace the pending dead letters."""
+        self._pending.clear()
+        self._written &= dead.keys()
+        self.add(dead)
 
-    def owe(self, dead: Mapping[Offset, Dead]) -> None:
-        self._owed.update(dead)
-        if self._owed and self._task is None and not self._is_stopped:
-            self._task = self._loop.create_task(self._move())
-            self._task.add_done_callback(self._ended)
+    def add(self, dead: Mapping[Offset, Dead]) -> None:
+        self._pending.update(dead)
+        if self._pending and self._task is None and not self._is_stopped:
+            self._task = self._loop.create_task(self._run())
+            self._task.add_done_callback(self._on_task_done)
 
     def stop(self) -> None:
         self._is_stopped = True
-        self._owed.clear()
+        self._pending.clear()
         if self._task is not None:
             self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("dead messages are moved no more", exc_info=error)
-            self._on_defect(error)
-        elif self._owed:
-            self.owe({})
+            log.error(
+                "internal error: dead letters of group %s on %s-%d are no longer moved",
+                *self._origin,
+                exc_info=error,
+            )
+            self._on_internal_error(error)
+        elif self._pending:
+            self.add({})
 
-    async def _move(self) -> None:
+    async def _run(self) -> None:
         pause = self._limits.pause_seconds_min
-        while self._owed:
+        while self._pending:
             try:
-                await self._move_some()
+                await self._move_batch()
                 pause = self._limits.pause_seconds_min
             except CorruptionError as error:
-                # Another replica may have it.
+                # Another replica may have an intact copy.
                 self._on_corrupt(error)
                 await asyncio.sleep(self._limits.pause_seconds_max)
             except (RefusedError, QueueRefusedError) as error:
-                # At first it may be a topic that was made just now.
-                level = logging.WARNING if pause >= _WORTH_A_WARNING_SECONDS else logging.DEBUG
+                # The first failure may be due to a topic that was just created.
+                level = logging.WARNING if pause >= _WARN_FROM_PAUSE_SECONDS else logging.DEBUG
                 log.log(
                     level,
-                    "%d dead messages of group %s on %s-%d wait: %s",
-                    *(len(self._owed), *self._origin, error),
+                    "cannot move %d dead letters of group %s on %s-%d, will retry: %s",
+                    *(len(self._pending), *self._origin, error),
                 )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, self._limits.pause_seconds_max)
 
-    async def _move_some(self) -> None:
-        """Raises what keeps it from going on."""
-        some = [*self._owed][: self._limits.dead_per_write_max]
-        for offset in some:
-            # Behind the others: some that nobody takes shall not hold them up.
-            self._owed[offset] = self._owed.pop(offset)
+    async def _move_batch(self) -> None:
+        """Raises RefusedError, QueueRefusedError, CorruptionError."""
+        batch = [*self._pending][: self._limits.dead_per_write_max]
+        for offset in batch:
+            # Move to the back: letters that cannot be written must not block the others.
+            self._pending[offset] = self._pending.pop(offset)
         found = await self._reader.load(
-            [offset for offset in some if offset not in self._safe], lambda _: False
+            [offset for offset in batch if offset not in self._written], lambda _: False
         )
         letters = []
         for offset, entry in found.items():
-            dead = self._owed.get(offset)
+            dead = self._pending.get(offset)
             if entry is None:
                 log.warning(
-                    "a dead message is gone before it could be moved: group %s, %s-%d offset %d",
+                    "dead letter lost, deleted by retention before it was moved: "
+                    "group %s, %s-%d offset %d",
                     *(*self._origin, offset),
                 )
-                self._safe.add(offset)
+                self._written.add(offset)
             elif dead is not None:
                 is_whole = not entry.message.fault
                 letters.append(Letter(entry.record, dead.attempts, dead.reason, is_whole))
         if letters:
-            self._safe |= await self._letters.write(self._origin, self._topic_of(), letters)
-        done = frozenset(offset for offset in some if offset in self._safe)
+            self._written |= await self._letters.write(self._origin, self._topic_of(), letters)
+        done = frozenset(offset for offset in batch if offset in self._written)
         if done:
-            await self._tell(lambda now: SettleDead(offsets=done))
+            await self._submit(lambda now: SettleDead(offsets=done))
             for offset in done:
-                self._owed.pop(offset, None)
+                self._pending.pop(offset, None)
                 self._reader.drop(offset)
-            self._safe -= done
+            self._written -= done

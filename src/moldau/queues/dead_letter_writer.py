@@ -1,7 +1,7 @@
-"""Owns how dead messages get to their dead-letter topic: as they were, with headers that say why.
+"""Writes dead letters to their topic: the original message, with headers that give the reason.
 
-What cannot be written now is tried again by whoever asked. What can never be written as it is, is
-written without its value, and says so.
+The caller retries failed writes. A message that is too large for the topic is written without its
+value, which a header says.
 """
 
 import logging
@@ -36,17 +36,17 @@ from moldau.records.record import Headers, Record, build_batch
 log = logging.getLogger(__name__)
 
 _BATCH_BYTES_MAX: Final = 256 * 1024
-"""Well below what topics take, unless somebody made it small."""
+"""Well below the default max.message.bytes of topics."""
 _APPEND_SECONDS_MAX: Final = 10.0
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-_ONE_BY_ONE: Final = _TOO_LARGE | {ErrorCode.INVALID_RECORD}
-"""Because of some, perhaps: a topic that is compacted takes none without a key."""
+_RETRY_SINGLY: Final = _TOO_LARGE | {ErrorCode.INVALID_RECORD}
+"""Possibly caused by single records: a compacted topic rejects records without a key."""
 
-_NOT_KEPT = frozenset((ONLY_GROUP_HEADER, DELIVER_AT_HEADER))
+_DROPPED_HEADERS = frozenset((ONLY_GROUP_HEADER, DELIVER_AT_HEADER))
 
 
 class Origin(NamedTuple):
-    """Where dead messages come from: whoever redrives them tells by it what it has had before."""
+    """Where a dead letter comes from; a redrive recognizes duplicates by it and the offset."""
 
     group: str
     topic: str
@@ -54,13 +54,13 @@ class Origin(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead message."""
+    """A dead letter to write."""
 
     record: Record
     attempts: int
     reason: str
     is_whole: bool = True
-    """Else there is nothing of it but its place."""
+    """Otherwise only its offset is known: it could not be read."""
 
 
 class Topics(Protocol):
@@ -78,7 +78,7 @@ class Appends(Protocol):
 
 
 class DeadLetterWriter:
-    """Writes them; for all queues of a broker."""
+    """Writes the dead letters of all queues of a broker."""
 
     def __init__(self, *, clock: Clock, topics: Topics, appends: Appends) -> None:
         self._clock = clock
@@ -89,31 +89,31 @@ class DeadLetterWriter:
     async def write(
         self, origin: Origin, topic_name: str, letters: Sequence[Letter]
     ) -> frozenset[Offset]:
-        """The offsets of those that are safe now. Raises RefusedError if none is."""
+        """Returns the offsets that are committed. Raises RefusedError if there are none."""
         topic = await self._topics.ensure(topic_name)
-        safe: set[Offset] = set()
+        written: set[Offset] = set()
         failure: RefusedError | None = None
-        for partition, some in self._placed(topic, letters).items():
-            for chunk in _chunks(some):
+        for partition, theirs in self._by_partition(topic, letters).items():
+            for chunk in _chunks(theirs):
                 try:
-                    await self._write_chunk(origin, topic, partition, chunk, safe)
+                    await self._write_chunk(origin, topic, partition, chunk, written)
                 except RefusedError as error:
                     failure = error
-        if failure is not None and not safe:
+        if failure is not None and not written:
             raise failure
-        return frozenset(safe)
+        return frozenset(written)
 
-    def _placed(self, topic: Topic, letters: Iterable[Letter]) -> dict[int, list[Letter]]:
-        placed: dict[int, list[Letter]] = defaultdict(list)
+    def _by_partition(self, topic: Topic, letters: Iterable[Letter]) -> dict[int, list[Letter]]:
+        by_partition: dict[int, list[Letter]] = defaultdict(list)
         count = len(topic.partitions)
         for letter in letters:
             key = letter.record.key
             if key is None:
                 self._spread += 1
-                placed[self._spread % count].append(letter)
+                by_partition[self._spread % count].append(letter)
             else:
-                placed[partition_of(key, count)].append(letter)
-        return placed
+                by_partition[partition_of(key, count)].append(letter)
+        return by_partition
 
     async def _write_chunk(
         self,
@@ -121,33 +121,33 @@ class DeadLetterWriter:
         topic: Topic,
         partition: int,
         letters: list[Letter],
-        safe: set[Offset],
+        written: set[Offset],
     ) -> None:
         records = [self._record(origin, letter) for letter in letters]
         appended = await self._append(topic, partition, records)
-        if appended.error in _ONE_BY_ONE:
+        if appended.error in _RETRY_SINGLY:
             failure: RefusedError | None = None
             for letter in letters:
                 try:
                     await self._write_one(origin, topic, partition, letter)
-                    safe.add(letter.record.offset)
+                    written.add(letter.record.offset)
                 except RefusedError as error:
-                    # The others may be better.
+                    # The others may succeed.
                     failure = error
             if failure is not None:
                 raise failure
         elif appended.error is not ErrorCode.NONE:
-            raise _refusal(topic, appended)
+            raise _error(topic, appended)
         else:
-            safe.update(letter.record.offset for letter in letters)
+            written.update(letter.record.offset for letter in letters)
 
     async def _write_one(
         self, origin: Origin, topic: Topic, partition: int, letter: Letter
     ) -> None:
-        """Each smaller than the one before, until one is taken."""
+        """Tries a smaller version each time the topic rejects one as too large."""
         whole = self._record(origin, letter)
         bare: Headers = [item for item in whole.headers if item[0].startswith(DEAD_PREFIX)]
-        tries = (
+        versions = (
             whole,
             whole._replace(value=None, headers=[*whole.headers, _truncated("value")]),
             whole._replace(
@@ -155,7 +155,7 @@ class DeadLetterWriter:
             ),
         )
         appended = AppendResult(ErrorCode.NONE)
-        for record in tries:
+        for record in versions:
             appended = await self._append(topic, partition, [record])
             if appended.error is ErrorCode.INVALID_RECORD and record.key is None:
                 keyed = _with_key(origin, record, letter.record.offset)
@@ -164,16 +164,16 @@ class DeadLetterWriter:
                 break
         if appended.error in _TOO_LARGE:
             log.warning(
-                "a dead message is lost, since %s takes nothing of its size: offset %d of %s-%d, "
-                "group %s: %s",
+                "dead letter lost: it exceeds max.message.bytes of %s even without its value: "
+                "offset %d of %s-%d, group %s, reason: %s",
                 *(topic.name, letter.record.offset, origin.topic, origin.partition),
                 *(origin.group, letter.reason),
             )
         elif appended.error is not ErrorCode.NONE:
-            raise _refusal(topic, appended)
+            raise _error(topic, appended)
         elif record is not whole:
             log.warning(
-                "a dead message is too large for %s, and written without its value: offset %d "
+                "dead letter exceeds max.message.bytes of %s, written without its value: offset %d "
                 "of %s-%d, group %s",
                 *(topic.name, letter.record.offset, origin.topic, origin.partition),
                 origin.group,
@@ -189,14 +189,14 @@ class DeadLetterWriter:
         )
 
     def _record(self, origin: Origin, letter: Letter) -> Record:
-        """With the time of now: by its own it might be too old to be kept."""
+        """With the current time: by its own, retention might delete it at once."""
         now = self._clock.wall_ms()
-        # One that died before, and was sent again, says so once.
-        # And what said for whom it was, and when, says nothing here: its readers are others.
+        # Headers of an earlier dead-lettering are replaced; those that address a group or delay
+        # the delivery do not apply to readers of the dead-letter topic.
         headers = [
             item
             for item in letter.record.headers
-            if not item[0].startswith(DEAD_PREFIX) and item[0] not in _NOT_KEPT
+            if not item[0].startswith(DEAD_PREFIX) and item[0] not in _DROPPED_HEADERS
         ]
         for name, value in (
             (DEAD_REASON_HEADER, letter.reason),
@@ -222,7 +222,7 @@ def _truncated(what: str) -> tuple[str, bytes]:
     return DEAD_TRUNCATED_HEADER, what.encode()
 
 
-def _refusal(topic: Topic, appended: AppendResult) -> RefusedError:
+def _error(topic: Topic, appended: AppendResult) -> RefusedError:
     return RefusedError(appended.error, f"{topic.name}: {appended.message}")
 
 

@@ -1,25 +1,22 @@
-"""Owns how a group's coordinator is asked, wherever it is.
+"""Calls the coordinator of a group, on whichever broker it is.
 
-Everything that is asked may be asked twice: members name themselves, and offsets only go forward.
-So whatever was not answered is asked again, for a bounded time.
+All requests are idempotent: consumers choose their own ids, and offsets only increase. So a request
+that gets no response is retried, up to a deadline.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from moldau.coordination.group_service import GroupService
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicPartition
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 from moldau.queues.group_rpc_handlers import GroupRpcHandlers
 from moldau.queues.group_rpc_messages import (
-    COMMIT_METHOD,
-    DESCRIBE_METHOD,
-    HEARTBEAT_METHOD,
-    MEMBER_LEFT_METHOD,
-    OFFSETS_METHOD,
     GroupCommitRequest,
     GroupDescription,
     GroupMemberRef,
@@ -30,20 +27,20 @@ from moldau.queues.group_rpc_messages import (
     decode,
     encode,
 )
-from moldau.queues.types import ErrorReason, QueueRefusedError
+from moldau.queues.types import ErrorReason, QueueRefusedError, unavailable
 
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-_ASK_SECONDS_MAX: Final = 10.0
-"""As long as an election and a loading take, with some room."""
+_RETRY_SECONDS_MAX: Final = 10.0
+"""Longer than an election and a load take."""
 _CALL_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.05
-_GONE_SECONDS: Final = 2.0
+_ANNOUNCE_SECONDS: Final = 2.0
 
-_PASSING: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -53,7 +50,7 @@ _PASSING: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-_WHY: Final = {
+_REASON_BY_CODE: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID: ErrorReason.UNKNOWN_CONSUMER,
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorReason.OTHER_MODE,
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: ErrorReason.OTHER_MODE,
@@ -63,16 +60,8 @@ _WHY: Final = {
 }
 
 
-class Caller(Protocol):
-    """Asks a peer. Raises RefusedError."""
-
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
-
-
 class GroupRpcClient:
-    """Asks coordinators. Everything raises QueueRefusedError."""
+    """Client of group coordinators. Methods raise QueueRefusedError."""
 
     def __init__(
         self,
@@ -80,90 +69,95 @@ class GroupRpcClient:
         me: BrokerId,
         clock: Clock,
         groups: GroupService,
-        answers: GroupRpcHandlers,
-        caller: Caller,
+        handlers: GroupRpcHandlers,
+        caller: PeerCaller,
         peers: Callable[[], Iterable[BrokerId]],
     ) -> None:
-        """`peers` are those that can be reached."""
+        """`peers` returns the connected brokers."""
         self._me = me
         self._clock = clock
         self._groups = groups
-        self._answers = answers
+        self._local = handlers
         self._caller = caller
         self._peers = peers
 
-    async def beat(self, asked: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
-        return await self._ask(
-            asked.group, HEARTBEAT_METHOD, asked, self._answers.beat, MemberHeartbeatResponse
+    async def heartbeat(self, request: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
+        return await self._call(
+            request.group,
+            PeerMethod.QUEUE_HEARTBEAT,
+            request,
+            self._local.heartbeat,
+            MemberHeartbeatResponse,
         )
 
     async def describe(self, group: str) -> GroupDescription:
-        asked = GroupMemberRef(group=group)
-        return await self._ask(
-            group, DESCRIBE_METHOD, asked, self._answers.describe, GroupDescription
+        request = GroupMemberRef(group=group)
+        return await self._call(
+            group, PeerMethod.QUEUE_DESCRIBE, request, self._local.describe, GroupDescription
         )
 
     async def offsets(self, group: str, partitions: Sequence[TopicPartition]) -> list[int]:
-        """What is committed, or -1."""
-        asked = GroupOffsetsRequest(
+        """Committed offsets, or -1."""
+        request = GroupOffsetsRequest(
             group=group, partitions=[(topic, index) for topic, index in partitions]
         )
-        return await self._ask(group, OFFSETS_METHOD, asked, self._answers.offsets, list[int])
+        return await self._call(
+            group, PeerMethod.QUEUE_OFFSETS, request, self._local.offsets, list[int]
+        )
 
     async def commit(
         self, group: str, member: str, offsets: Sequence[tuple[TopicPartition, int]]
     ) -> list[OffsetCommitResult]:
-        """Forward only, and only what the member has; in order."""
-        asked = GroupCommitRequest(
+        """Offsets only increase, and the member must own the partition; results in order."""
+        request = GroupCommitRequest(
             group=group,
             member=member,
             offsets=[(topic, index, offset) for (topic, index), offset in offsets],
         )
-        return await self._ask(
-            group, COMMIT_METHOD, asked, self._answers.commit, list[OffsetCommitResult]
+        return await self._call(
+            group, PeerMethod.QUEUE_COMMIT, request, self._local.commit, list[OffsetCommitResult]
         )
 
     async def announce_member_left(self, group: str, member: str) -> None:
-        """Let the other brokers know that a member has left; those who do not hear of it find out
-        a moment later."""
+        """Notify the other brokers that a member left; one that misses it learns so by its next
+        refresh."""
         payload = encode(GroupMemberRef(group=group, member=member))
         outcomes = await asyncio.gather(
             *(
-                self._caller.call(peer, MEMBER_LEFT_METHOD, payload, _GONE_SECONDS)
+                self._caller.call(peer, PeerMethod.QUEUE_MEMBER_LEFT, payload, _ANNOUNCE_SECONDS)
                 for peer in self._peers()
             ),
             return_exceptions=True,
         )
         for outcome in outcomes:
             if isinstance(outcome, RefusedError):
-                log.debug("a peer was not told that %s left %s: %s", member, group, outcome)
+                log.debug("cannot notify a peer that %s left group %s: %s", member, group, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _ask(
+    async def _call(
         self,
         group: str,
         method: int,
-        asked: A,
-        answer: Callable[[A], Awaitable[T]],
+        request: A,
+        handle_locally: Callable[[A], Awaitable[T]],
         kind: type[T],
     ) -> T:
-        deadline = self._clock.monotonic() + _ASK_SECONDS_MAX
+        deadline = self._clock.monotonic() + _RETRY_SECONDS_MAX
         while True:
             try:
                 broker = await self._groups.find_coordinator(group)
                 if broker == self._me:
-                    return await answer(asked)
-                reply = await self._caller.call(broker, method, encode(asked), _CALL_SECONDS)
-                return decode(reply, kind)
+                    return await handle_locally(request)
+                response = await self._caller.call(broker, method, encode(request), _CALL_SECONDS)
+                return decode(response, kind)
             except RefusedError as error:
-                if error.code not in _PASSING:
+                if error.code not in _RETRIABLE:
                     raise QueueRefusedError(
-                        _WHY.get(error.code, ErrorReason.UNAVAILABLE), error.message
+                        _REASON_BY_CODE.get(error.code, ErrorReason.UNAVAILABLE), error.message
                     ) from None
                 if self._clock.monotonic() > deadline:
-                    raise QueueRefusedError(
-                        ErrorReason.UNAVAILABLE,
-                        f"the coordinator of group {group!r} does not answer: {error}",
+                    raise unavailable(
+                        f"the coordinator of group {group!r} does not respond: {error}"
                     ) from None
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -1,7 +1,7 @@
-"""Owns the coordinator's side of the calls in `group_calls`: heartbeats, commits, looks at groups.
+"""The coordinator's handlers of group RPCs: heartbeats, commits, offsets, descriptions.
 
-Members of the queue API know no epochs of Kafka's protocol: what a member says of itself is handed
-in under the epoch that the coordinator has for it. What it may do follows from what it has.
+Members of the queue API do not know the epochs of Kafka's protocol: their requests are passed on
+with the epoch that the coordinator has for the member.
 """
 
 import asyncio
@@ -29,152 +29,149 @@ from moldau.queues.group_rpc_messages import (
     OffsetCommitResult,
     decode,
     encode,
-    packed,
-    unpacked,
+    pack_partitions,
+    unpack_partitions,
 )
 
 _TRIES_MAX: Final = 10
 _PAUSE_SECONDS: Final = 0.02
-_MOVED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH})
-"""The member's epoch has risen between the look and the turn of the request."""
+_EPOCH_CHANGED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH})
+"""The member's epoch changed between its lookup and the request."""
 _INTERVAL_MS_MAX: Final = 2_000
-"""New assignments and leaders are heard of by heartbeats, and a heartbeat of a stream is cheap."""
+"""Heartbeats deliver new assignments and leaders, and are cheap in a stream."""
 _JOIN_EPOCH: Final = 0
 _LEAVE_EPOCH: Final = -1
 
 
 class GroupRpcHandlers:
-    """Answers for the groups that are coordinated here. Everything raises RefusedError."""
+    """Handles requests for the groups that this broker coordinates. Methods raise RefusedError."""
 
     def __init__(
-        self,
-        groups: GroupService,
-        topics: TopicService,
-        on_gone: Callable[[str, str], None],
+        self, groups: GroupService, topics: TopicService, on_member_left: Callable[[str, str], None]
     ) -> None:
-        """`on_gone` hears of a member that has left elsewhere."""
+        """`on_member_left` is called for a member that disconnected from another broker."""
         self._groups = groups
         self._topics = topics
-        self._on_gone = on_gone
+        self._on_member_left = on_member_left
         self._committing: dict[tuple[str, str, int], tuple[asyncio.Lock, int]] = {}
-        """By group, topic and partition, with the number of those who want it."""
+        """Lock and number of its users, by group, topic and partition."""
 
-    # ---- for the peers
+    # ---- RPCs of peers
 
     async def handle_heartbeat(self, sender: BrokerId, payload: bytes) -> bytes:
-        return encode(await self.beat(decode(payload, MemberHeartbeatRequest)))
+        return encode(await self.heartbeat(decode(payload, MemberHeartbeatRequest)))
 
     async def handle_member_left(self, sender: BrokerId, payload: bytes) -> bytes:
-        told = decode(payload, GroupMemberRef)
-        self._on_gone(told.group, told.member)
+        left = decode(payload, GroupMemberRef)
+        self._on_member_left(left.group, left.member)
         return b""
 
-    async def answer_commit(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def handle_commit(self, sender: BrokerId, payload: bytes) -> bytes:
         return encode(await self.commit(decode(payload, GroupCommitRequest)))
 
-    async def answer_offsets(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def handle_offsets(self, sender: BrokerId, payload: bytes) -> bytes:
         return encode(await self.offsets(decode(payload, GroupOffsetsRequest)))
 
-    async def answer_describe(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def handle_describe(self, sender: BrokerId, payload: bytes) -> bytes:
         return encode(await self.describe(decode(payload, GroupMemberRef)))
 
     # ---- members
 
-    async def beat(self, asked: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
+    async def heartbeat(self, request: MemberHeartbeatRequest) -> MemberHeartbeatResponse:
         for _ in range(_TRIES_MAX):
             known = None
-            if asked.kind is not HeartbeatKind.JOIN:
-                known = self._groups.consumer(asked.group, asked.member)
-                if known is None and asked.kind is HeartbeatKind.LEAVE:
+            if request.kind is not HeartbeatKind.JOIN:
+                known = self._groups.consumer(request.group, request.member)
+                if known is None and request.kind is HeartbeatKind.LEAVE:
                     return MemberHeartbeatResponse(interval_ms=0)
                 if known is None:
-                    raise _unknown(asked.group, asked.member)
-            result = await self._groups.ask_for_member(
-                asked.group, _heartbeat(asked, known), ConsumerHeartbeatResult
+                    raise _unknown(request.group, request.member)
+            result = await self._groups.submit_for_member(
+                request.group, _heartbeat(request, known), ConsumerHeartbeatResult
             )
-            if result.error not in _MOVED:
+            if result.error not in _EPOCH_CHANGED:
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
         else:
-            raise _busy(asked.member)
-        if asked.kind is HeartbeatKind.LEAVE and result.error is ErrorCode.UNKNOWN_MEMBER_ID:
+            raise _not_committed_yet(request.member)
+        if request.kind is HeartbeatKind.LEAVE and result.error is ErrorCode.UNKNOWN_MEMBER_ID:
             return MemberHeartbeatResponse(interval_ms=0)
         if result.error is not ErrorCode.NONE:
             raise RefusedError(result.error, result.message or "")
         found = None
-        if asked.kind is not HeartbeatKind.LEAVE:
-            found = self._groups.consumer(asked.group, asked.member)
+        if request.kind is not HeartbeatKind.LEAVE:
+            found = self._groups.consumer(request.group, request.member)
             if found is None:
-                raise _unknown(asked.group, asked.member)
+                raise _unknown(request.group, request.member)
         return MemberHeartbeatResponse(
             interval_ms=min(result.heartbeat_interval_ms, _INTERVAL_MS_MAX),
-            told=None if found is None else _told(found),
+            member=None if found is None else _describe(found),
         )
 
-    async def describe(self, asked: GroupMemberRef) -> GroupDescription:
-        offsets = self._groups.known_offsets(asked.group)
+    async def describe(self, request: GroupMemberRef) -> GroupDescription:
+        offsets = self._groups.known_offsets(request.group)
         _check(offsets.error)
-        consumers = self._groups.describe_consumers(asked.group)
-        classic = self._groups.describe(asked.group)
+        consumers = self._groups.describe_consumers(request.group)
+        classic = self._groups.describe(request.group)
         for error in (consumers.error, classic.error):
             if error is not ErrorCode.GROUP_ID_NOT_FOUND:
                 _check(error)
         return GroupDescription(
-            members=[_told(member) for member in consumers.members],
+            members=[_describe(member) for member in consumers.members],
             classic_members=len(classic.members),
             has_offsets=bool(offsets.offsets) or bool(offsets.unstable),
         )
 
     # ---- offsets
 
-    async def offsets(self, asked: GroupOffsetsRequest) -> list[int]:
-        """What is committed, or -1, in the order of the question."""
-        wanted = [TopicPartition(topic, PartitionIndex(at)) for topic, at in asked.partitions]
-        found = await self._groups.fetch_offsets(asked.group, wanted)
+    async def offsets(self, request: GroupOffsetsRequest) -> list[int]:
+        """Committed offsets or -1, in the order of the request."""
+        wanted = [TopicPartition(topic, PartitionIndex(at)) for topic, at in request.partitions]
+        found = await self._groups.fetch_offsets(request.group, wanted)
         _check(found.error)
         return [found.offsets[one].offset if one in found.offsets else NO_OFFSET for one in wanted]
 
-    async def commit(self, asked: GroupCommitRequest) -> list[OffsetCommitResult]:
-        """Forward only, and only what the member has. In the order of the question."""
-        keys = sorted({(asked.group, topic, index) for topic, index, _ in asked.offsets})
-        async with self._alone(keys):
+    async def commit(self, request: GroupCommitRequest) -> list[OffsetCommitResult]:
+        """Offsets only increase, and the member must own the partition; results in order."""
+        keys = sorted({(request.group, topic, index) for topic, index, _ in request.offsets})
+        async with self._locked(keys):
             for _ in range(_TRIES_MAX):
-                told = await self._commit_once(asked)
-                if not any(one.error in _MOVED for one in told):
-                    return told
+                results = await self._commit_once(request)
+                if not any(one.error in _EPOCH_CHANGED for one in results):
+                    return results
                 await asyncio.sleep(_PAUSE_SECONDS)
-        raise _busy(asked.member)
+        raise _not_committed_yet(request.member)
 
-    async def _commit_once(self, asked: GroupCommitRequest) -> list[OffsetCommitResult]:
-        member = self._groups.consumer(asked.group, asked.member)
+    async def _commit_once(self, request: GroupCommitRequest) -> list[OffsetCommitResult]:
+        member = self._groups.consumer(request.group, request.member)
         if member is None:
-            raise _unknown(asked.group, asked.member)
-        known = self._groups.known_offsets(asked.group)
+            raise _unknown(request.group, request.member)
+        known = self._groups.known_offsets(request.group)
         _check(known.error)
-        told: list[OffsetCommitResult] = []
-        places: list[int] = []
+        results: list[OffsetCommitResult] = []
+        positions: list[int] = []
         to_store: list[OffsetToCommit] = []
-        for topic, index, offset in asked.offsets:
+        for topic, index, offset in request.offsets:
             partition = TopicPartition(topic, PartitionIndex(index))
             before = known.offsets[partition].offset if partition in known.offsets else NO_OFFSET
-            if not self._has(member, topic, index):
-                told.append(OffsetCommitResult(ErrorCode.ILLEGAL_GENERATION, before))
+            if not self._is_assigned(member, topic, index):
+                results.append(OffsetCommitResult(ErrorCode.ILLEGAL_GENERATION, before))
                 continue
-            told.append(OffsetCommitResult(ErrorCode.NONE, before))
+            results.append(OffsetCommitResult(ErrorCode.NONE, before))
             if offset > before:
-                places.append(len(told) - 1)
+                positions.append(len(results) - 1)
                 to_store.append(OffsetToCommit(partition=partition, offset=Offset(offset)))
         if to_store:
-            # A partition is given on only after the epoch of who had it has risen: what it loses
-            # between the look and the turn of this is refused by it.
+            # A partition is reassigned only after its owner's epoch has changed: if the member lost
+            # it since the check above, this commit is rejected by its epoch.
             errors = await self._groups.commit_offsets(
-                asked.group, to_store, member_id=asked.member, generation=member.epoch
+                request.group, to_store, member_id=request.member, generation=member.epoch
             )
-            for place, error in zip(places, errors, strict=True):
-                told[place] = OffsetCommitResult(error, told[place].before)
-        return told
+            for position, error in zip(positions, errors, strict=True):
+                results[position] = OffsetCommitResult(error, results[position].before)
+        return results
 
-    def _has(self, member: DescribedConsumer, topic: str, index: int) -> bool:
+    def _is_assigned(self, member: DescribedConsumer, topic: str, index: int) -> bool:
         found = self._topics.image.topic(topic)
         if found is None:
             return False
@@ -183,10 +180,10 @@ class GroupRpcHandlers:
         )
 
     @asynccontextmanager
-    async def _alone(self, keys: list[tuple[str, str, int]]) -> AsyncIterator[None]:
-        """Nobody else looks at these and commits them meanwhile: the lower of two offsets would
-        win if it came last. Always in one order, so that no two wait for each other."""
-        taken: list[tuple[tuple[str, str, int], asyncio.Lock]] = []
+    async def _locked(self, keys: list[tuple[str, str, int]]) -> AsyncIterator[None]:
+        """Locks these partitions from reading their offsets to committing: a lower offset must not
+        overwrite a higher one. Keys are sorted, so that no deadlock can occur."""
+        acquired: list[tuple[tuple[str, str, int], asyncio.Lock]] = []
         try:
             for key in keys:
                 lock, users = self._committing.get(key) or (asyncio.Lock(), 0)
@@ -194,16 +191,16 @@ class GroupRpcHandlers:
                 try:
                     await lock.acquire()
                 except asyncio.CancelledError:
-                    self._let_go(key)
+                    self._release(key)
                     raise
-                taken.append((key, lock))
+                acquired.append((key, lock))
             yield
         finally:
-            for key, lock in taken:
+            for key, lock in acquired:
                 lock.release()
-                self._let_go(key)
+                self._release(key)
 
-    def _let_go(self, key: tuple[str, str, int]) -> None:
+    def _release(self, key: tuple[str, str, int]) -> None:
         lock, users = self._committing[key]
         if users > 1:
             self._committing[key] = lock, users - 1
@@ -212,28 +209,28 @@ class GroupRpcHandlers:
 
 
 def _heartbeat(
-    asked: MemberHeartbeatRequest, known: DescribedConsumer | None
+    request: MemberHeartbeatRequest, known: DescribedConsumer | None
 ) -> Callable[[int], ConsumerHeartbeat]:
-    owned = None if asked.owned is None else unpacked(asked.owned)
+    owned = None if request.owned is None else unpack_partitions(request.owned)
     if known is None:
         return lambda request_id: ConsumerHeartbeat(
             request_id=request_id,
-            group_id=asked.group,
-            member_id=asked.member,
+            group_id=request.group,
+            member_id=request.member,
             member_epoch=_JOIN_EPOCH,
-            client_id=asked.client_id,
-            rebalance_timeout_ms=asked.session_timeout_ms,
-            topics=asked.topics,
-            assignor=QUEUE_ASSIGNOR if asked.is_queue else None,
+            client_id=request.client_id,
+            rebalance_timeout_ms=request.session_timeout_ms,
+            topics=request.topics,
+            assignor=QUEUE_ASSIGNOR if request.is_queue else None,
             owned={},
             makes_member_id=True,
-            session_timeout_ms=asked.session_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
         )
-    epoch = _LEAVE_EPOCH if asked.kind is HeartbeatKind.LEAVE else known.epoch
+    epoch = _LEAVE_EPOCH if request.kind is HeartbeatKind.LEAVE else known.epoch
     return lambda request_id: ConsumerHeartbeat(
         request_id=request_id,
-        group_id=asked.group,
-        member_id=asked.member,
+        group_id=request.group,
+        member_id=request.member,
         member_epoch=epoch,
         client_id=known.client_id,
         client_host=known.client_host,
@@ -242,13 +239,13 @@ def _heartbeat(
     )
 
 
-def _told(member: DescribedConsumer) -> MemberDescription:
+def _describe(member: DescribedConsumer) -> MemberDescription:
     return MemberDescription(
         member=member.member_id,
         topics=member.topics,
         is_queue=member.assignor == QUEUE_ASSIGNOR,
-        assigned=packed(member.assigned),
-        revoking=packed(member.revoking),
+        assigned=pack_partitions(member.assigned),
+        revoking=pack_partitions(member.revoking),
     )
 
 
@@ -257,13 +254,14 @@ def _check(error: ErrorCode) -> None:
         raise RefusedError(error)
 
 
-def _busy(member: str) -> RefusedError:
+def _not_committed_yet(member: str) -> RefusedError:
     return RefusedError(
-        ErrorCode.COORDINATOR_NOT_AVAILABLE, f"what {member!r} said before is not stored yet"
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        f"the previous request of consumer {member!r} is not committed yet: retry",
     )
 
 
 def _unknown(group: str, member: str) -> RefusedError:
     return RefusedError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"{member!r} is no consumer of group {group!r}"
+        ErrorCode.UNKNOWN_MEMBER_ID, f"unknown consumer {member!r} of group {group!r}"
     )

@@ -1,6 +1,6 @@
-"""Owns what brokers say to each other about the members of groups, and its bytes.
+"""Messages between brokers about groups and their members, and their encoding.
 
-msgpack, fields by their place: a later version adds some at the end, with defaults.
+msgpack arrays: a later version appends fields with defaults.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,6 @@ import msgspec
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 
-HEARTBEAT_METHOD: Final = 35
-MEMBER_LEFT_METHOD: Final = 36
-COMMIT_METHOD: Final = 37
-OFFSETS_METHOD: Final = 38
-DESCRIBE_METHOD: Final = 39
-
 NO_OFFSET: Final = -1
 
 Partitions = list[tuple[bytes, list[int]]]
@@ -25,7 +19,7 @@ Partitions = list[tuple[bytes, list[int]]]
 
 
 class HeartbeatKind(IntEnum):
-    """What a heartbeat is for."""
+    """Purpose of a heartbeat."""
 
     JOIN = 0
     STAY = 1
@@ -33,13 +27,13 @@ class HeartbeatKind(IntEnum):
 
 
 class MemberHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A member joins, stays or leaves. `topics`, `assignor` and the like are for joining."""
+    """A member joins, stays or leaves. The fields after `owned` are for joining."""
 
     group: str
     member: str
     kind: HeartbeatKind
     owned: Partitions | None = None
-    """What it says that it has; None: as before."""
+    """Partitions that it reports to own; None: unchanged."""
     client_id: str = ""
     topics: tuple[str, ...] = ()
     is_queue: bool = False
@@ -47,25 +41,25 @@ class MemberHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, array_li
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A member as the coordinator knows it."""
+    """A member, as described by the coordinator."""
 
     member: str
     topics: tuple[str, ...]
     is_queue: bool
     assigned: Partitions
     revoking: Partitions
-    """What it has beside, and must let go of."""
+    """Partitions that it still has, and must give up."""
 
 
 class MemberHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """`told` None: it has left."""
+    """`member` None: it has left."""
 
     interval_ms: int
-    told: MemberDescription | None = None
+    member: MemberDescription | None = None
 
 
 class GroupCommitRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Topics by name, with partition and offset."""
+    """Offsets are (topic, partition, offset)."""
 
     group: str
     member: str
@@ -73,15 +67,15 @@ class GroupCommitRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=T
 
 
 class OffsetCommitResult(msgspec.Struct, frozen=True, array_like=True):
-    """Of one partition: `before` is what was committed when it was asked."""
+    """Result for one partition; `before` is the offset that was committed before."""
 
     error: int
-    """An ErrorCode, or one of a later version."""
+    """An ErrorCode, possibly of a later version."""
     before: int = NO_OFFSET
 
     @property
     def is_stored(self) -> bool:
-        """That offset or a later one."""
+        """That offset or a higher one is committed."""
         return self.error == ErrorCode.NONE
 
 
@@ -91,14 +85,14 @@ class GroupOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=
 
 
 class GroupMemberRef(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A group, and perhaps a member of it."""
+    """A group, and optionally a member of it."""
 
     group: str
     member: str = ""
 
 
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A group: `classic_members` speak Kafka's older protocol."""
+    """A group; `classic_members` use Kafka's classic group protocol."""
 
     members: list[MemberDescription]
     classic_members: int
@@ -106,7 +100,7 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
 
     @property
     def is_taken(self) -> bool:
-        """Somebody has used the name for partitions."""
+        """The name belongs to a Kafka consumer group."""
         return (
             self.has_offsets
             or self.classic_members > 0
@@ -127,7 +121,7 @@ def decode(payload: bytes, kind: type[T]) -> T:
         return msgspec.msgpack.decode(payload, type=kind)
     except msgspec.MsgspecError as error:
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"a message between brokers cannot be read: {error}"
+            ErrorCode.INVALID_REQUEST, f"cannot decode a group message of a peer: {error}"
         ) from None
 
 
@@ -135,9 +129,9 @@ def encode(message: object) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
-def packed(partitions: Mapping[TopicId, frozenset[int]]) -> Partitions:
+def pack_partitions(partitions: Mapping[TopicId, frozenset[int]]) -> Partitions:
     return [(topic, sorted(indexes)) for topic, indexes in partitions.items()]
 
 
-def unpacked(partitions: Partitions) -> dict[TopicId, frozenset[int]]:
+def unpack_partitions(partitions: Partitions) -> dict[TopicId, frozenset[int]]:
     return {TopicId(topic): frozenset(indexes) for topic, indexes in partitions if indexes}

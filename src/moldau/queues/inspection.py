@@ -1,4 +1,4 @@
-"""Owns what is shown of a queue to somebody who takes nothing: its numbers, and its messages."""
+"""Inspects a queue without changing it: its counts and its messages."""
 
 from typing import NamedTuple
 
@@ -9,101 +9,95 @@ from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.queue_partition import QueuePartition
 from moldau.queues.reader import LoadedMessage
-from moldau.queues.types import (
-    ErrorReason,
-    InspectedMessage,
-    MessageState,
-    PartitionStats,
-    QueueRefusedError,
-)
+from moldau.queues.types import InspectedMessage, MessageState, PartitionStats, unavailable
 
 
 async def stats_of(queue: QueuePartition) -> PartitionStats:
     """Raises QueueRefusedError."""
     replica = queue.replica
 
-    def see(machine: QueueStateMachine, now: TimestampMs) -> PartitionStats:
+    def query(machine: QueueStateMachine, now: TimestampMs) -> PartitionStats:
         state = machine.state
         waiting = state.waiting_count
         delayed = sum(entry.not_before > now for _, entry in state.waiting_by_time())
-        unseen = max(0, replica.last_stable_offset - state.next)
+        unread = max(0, replica.last_stable_offset - state.next)
         return PartitionStats(
             topic=queue.topic,
             partition=queue.queue.partition,
             leader=replica.leader,
             is_here=True,
-            ready=waiting - delayed + unseen,
+            ready=waiting - delayed + unread,
             leased=state.leased_count,
-            delayed=delayed + state.delayed_bucket_count,
+            delayed=delayed + state.bucketed_count,
             dead=state.dead_count,
             floor=state.floor,
             end=replica.high_watermark,
         )
 
-    return await queue.look(see)
+    return await queue.query(query)
 
 
-class _Seen(NamedTuple):
+class _Snapshot(NamedTuple):
     opened: list[tuple[Offset, Open]]
     next: Offset
-    shelves: list[DelayBucket]
+    buckets: list[DelayBucket]
     now: TimestampMs
 
 
 async def peek_queue(
     queue: QueuePartition, count_max: int, bytes_max: int
 ) -> list[InspectedMessage]:
-    """What is open, by offset, then what nobody has looked at, then what is on shelves.
+    """Open messages by offset, then unread ones, then those in delay buckets.
 
     Raises QueueRefusedError.
     """
 
-    def see(machine: QueueStateMachine, now: TimestampMs) -> _Seen:
+    def query(machine: QueueStateMachine, now: TimestampMs) -> _Snapshot:
         state = machine.state
         offsets = state.open_below(state.next)[:count_max]
         entries = [(offset, state.get(offset)) for offset in offsets]
-        return _Seen(
+        return _Snapshot(
             [(offset, entry) for offset, entry in entries if entry is not None],
             state.next,
-            sorted(state.shelves.values(), key=lambda shelf: shelf.begin),
+            sorted(state.buckets.values(), key=lambda bucket: bucket.begin),
             now,
         )
 
-    opened, position, shelves, now = await queue.look(see)
+    opened, position, buckets, now = await queue.query(query)
     found: list[InspectedMessage] = []
     try:
         loaded = await queue.reader.load([offset for offset, _ in opened], lambda _: False)
         for offset, known in opened:
             if offset not in loaded:
-                # Together they are more than is shown.
+                # The rest exceeds the limit of bytes.
                 return found
             entry = loaded[offset]
             if entry is not None:
                 bytes_max -= entry.size
                 if bytes_max < 0 and found:
                     return found
-                found.append(_show(queue, entry, known, now))
+                found.append(_describe(queue, entry, known, now))
         if len(found) < count_max:
             for entry in await queue.reader.browse(position, count_max - len(found), bytes_max):
                 bytes_max -= entry.size
                 if bytes_max < 0 and found:
                     break
-                found.append(_show(queue, entry, None, now))
-        for shelf in shelves:
+                found.append(_describe(queue, entry, None, now))
+        for bucket in buckets:
             if len(found) >= count_max or bytes_max < 0:
                 break
             count = count_max - len(found)
-            for entry in await queue.reader.browse(shelf.first, count, bytes_max):
+            for entry in await queue.reader.browse(bucket.first, count, bytes_max):
                 message = entry.message
-                if message.offset < shelf.end and shelf.covers(message.deliver_at):
+                if message.offset < bucket.end and bucket.covers(message.deliver_at):
                     bytes_max -= entry.size
-                    found.append(_show(queue, entry, None, now))
+                    found.append(_describe(queue, entry, None, now))
     except (RefusedError, CorruptionError) as error:
-        raise QueueRefusedError(ErrorReason.UNAVAILABLE, str(error)) from None
+        raise unavailable(error) from None
     return found
 
 
-def _show(
+def _describe(
     queue: QueuePartition, entry: LoadedMessage, known: Open | None, now: TimestampMs
 ) -> InspectedMessage:
     state, attempt, consumer, reason = MessageState.READY, 0, "", ""

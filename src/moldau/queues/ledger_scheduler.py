@@ -1,7 +1,7 @@
-"""Owns the order in which one ledger takes requests: one at a time of a queue, queues side by side.
+"""Schedules the requests to one ledger: one at a time per queue, queues in parallel.
 
-A request that writes holds up its queue until it is committed; those that come meanwhile wait in
-line, and are judged by what is stored then. Pure: requests and commits in, writes and answers out.
+A write blocks its queue until it is committed; later requests of the queue wait, and are checked
+against what is stored then. Sans-IO: requests and commits in, writes and replies out.
 """
 
 from collections import deque
@@ -12,14 +12,22 @@ from moldau.groups.queue.ledger import Ledger, Stored
 from moldau.groups.queue.records import tombstones
 from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId
+from moldau.model.coordinator_events import (
+    CoordinatorEvent,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Reply,
+    Tick,
+)
 from moldau.model.errors import ErrorCode
 
 _WAITING_PER_QUEUE_MAX: Final = 32
-"""A queue has one writer, at a fail-over two; each of them waits for its answer."""
+"""A queue has one writer, two at a fail-over, and each waits for its reply."""
 
 
 class WriteRecords(NamedTuple):
-    """Records of one queue, as bytes, to be appended if they follow."""
+    """Encoded records of one queue, to be appended if they are the next ones."""
 
     request_id: int
     queue: QueueId
@@ -27,62 +35,30 @@ class WriteRecords(NamedTuple):
 
 
 class ForgetQueue(NamedTuple):
-    """The queue's group or topic is gone."""
+    """The queue's group or topic was deleted."""
 
     request_id: int
     queue: QueueId
 
 
 class ReadStored(NamedTuple):
-    """What is stored of the queue, once nothing of it is being written."""
+    """Read the stored records, after any write in progress."""
 
     request_id: int
     queue: QueueId
-
-
-class Persisted(NamedTuple):
-    """What was to be persisted is committed."""
-
-    token: int
-
-
-class PersistFailed(NamedTuple):
-    """Nothing was appended."""
-
-    token: int
-    error: ErrorCode
-
-
-class Tick(NamedTuple):
-    """Time passed; a ledger does not mind."""
 
 
 Request: TypeAlias = WriteRecords | ForgetQueue | ReadStored
-Event: TypeAlias = Request | Persisted | PersistFailed | Tick
+Event: TypeAlias = Request | CoordinatorEvent
 Result: TypeAlias = Refusal | tuple[Stored, ...] | ErrorCode
-"""A code: the request was not carried out. All but REQUEST_TIMED_OUT: and will not be."""
+"""With an error code the request failed; after REQUEST_TIMED_OUT it may still be committed."""
 
 
-class Reply(NamedTuple):
-    """The answer to a request."""
-
-    request_id: int
-    result: Result
-
-
-class Persist(NamedTuple):
-    """Append these records as one batch."""
-
-    token: int
-    queue: QueueId
-    records: tuple[tuple[bytes, bytes | None], ...]
-
-
-Effect: TypeAlias = Reply | Persist
+Effect: TypeAlias = Reply[Result] | Persist
 
 
 class LedgerScheduler:
-    """A ledger and those who wait for it, in one epoch of its partition."""
+    """A ledger and the requests that wait for it, in one epoch of its partition."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -90,8 +66,8 @@ class LedgerScheduler:
         self._is_closed = False
         self._tokens = 0
         self._writing: dict[int, WriteRecords | ForgetQueue] = {}
-        self._lines: dict[QueueId, deque[Request]] = {}
-        """Who waits, for each queue that is being written."""
+        self._waiting: dict[QueueId, deque[Request]] = {}
+        """Waiting requests of each queue that is being written."""
 
     @property
     def is_writing(self) -> bool:
@@ -107,7 +83,7 @@ class LedgerScheduler:
     def next_deadline(self) -> float | None:
         return None
 
-    # ---- loading and the end
+    # ---- loading and closing
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Raises CorruptionError."""
@@ -120,10 +96,8 @@ class LedgerScheduler:
         return []
 
     def close(self, now: float, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """Answer everybody. Whoever waits in line may ask elsewhere: nothing was done for them.
-
-        `error` is not told: who was being written hears that nobody knows what became of it.
-        """
+        """Reply to all requests: waiting ones were not executed and may be retried on another
+        broker; writes in progress may still be committed, so they time out. `error` is unused."""
         self._is_closed = True
         effects: list[Effect] = [
             Reply(request.request_id, ErrorCode.REQUEST_TIMED_OUT)
@@ -131,44 +105,47 @@ class LedgerScheduler:
         ]
         effects += [
             Reply(request.request_id, ErrorCode.NOT_COORDINATOR)
-            for line in self._lines.values()
-            for request in line
+            for waiting in self._waiting.values()
+            for request in waiting
         ]
         self._writing.clear()
-        self._lines.clear()
+        self._waiting.clear()
         return effects
 
     # ---- events
 
     def handle(self, now: float, event: Event) -> list[Effect]:
-        """Raises CorruptionError for bytes to be written that are no record."""
+        """Raises CorruptionError if the bytes to write cannot be decoded."""
         match event:
             case Persisted(token=token):
-                return self._written(self._writing.pop(token))
+                return self._on_persisted(self._writing.pop(token))
             case PersistFailed(token=token, error=error):
                 failed = self._writing.pop(token)
-                return [Reply(failed.request_id, error), *self._go_on(failed.queue)]
+                return [
+                    Reply(failed.request_id, client_error(error)),
+                    *self._execute_waiting(failed.queue),
+                ]
             case Tick():
                 return []
             case _:
-                return [self._take(event)] if self._may_begin(event) else self._wait(event)
+                return [self._execute(event)] if self._is_free(event) else self._enqueue(event)
 
-    def _may_begin(self, request: Request) -> bool:
-        return self._loaded and not self._is_closed and request.queue not in self._lines
+    def _is_free(self, request: Request) -> bool:
+        return self._loaded and not self._is_closed and request.queue not in self._waiting
 
-    def _wait(self, request: Request) -> list[Effect]:
+    def _enqueue(self, request: Request) -> list[Effect]:
         if self._is_closed:
             return [Reply(request.request_id, ErrorCode.NOT_COORDINATOR)]
         if not self._loaded:
             return [Reply(request.request_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
-        line = self._lines[request.queue]
-        if len(line) >= _WAITING_PER_QUEUE_MAX:
+        waiting = self._waiting[request.queue]
+        if len(waiting) >= _WAITING_PER_QUEUE_MAX:
             return [Reply(request.request_id, ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
-        line.append(request)
+        waiting.append(request)
         return []
 
-    def _take(self, request: Request) -> Effect:
-        """Nothing of the queue is being written."""
+    def _execute(self, request: Request) -> Effect:
+        """Execute a request; no write of the queue is in progress."""
         match request:
             case ReadStored(request_id=request_id, queue=queue):
                 return Reply(request_id, self._ledger.stored(queue))
@@ -177,7 +154,7 @@ class LedgerScheduler:
                     return Reply(request_id, Refusal.NONE)
                 return self._persist(request, tuple(tombstones(queue)))
             case WriteRecords(request_id=request_id, records=records):
-                refusal = self._ledger.judge(*records)
+                refusal = self._ledger.check(*records)
                 if refusal is not Refusal.NONE:
                     return Reply(request_id, refusal)
                 return self._persist(request, records)
@@ -187,24 +164,30 @@ class LedgerScheduler:
     ) -> Persist:
         self._tokens += 1
         self._writing[self._tokens] = request
-        self._lines.setdefault(request.queue, deque())
-        return Persist(self._tokens, request.queue, records)
+        self._waiting.setdefault(request.queue, deque())
+        return Persist(self._tokens, f"a queue of group {request.queue.group!r}", records)
 
-    def _written(self, request: WriteRecords | ForgetQueue) -> list[Effect]:
+    def _on_persisted(self, request: WriteRecords | ForgetQueue) -> list[Effect]:
         if isinstance(request, ForgetQueue):
             self._ledger.forget(request.queue)
         elif not all(self._ledger.apply(*record) for record in request.records):
-            raise AssertionError("a record was committed that had not been judged")
-        return [Reply(request.request_id, Refusal.NONE), *self._go_on(request.queue)]
+            raise AssertionError("a record was committed that had not been checked")
+        return [Reply(request.request_id, Refusal.NONE), *self._execute_waiting(request.queue)]
 
-    def _go_on(self, queue: QueueId) -> list[Effect]:
-        """With whoever waits, until somebody writes or nobody is left."""
-        line = self._lines[queue]
+    def _execute_waiting(self, queue: QueueId) -> list[Effect]:
+        """Execute waiting requests up to and including the next write."""
+        waiting = self._waiting[queue]
         effects: list[Effect] = []
-        while line:
-            effect = self._take(line.popleft())
+        while waiting:
+            effect = self._execute(waiting.popleft())
             effects.append(effect)
             if isinstance(effect, Persist):
                 return effects
-        del self._lines[queue]
+        del self._waiting[queue]
         return effects
+
+
+def client_error(error: ErrorCode) -> ErrorCode:
+    """The error code for clients of the ledger, for an error of the append."""
+    is_moved = error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.NOT_COORDINATOR if is_moved else error

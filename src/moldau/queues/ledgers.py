@@ -1,53 +1,49 @@
-"""Owns where queues are stored: the ledgers that this broker hosts, and the door to all of them.
+"""Storage of queues: the ledgers that this broker hosts, and access to those of other brokers.
 
-A queue is stored in the partition of `__queue_state` that its name hashes to; the leader of that
-partition keeps the ledger. Who leads the queue itself may be another broker: it asks through here,
-and is not told a thing before it is committed. A write whose answer does not come leaves open what
-became of it, and is never sent again: whoever wrote loads the queue anew.
+A queue is stored in the `__queue_state` partition that its name hashes to; the leader of that
+partition hosts the ledger, and replies only after the commit. The leader of the queue itself may be
+another broker, and uses this module. If the response to a write is lost, it is unknown whether it
+was committed; it is never sent again, and the writer reloads the queue.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, Unpack
 
 import msgspec
 
-from moldau.control.topic_service import TopicService
-from moldau.coordination.coordinator_service import CoordinatorService, java_hash
-from moldau.data.partitions import HostedPartition, Partitions
+from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
+from moldau.data.partitions import HostedPartition
 from moldau.groups.queue.ledger import Stored
 from moldau.groups.queue.records import RecordHead, decode_head, encode, queue_key
 from moldau.groups.queue.results import Refusal
 from moldau.groups.queue.state import QueueId, QueueRecord
-from moldau.metadata.image import QUEUE_STATE_TOPIC, Image, Topic
-from moldau.metadata.leaders import Leader
-from moldau.model.clock import Clock
+from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
 from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import NotSentError, PeerRpc
-from moldau.queues.ledger_host import ANSWER_SECONDS, LedgerHost
+from moldau.queues.ledger_host import RESPONSE_SECONDS_MAX, LedgerHost
 from moldau.queues.ledger_scheduler import ForgetQueue, ReadStored, WriteRecords
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STORED_METHOD: Final = 30
-WRITE_METHOD: Final = 31
-FORGET_METHOD: Final = 32
 
 _RETRY_SECONDS: Final = 5.0
-"""As long as an election and a loading take, with some room."""
+"""Longer than an election and a load take."""
 _PAUSE_SECONDS: Final = 0.05
 _MARGIN_SECONDS: Final = 1.0
-"""For the way there and back: the ledger's own timeout says more."""
+"""For the network: the timeout of the ledger itself is more specific."""
 _OPEN_PER_PEER_MAX: Final = 32
-"""Half of what a peer works on at once: there are other things to ask it."""
+"""Half of the requests that a peer handles at once; the rest is for other RPCs."""
 _IMAGE_RETRY_SECONDS: Final = 5.0
 
-_NOTHING_DONE: Final = frozenset(
+_NOT_EXECUTED: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -55,16 +51,14 @@ _NOTHING_DONE: Final = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-"""Said only where nothing was written, here and by peers: it may be asked again."""
-_UNKNOWN_FATE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
-"""Of the answer, or of a write."""
+"""With these codes nothing was written, so any request may be retried."""
+_OUTCOME_UNKNOWN: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
+"""The response was lost, or the write may still be committed."""
 
 
 class LedgerRefusedError(MoldauError):
-    """Nothing was written: `refusal` is FENCED or OUT_OF_STEP.
-
-    Who is fenced leads the queue no more; who is out of step loads it anew.
-    """
+    """Nothing was written: `refusal` is FENCED (a newer leader exists) or OUT_OF_STEP (the writer
+    must reload the queue)."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.value)
@@ -72,7 +66,7 @@ class LedgerRefusedError(MoldauError):
 
 
 class LedgerRequest(msgspec.Struct, frozen=True, array_like=True):
-    """About one queue; records only for a write."""
+    """A request about one queue; records only for a write."""
 
     group: str
     topic_id: bytes
@@ -80,210 +74,181 @@ class LedgerRequest(msgspec.Struct, frozen=True, array_like=True):
     records: tuple[tuple[bytes, bytes], ...] = ()
 
 
-class Caller(Protocol):
-    """Asks a peer. Raises RefusedError."""
+class LedgerStore(Protocol):
+    """Access to the ledger of a queue on any broker; see Ledgers."""
 
-    async def call(
-        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
-    ) -> bytes: ...
+    async def stored(self, queue: QueueId) -> Sequence[Stored]: ...
+
+    async def write(self, queue: QueueId, records: Sequence[QueueRecord]) -> None: ...
+
+    async def forget(self, queue: QueueId) -> None: ...
 
 
-_decode_asked: Final = msgspec.msgpack.Decoder(LedgerRequest).decode
+_decode_ledger_request: Final = msgspec.msgpack.Decoder(LedgerRequest).decode
 _decode_stored: Final = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
-_decode_refusal: Final = msgspec.msgpack.Decoder(str).decode
 
 
 class Ledgers(CoordinatorService[LedgerHost]):
-    """The ledgers of this broker, and the way to those of the others.
+    """The ledgers of this broker, and access to those of the others.
 
-    `fresh_image` returns an image that holds everything that was committed when it was called; it
-    raises RefusedError while there is none to be had.
+    `fresh_image` returns an image that includes everything committed before the call; it raises
+    RefusedError while that is unavailable.
     """
 
     def __init__(
         self,
         *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        partitions: Partitions,
-        topics: TopicService,
         state_partitions: int,
-        broker: BrokerId,
-        leader_of: Callable[[Topic, int], Leader],
         fresh_image: Callable[[], Awaitable[Image]],
-        on_internal_error: Callable[[BaseException], None],
-        caller: Caller,
+        caller: PeerCaller,
+        **parts: Unpack[ServiceParts],
     ) -> None:
-        super().__init__(
-            loop=loop,
-            clock=clock,
-            topic=QUEUE_STATE_TOPIC,
-            partitions_wanted=state_partitions,
-            partitions=partitions,
-            topics=topics,
-            broker=broker,
-            leader_of=leader_of,
-            on_internal_error=on_internal_error,
-        )
+        super().__init__(topic=QUEUE_STATE_TOPIC, partitions_wanted=state_partitions, **parts)
         self._fresh_image = fresh_image
         self._caller = caller
-        self._rooms: dict[BrokerId, asyncio.Semaphore] = {}
+        self._slots: dict[BrokerId, asyncio.Semaphore] = {}
 
     def _new_coordinator(self, index: int, hosted: HostedPartition) -> LedgerHost:
-        return LedgerHost(
-            loop=self._loop,
-            clock=self._clock,
-            replica=hosted.replica,
-            turns=self._turns,
-            on_lost=partial(self._lost, index, hosted),
-        )
+        return LedgerHost(**self._host_parts(index, hosted))
 
-    # ---- the door
+    # ---- access to all ledgers
 
     async def stored(self, queue: QueueId) -> list[Stored]:
-        """Keys and values of all that counts; empty for a queue that is new. Raises RefusedError.
+        """The stored records; empty for a new queue. Raises RefusedError.
 
-        All writes that were answered before are in it, whoever answered them.
+        Includes all writes that were acknowledged before, by any leader.
         """
-        asked = _asked(queue)
-
-        async def ask(broker: BrokerId) -> list[Stored]:
-            if broker == self._broker:
-                return await self._stored_here(queue)
-            reply = await self._call(broker, queue, STORED_METHOD, asked)
-            try:
-                return _decode_stored(reply)
-            except msgspec.MsgspecError as error:
-                raise _misunderstood(error) from None
-
-        return await self._until_answered(queue, ask, is_repeatable=True)
+        here = partial(self._stored_here, queue)
+        return await self._call_leader(
+            queue, PeerMethod.LEDGER_READ, here, _decode_stored, is_repeatable=True
+        )
 
     async def write(self, queue: QueueId, records: Sequence[QueueRecord]) -> None:
         """Returns when the records are committed, all of them.
 
-        Raises LedgerRefusedError if they do not follow what is stored; then nothing was written.
-        Raises RefusedError if nobody could be asked, or the answer is lost: perhaps it was.
+        Raises LedgerRefusedError if they are not the next records; then nothing was written.
+        Raises RefusedError if no leader is reachable, or the response is lost: then they may have
+        been written.
         """
         encoded = tuple(encode(record) for record in records)
-        asked = _asked(queue, encoded)
-
-        async def ask(broker: BrokerId) -> Refusal:
-            if broker == self._broker:
-                return await self._write_here(queue, encoded)
-            reply = await self._call(broker, queue, WRITE_METHOD, asked)
-            try:
-                return Refusal[_decode_refusal(reply)]
-            except (msgspec.MsgspecError, KeyError) as error:
-                raise _misunderstood(error) from None
-
-        refusal = await self._until_answered(queue, ask, is_repeatable=False)
+        here = partial(self._write_here, queue, encoded)
+        refusal = await self._call_leader(
+            queue, PeerMethod.LEDGER_WRITE, here, _decode_refusal, encoded
+        )
         if refusal is not Refusal.NONE:
             raise LedgerRefusedError(refusal)
 
     async def forget(self, queue: QueueId) -> None:
-        """Returns when nothing is stored of the queue any more. Raises RefusedError."""
-        asked = _asked(queue)
+        """Delete all records of the queue. Raises RefusedError."""
+        here = partial(self._forget_here, queue)
+        await self._call_leader(
+            queue, PeerMethod.LEDGER_FORGET, here, lambda _: None, is_repeatable=True
+        )
 
-        async def ask(broker: BrokerId) -> None:
-            if broker == self._broker:
-                await self._forget_here(queue)
-            else:
-                await self._call(broker, queue, FORGET_METHOD, asked)
-
-        await self._until_answered(queue, ask, is_repeatable=True)
-
-    async def _until_answered(
+    async def _call_leader(
         self,
         queue: QueueId,
-        ask: Callable[[BrokerId], Awaitable[T]],
+        method: int,
+        here: Callable[[], Awaitable[T]],
+        decode_response: Callable[[bytes], T],
+        records: tuple[Stored, ...] = (),
         *,
-        is_repeatable: bool,
+        is_repeatable: bool = False,
     ) -> T:
-        """Ask whoever keeps the ledger, again for a while if that does no harm.
+        """Call the leader of the ledger, which may be this broker (`here`), with retries.
 
-        What is not `is_repeatable` is asked again only where nothing was done for it.
+        A request that is not `is_repeatable` is retried only if it was certainly not executed.
         """
-        name = _name(queue)
-        give_up_at = self._loop.time() + _RETRY_SECONDS
+        name = _hashed_name(queue)
+        payload = _encode_request(queue, records)
+        deadline = self._loop.time() + _RETRY_SECONDS
         while True:
             try:
-                return await ask(await self.find_coordinator(name))
+                broker = await self.find_coordinator(name)
+                if broker == self._broker:
+                    return await here()
+                return decode_response(await self._call(broker, queue, method, payload))
             except RefusedError as error:
-                is_harmless = isinstance(error, NotSentError) or error.code in _NOTHING_DONE
-                may_help = is_harmless or (is_repeatable and error.code in _UNKNOWN_FATE)
-                if not may_help or self._is_stopping or self._loop.time() >= give_up_at:
+                is_safe = isinstance(error, NotSentError) or error.code in _NOT_EXECUTED
+                may_retry = is_safe or (is_repeatable and error.code in _OUTCOME_UNKNOWN)
+                if not may_retry or self._is_stopping or self._loop.time() >= deadline:
                     raise
-                log.debug("the ledger of %s is asked again: %s", name, error)
+                log.debug("retrying a request to the ledger of %s: %s", name, error)
+            except (msgspec.MsgspecError, KeyError) as error:
+                raise RefusedError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"invalid response of the ledger's broker: {error}",
+                ) from None
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _call(self, broker: BrokerId, queue: QueueId, method: int, payload: bytes) -> bytes:
         """Raises RefusedError."""
-        room = self._rooms.setdefault(broker, asyncio.Semaphore(_OPEN_PER_PEER_MAX))
-        async with room:
-            if not self._is_kept_by(broker, queue):
-                # Nobody shall stand in line for a broker that stands still, and wait for its
-                # silence one after the other, when another one was elected long ago.
+        slot = self._slots.setdefault(broker, asyncio.Semaphore(_OPEN_PER_PEER_MAX))
+        async with slot:
+            if not self._is_led_by(broker, queue):
+                # Requests that waited for a slot must not time out one after the other at a broker
+                # that hangs, when another leader was elected long ago.
                 raise RefusedError(
-                    ErrorCode.NOT_COORDINATOR, f"broker {broker} keeps that ledger no more"
+                    ErrorCode.NOT_COORDINATOR, f"broker {broker} no longer leads that ledger"
                 )
             return await self._caller.call(
-                broker, method, payload, ANSWER_SECONDS + _MARGIN_SECONDS
+                broker, method, payload, RESPONSE_SECONDS_MAX + _MARGIN_SECONDS
             )
 
-    def _is_kept_by(self, broker: BrokerId, queue: QueueId) -> bool:
-        """As far as is known here."""
+    def _is_led_by(self, broker: BrokerId, queue: QueueId) -> bool:
+        """As far as this broker knows."""
         topic = self._topics.image.topic(self._topic)
         if topic is None:
             return False
-        index = java_hash(_name(queue)) % len(topic.partitions)
+        index = java_hash(_hashed_name(queue)) % len(topic.partitions)
         return self._leader_of(topic, index).broker == broker
 
     # ---- ledgers of this broker
 
     async def _stored_here(self, queue: QueueId) -> list[Stored]:
-        keeper = self._coordinator_of(_name(queue))
+        host = self._coordinator_of(_hashed_name(queue))
         try:
-            # One that stood still for a while would tell what was stored before another took over.
-            await keeper.replica.confirm_leadership()
+            # A leader that was suspended would return what was stored before it was replaced.
+            await host.replica.confirm_leadership()
         except RefusedError as error:
             raise RefusedError(ErrorCode.NOT_COORDINATOR, str(error)) from None
-        found = await keeper.ask(lambda request_id: ReadStored(request_id, queue))
+        found = await host.request(lambda request_id: ReadStored(request_id, queue))
         return [] if isinstance(found, Refusal) else list(found)
 
     async def _write_here(self, queue: QueueId, records: tuple[Stored, ...]) -> Refusal:
-        keeper = self._coordinator_of(_name(queue))
-        result = await keeper.ask(lambda request_id: WriteRecords(request_id, queue, records))
+        host = self._coordinator_of(_hashed_name(queue))
+        result = await host.request(lambda request_id: WriteRecords(request_id, queue, records))
         return result if isinstance(result, Refusal) else Refusal.NONE
 
     async def _forget_here(self, queue: QueueId) -> None:
-        keeper = self._coordinator_of(_name(queue))
-        await keeper.ask(partial(_forget_event, queue))
+        host = self._coordinator_of(_hashed_name(queue))
+        await host.request(partial(_forget_event, queue))
 
-    # ---- for the peers
+    # ---- RPCs of peers
 
     def serve(self, rpc: PeerRpc) -> None:
-        rpc.serve(STORED_METHOD, self.handle_stored)
-        rpc.serve(WRITE_METHOD, self.handle_write)
-        rpc.serve(FORGET_METHOD, self.handle_forget)
+        rpc.serve(PeerMethod.LEDGER_READ, self.handle_stored)
+        rpc.serve(PeerMethod.LEDGER_WRITE, self.handle_write)
+        rpc.serve(PeerMethod.LEDGER_FORGET, self.handle_forget)
 
     async def handle_stored(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""
-        queue, _ = _understood(payload)
+        queue, _ = _decode_request(payload)
         return msgspec.msgpack.encode(await self._stored_here(queue))
 
     async def handle_write(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""
-        queue, records = _understood(payload)
+        queue, records = _decode_request(payload)
         refusal = await self._write_here(queue, records)
         return msgspec.msgpack.encode(refusal.name)
 
     async def handle_forget(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""
-        queue, _ = _understood(payload)
+        queue, _ = _decode_request(payload)
         await self._forget_here(queue)
         return b""
 
-    # ---- topics that are gone
+    # ---- deleted topics
 
     async def _loaded(self, coordinator: LedgerHost) -> None:
         while True:
@@ -292,18 +257,18 @@ class Ledgers(CoordinatorService[LedgerHost]):
             await coordinator.topics_deleted.wait()
 
     def topics_deleted(self) -> None:
-        """The image lacks topics now that it had."""
-        for keeper in self._coordinators.values():
-            keeper.topics_deleted.set()
+        """The image lost topics."""
+        for host in self._coordinators.values():
+            host.topics_deleted.set()
 
-    async def _drop_deleted_topics(self, keeper: LedgerHost) -> None:
-        """Forget their queues: nobody is left to say so.
+    async def _drop_deleted_topics(self, host: LedgerHost) -> None:
+        """Delete the queues of deleted topics; no other broker does.
 
-        Only a fresh image proves that a topic is gone: one that lags behind also lacks topics that
-        are new. Its id never comes again. The queues are listed first: while the image is under
-        way, a topic may be made that it does not know, with a queue and its first acks.
+        Only a fresh image proves that a topic was deleted: a stale one also lacks new topics. Topic
+        ids are never reused. The queues are listed before the image is fetched: a topic that is
+        created meanwhile may not be in it.
         """
-        queues = list(keeper.desk.queues())
+        queues = list(host.state.queues())
         if not queues:
             return
         while True:
@@ -317,41 +282,49 @@ class Ledgers(CoordinatorService[LedgerHost]):
             if queue.topic_id in image.topics_by_id:
                 continue
             try:
-                await keeper.ask(partial(_forget_event, queue))
+                await host.request(partial(_forget_event, queue))
             except RefusedError as error:
-                # It takes up some room until the next loading.
-                log.warning("a queue of a deleted topic stays: %s", error)
+                # It takes some space until the next load.
+                log.warning(
+                    "cannot delete the state of group %s on partition %d of a deleted topic, "
+                    "will retry at the next load: %s",
+                    *(queue.group, queue.partition, error),
+                )
 
 
-def _name(queue: QueueId) -> str:
-    """What a queue is placed by. A part of the stored format: it must never change."""
+def _hashed_name(queue: QueueId) -> str:
+    """The name that is hashed to a partition. Part of the stored format: it must never change."""
     return f"{queue.group}/{queue.topic_id.hex()}/{queue.partition}"
 
 
-def _asked(queue: QueueId, records: tuple[Stored, ...] = ()) -> bytes:
-    """Raises RefusedError for a name that cannot be stored."""
+def _encode_request(queue: QueueId, records: tuple[Stored, ...] = ()) -> bytes:
+    """Raises RefusedError for an invalid group name."""
     queue_key(queue)
     return msgspec.msgpack.encode(
         LedgerRequest(queue.group, queue.topic_id, queue.partition, records)
     )
 
 
-def _understood(payload: bytes) -> tuple[QueueId, tuple[Stored, ...]]:
-    """Raises RefusedError: bytes that are no records of that queue must not reach a log."""
+def _decode_request(payload: bytes) -> tuple[QueueId, tuple[Stored, ...]]:
+    """Raises RefusedError: invalid records must not be appended."""
     try:
-        asked = _decode_asked(payload)
-        heads = [decode_head(*record) for record in asked.records]
+        request = _decode_ledger_request(payload)
+        heads = [decode_head(*record) for record in request.records]
     except (msgspec.MsgspecError, CorruptionError) as error:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"about a queue: {error}") from None
-    queue = QueueId(asked.group, TopicId(asked.topic_id), PartitionIndex(asked.partition))
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"cannot decode a ledger request: {error}"
+        ) from None
+    queue = QueueId(request.group, TopicId(request.topic_id), PartitionIndex(request.partition))
     if not all(isinstance(head, RecordHead) and head.queue == queue for head in heads):
-        raise RefusedError(ErrorCode.INVALID_REQUEST, "a record of another queue")
-    return queue, asked.records
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, "a ledger request has records of another queue"
+        )
+    return queue, request.records
+
+
+def _decode_refusal(response: bytes) -> Refusal:
+    return Refusal[msgspec.msgpack.decode(response, type=str)]
 
 
 def _forget_event(queue: QueueId, request_id: int) -> ForgetQueue:
     return ForgetQueue(request_id, queue)
-
-
-def _misunderstood(error: Exception) -> RefusedError:
-    return RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the ledger's broker: {error}")

@@ -1,48 +1,45 @@
-"""Owns the bounds of what a broker takes in for its queues. Noun, unit, bound."""
+"""Internal limits of the queues of a broker; those of requests are in model/queue_limits.py."""
 
 from msgspec import Struct
 
+from moldau.model.queue_limits import POLL_RESPONSE_BYTES_MAX, POLL_RESPONSE_MESSAGES_MAX
+
 
 class QueueLimits(Struct, frozen=True, kw_only=True):
-    """They protect a broker from its workers; none is a setting of a group."""
+    """They protect a broker from its workers; none is a setting."""
 
-    poll_count_max: int = 1_000
-    """Messages of one poll; who asks for more gets so many."""
-    poll_bytes_max: int = 3 * 1024 * 1024 + 512 * 1024
-    """Of the messages in one answer: less than the 4 MB that clients of gRPC take unless told.
-    One message may exceed it."""
-    poll_wait_seconds_max: float = 60.0
-    tokens_per_call_max: int = 10_000
+    poll_count_max: int = POLL_RESPONSE_MESSAGES_MAX
+    poll_bytes_max: int = POLL_RESPONSE_BYTES_MAX
     parked_per_queue_max: int = 2_000
     parked_max: int = 20_000
     commands_waiting_max: int = 1_000
-    """Per queue: calls that wait for the write before theirs."""
+    """Calls that wait for the write in progress, per queue."""
     tokens_waiting_max: int = 100_000
-    """Per queue, of those calls together: some twenty megabytes."""
+    """Tokens of those calls together, per queue: some twenty megabytes."""
     tokens_per_round_max: int = 10_000
-    """That are decided about in one turn of the loop; of one call, always all."""
+    """Tokens decided in one turn of the event loop; a call is never split."""
     commands_per_write_max: int = 80
-    """And half as many polls: fewer than there are records between snapshots, so that a write
-    holds one at most."""
+    """And half as many polls: fewer than the records between two snapshots, so that a write
+    contains at most one."""
     round_count_max: int = 500
-    """Messages that are decided about in one turn of the loop, some five milliseconds."""
+    """Messages decided in one turn of the event loop: some five milliseconds."""
     read_bytes: int = 64 * 1024
-    """Of the log, in one turn of the loop."""
+    """Bytes of the log that are read in one turn of the event loop."""
     reads_per_round_max: int = 64
-    """Where markers, or what was aborted, fill the log, a queue moves on in such steps."""
+    """Bounds a round where the log consists of markers or aborted records."""
     ahead_bytes_max: int = 8 * 1024 * 1024
-    """Of a queue's messages that were read and not delivered yet; and of those that come again, as
-    far as they are read together."""
+    """Messages of a queue that were read and not delivered yet, and redeliveries that are read
+    together."""
     cache_bytes_max: int = 2 * 1024 * 1024
-    """Of a queue's messages that are out, in case they come back."""
+    """Leased messages of a queue that are kept for a redelivery."""
     held_bytes_max: int = 256 * 1024 * 1024
-    """Of messages, of all queues of a broker: those that were used longest ago let go of theirs."""
+    """Messages in memory, of all queues; the least recently used queues drop theirs."""
     timer_seconds_max: float = 5.0
-    """Leases end by the wall clock, which may be set: it is looked at so often at least."""
+    """Leases expire by the wall clock, which may be changed: check it at this interval."""
     pause_seconds_min: float = 0.05
     pause_seconds_max: float = 5.0
-    """Between tries, of loading and of dead letters."""
+    """Backoff of loading and of moving dead letters."""
     dead_per_write_max: int = 100
     idle_seconds_max: float = 600.0
-    """A queue that nobody asks for is let go; it is loaded again when somebody does."""
+    """An unused queue is unloaded after this; the next request loads it again."""
     sweep_seconds: float = 30.0

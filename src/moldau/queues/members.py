@@ -1,8 +1,8 @@
-"""Owns what this broker knows of the members of groups that use it: a view per group.
+"""The members of groups that use this broker, as a cached view per group.
 
-The coordinator of a group has the truth; whoever leads a partition has a view that is a second old
-at most while it is used. Who is missing in a view is looked for at once in a newer one. Who was in
-one and is not in the next is gone, and told to `on_gone`.
+The group's coordinator is authoritative. A partition leader has a view that is at most one second
+old while it is used. A member that is missing in a view is looked up in a new one at once. A member
+that was in the previous view and not in the new one has left, and is reported to `on_member_left`.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from msgspec import Struct, field
 from moldau.model.clock import Clock
 from moldau.model.ids import TopicId
 from moldau.queues.group_rpc_client import GroupRpcClient
-from moldau.queues.group_rpc_messages import GroupDescription, MemberDescription, unpacked
+from moldau.queues.group_rpc_messages import GroupDescription, MemberDescription, unpack_partitions
 from moldau.queues.types import ErrorReason, QueueRefusedError
 
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS: Final = 1.0
 _TRUSTED_SECONDS: Final = 10.0
-"""How old a view may be while no coordinator answers: an election shall not stop the workers."""
+"""Oldest view that is used while no coordinator responds: an election must not stop workers."""
 _IDLE_SECONDS: Final = 30.0
-"""A view that was not used for so long is forgotten, or renewed less often."""
+"""A view that is unused for this long is dropped, or refreshed less often."""
 _SELDOM_SECONDS: Final = 10.0
 
 
@@ -35,23 +35,25 @@ class Member(Struct, frozen=True, kw_only=True):
     name: str
     topics: tuple[str, ...]
     is_queue: bool
-    """Whether it shares messages with others, rather than partitions."""
+    """Whether it is a member of a queue group, which shares messages rather than partitions."""
     owned: Mapping[TopicId, frozenset[int]] = field(default_factory=dict)
-    """What it has, be it that it must let go of it."""
+    """Its partitions, including those that are being revoked."""
 
-    def owns(self, topic: TopicId, partition: int) -> bool:
+    def is_assigned(self, topic: TopicId, partition: int) -> bool:
         return partition in self.owned.get(topic, ())
 
 
-def member_of(told: MemberDescription) -> Member:
-    owned = dict(unpacked(told.assigned))
-    for topic, indexes in unpacked(told.revoking).items():
+def member_from(described: MemberDescription) -> Member:
+    owned = dict(unpack_partitions(described.assigned))
+    for topic, indexes in unpack_partitions(described.revoking).items():
         owned[topic] = owned.get(topic, frozenset()) | indexes
-    return Member(name=told.member, topics=told.topics, is_queue=told.is_queue, owned=owned)
+    return Member(
+        name=described.member, topics=described.topics, is_queue=described.is_queue, owned=owned
+    )
 
 
 class _View:
-    """What is known of one group."""
+    """The view of one group."""
 
     __slots__ = ("at", "members", "refreshing", "used_at", "users")
 
@@ -60,25 +62,25 @@ class _View:
         self.at = float("-inf")
         self.used_at = float("-inf")
         self.users = 0
-        """Calls that wait for something, and rely on it."""
+        """Calls that wait and rely on the view."""
         self.refreshing: asyncio.Task[None] | None = None
 
 
 class Members:
-    """The views of this broker. What raises, raises QueueRefusedError."""
+    """The views of this broker. Methods raise QueueRefusedError."""
 
     def __init__(
-        self, *, clock: Clock, calls: GroupRpcClient, on_gone: Callable[[str, str], None]
+        self, *, clock: Clock, calls: GroupRpcClient, on_member_left: Callable[[str, str], None]
     ) -> None:
         self._clock = clock
         self._calls = calls
-        self._on_gone = on_gone
+        self._on_member_left = on_member_left
         self._views: dict[str, _View] = {}
 
-    # ---- asking
+    # ---- lookup
 
     async def member(self, group: str, name: str) -> Member:
-        """A member, by a view that is not too old. Raises UNKNOWN_CONSUMER if it is none."""
+        """A member, by a view that is not too old. Raises UNKNOWN_CONSUMER if there is none."""
         view = self._view(group)
         if self._clock.monotonic() - view.at > _TRUSTED_SECONDS or name not in view.members:
             await self.refresh(group)
@@ -86,18 +88,14 @@ class Members:
         if found is None:
             raise QueueRefusedError(
                 ErrorReason.UNKNOWN_CONSUMER,
-                f"{name!r} is no consumer of group {group!r}: connect again",
+                f"unknown consumer {name!r} of group {group!r}: connect again",
             )
         return found
 
     def known(self, group: str, name: str) -> Member | None:
-        """A member as the view has it now."""
+        """A member in the current view."""
         view = self._views.get(group)
         return None if view is None else view.members.get(name)
-
-    def is_following(self, group: str) -> bool:
-        """Whether there is a view of the group."""
-        return group in self._views
 
     async def count(self, group: str) -> int:
         await self.refresh(group)
@@ -105,7 +103,7 @@ class Members:
 
     @contextmanager
     def using(self, group: str) -> Iterator[None]:
-        """The view is kept up to date while somebody waits."""
+        """Keeps the view up to date while a call waits."""
         view = self._view(group)
         view.users += 1
         try:
@@ -114,44 +112,44 @@ class Members:
             view.users -= 1
             view.used_at = self._clock.monotonic()
 
-    # ---- keeping up
+    # ---- refresh
 
     async def refresh(self, group: str) -> None:
         """Returns when the view is newer than this call."""
         view = self._view(group)
         if view.refreshing is not None:
-            # It may have been answered before what the asker wants to see was there.
+            # That one may have been requested before the change that the caller looks for.
             await asyncio.wait([view.refreshing])
-        await asyncio.shield(view.refreshing or self._begin(group, view))
+        await asyncio.shield(view.refreshing or self._start_refresh(group, view))
 
-    def _begin(self, group: str, view: _View) -> asyncio.Task[None]:
+    def _start_refresh(self, group: str, view: _View) -> asyncio.Task[None]:
         view.refreshing = asyncio.create_task(self._fetch(group, view))
-        view.refreshing.add_done_callback(_note)
+        view.refreshing.add_done_callback(_log_failure)
         return view.refreshing
 
     async def _fetch(self, group: str, view: _View) -> None:
         try:
-            self._take(group, view, await self._calls.describe(group))
+            self._update(group, view, await self._calls.describe(group))
         finally:
             view.refreshing = None
 
-    def _take(self, group: str, view: _View, told: GroupDescription) -> None:
+    def _update(self, group: str, view: _View, described: GroupDescription) -> None:
         before = view.members
-        view.members = {member.member: member_of(member) for member in told.members}
+        view.members = {member.member: member_from(member) for member in described.members}
         view.at = self._clock.monotonic()
         for name in before:
             if name not in view.members:
-                self._on_gone(group, name)
+                self._on_member_left(group, name)
 
     def left(self, group: str, name: str) -> None:
-        """A member has said that it leaves."""
+        """A member disconnected."""
         view = self._views.get(group)
         if view is not None:
             view.members.pop(name, None)
-        self._on_gone(group, name)
+        self._on_member_left(group, name)
 
     async def run(self) -> None:
-        """Until cancelled: refresh the views that are used, forget those that are not."""
+        """Until cancelled: refresh the views that are used, drop the others."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             now = self._clock.monotonic()
@@ -159,12 +157,12 @@ class Members:
                 if view.refreshing is not None:
                     continue
                 is_idle = not view.users and now - view.used_at > _IDLE_SECONDS
-                # A member of a queue may have messages from here, for longer than it polls.
+                # A member of a queue group may hold leases of this broker without polling.
                 is_needed = any(one.is_queue or not is_idle for one in view.members.values())
                 if not view.users and not is_needed:
                     del self._views[group]
                 elif now - view.at >= (_SELDOM_SECONDS if is_idle else REFRESH_SECONDS / 2):
-                    self._begin(group, view)
+                    self._start_refresh(group, view)
 
     def _view(self, group: str) -> _View:
         view = self._views.get(group)
@@ -174,7 +172,7 @@ class Members:
         return view
 
 
-def _note(task: asyncio.Task[None]) -> None:
-    """The next look may do better; a view that is too old is not trusted."""
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """The next refresh may succeed; meanwhile a view that is too old is not used."""
     if not task.cancelled() and isinstance(error := task.exception(), QueueRefusedError):
-        log.debug("a group's members are not known anew: %s", error)
+        log.debug("cannot refresh the members of a group: %s", error)

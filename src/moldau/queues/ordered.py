@@ -1,8 +1,8 @@
-"""Owns ordered groups where their partitions are led: polls that repeat, and acks that go forward.
+"""Ordered groups on the leaders of their partitions: polls from the acked offset, cumulative acks.
 
-A partition belongs to one member, by the group's coordinator, which also keeps the offset up to
-which everything is acked. Here is a place per partition and group: how far it is acked, and until
-when it pauses. It is asked for anew when another member comes, or this broker leads anew.
+The group's coordinator assigns a partition to one member, and stores the offset up to which it is
+acked. The leader caches a position per partition and group: the acked offset, and until when
+deliveries pause after a nack. It is fetched again for another member or in a new leader epoch.
 """
 
 import asyncio
@@ -25,46 +25,53 @@ from moldau.model.delivery_tokens import (
 )
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
+from moldau.model.queue_limits import POLL_RESPONSE_BYTES_MAX
 from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_messages import NO_OFFSET, OffsetCommitResult
-from moldau.queues.types import DONE, Delivery, ErrorReason, QueueRefusedError, TokenResult
+from moldau.queues.reader import size_of
+from moldau.queues.types import (
+    DONE,
+    Delivery,
+    ErrorReason,
+    QueueRefusedError,
+    TokenResult,
+    not_leader,
+    unavailable,
+)
 from moldau.records.record import Record
 from moldau.replica.replica import Replica
 
-ANSWER_BYTES_MAX: Final = 3 * 1024 * 1024 + 512 * 1024
-"""Of the messages in one answer: less than the 4 MB that clients of gRPC take unless told. One
-message may exceed it."""
-PLACES_MAX: Final = 20_000
+POSITIONS_MAX: Final = 20_000
 BACKOFF_MS: Final = 1_000
-"""The pause after a Nack that does not say."""
+"""Pause after a nack without a delay."""
 
 _REST: Final = struct.Struct(">qI")
 Led = tuple[Topic, PartitionIndex]
-_NOT_ASSIGNED: Final = TokenResult(ErrorReason.NOT_ASSIGNED, ErrorReason.NOT_ASSIGNED.value)
-_SETTLED: Final = TokenResult(ErrorReason.SETTLED, ErrorReason.SETTLED.value)
+_NOT_ASSIGNED: Final = TokenResult(ErrorReason.NOT_ASSIGNED)
+_SETTLED: Final = TokenResult(ErrorReason.SETTLED)
 
 
-class _Place:
-    """Where a group is in a partition."""
+class _Position:
+    """The position of a group in a partition."""
 
-    __slots__ = ("acked", "epoch", "member", "paused_until", "position")
+    __slots__ = ("acked", "epoch", "member", "next_offset", "paused_until")
 
     def __init__(self, epoch: Epoch, member: str, acked: int) -> None:
         self.epoch = epoch
         self.member = member
         self.acked = acked
-        """Everything before is done."""
-        self.position = acked
-        """There is nothing to deliver between `acked` and this."""
+        """Everything before it is acked."""
+        self.next_offset = acked
+        """Next offset to read: there are no messages between `acked` and this."""
         self.paused_until = float("-inf")
 
     def advance(self, acked: int) -> None:
         self.acked = max(self.acked, acked)
-        self.position = max(self.position, self.acked)
+        self.next_offset = max(self.next_offset, self.acked)
 
 
 class _Token(NamedTuple):
-    """What an ordered token says, in the topic of now."""
+    """A decoded token of an ordered group."""
 
     topic: Topic
     partition: PartitionIndex
@@ -72,7 +79,7 @@ class _Token(NamedTuple):
 
 
 class OrderedGroups:
-    """Ordered groups on this broker. Everything raises QueueRefusedError."""
+    """Ordered groups on this broker. Methods raise QueueRefusedError."""
 
     def __init__(
         self,
@@ -90,9 +97,9 @@ class OrderedGroups:
         self._partitions = partitions
         self._fetch = fetch
         self._calls = calls
-        self._places: OrderedDict[tuple[str, TopicId, PartitionIndex], _Place] = OrderedDict()
-        self._asking: dict[tuple[str, TopicId, PartitionIndex], list[_Place]] = {}
-        """Places whose offset is being asked for: what is acked meanwhile may be missing in it."""
+        self._positions: OrderedDict[tuple[str, TopicId, PartitionIndex], _Position] = OrderedDict()
+        self._fetching: dict[tuple[str, TopicId, PartitionIndex], list[_Position]] = {}
+        """Positions whose offset is being fetched: it may lack acks of the meantime."""
         self._turn = 0
 
     # ---- polls
@@ -106,60 +113,64 @@ class OrderedGroups:
         *,
         starts_at_end: bool,
         wait_seconds: float,
-        has: Callable[[TopicId, int], bool],
+        is_assigned: Callable[[TopicId, int], bool],
     ) -> list[Delivery]:
-        """Messages from where the group is in these partitions, which are led here.
+        """Messages from the group's positions in these partitions, which this broker leads.
 
-        `has` tells whether the member still has a partition: it may have changed during a wait.
+        `is_assigned` returns whether the member still has a partition: that may change meanwhile.
         """
         self._turn += 1
-        # Another one is first each time: one that is always full shall not hide the others.
+        # Start with another partition each time: a busy one must not starve the others.
         first = self._turn % len(led)
-        places: list[tuple[Led, _Place]] = []
+        positions: list[tuple[Led, _Position]] = []
         for topic, index in (*led[first:], *led[:first]):
-            place = await self._place(group, member, topic, index, starts_at_end=starts_at_end)
-            places.append(((topic, index), place))
+            position = await self._position(
+                group, member, topic, index, starts_at_end=starts_at_end
+            )
+            positions.append(((topic, index), position))
         deadline = self._clock.monotonic() + wait_seconds
         while True:
-            found = await self._read(group, places, count_max, has)
+            found = await self._read(group, positions, count_max, is_assigned)
             left = deadline - self._clock.monotonic()
-            places = [
-                (at, place)
-                for at, place in places
-                if has(at[0].topic_id, at[1]) and self._counts(group, *at, place)
+            positions = [
+                (at, position)
+                for at, position in positions
+                if is_assigned(at[0].topic_id, at[1]) and self._is_current(group, *at, position)
             ]
-            if found or left <= 0 or not places:
+            if found or left <= 0 or not positions:
                 return found
-            await self._wait(places, left)
+            await self._wait(positions, left)
 
     async def _read(
         self,
         group: str,
-        places: Sequence[tuple[Led, _Place]],
+        positions: Sequence[tuple[Led, _Position]],
         count_max: int,
-        has: Callable[[TopicId, int], bool],
+        is_assigned: Callable[[TopicId, int], bool],
     ) -> list[Delivery]:
         found: list[Delivery] = []
         failure: QueueRefusedError | None = None
-        bytes_left = ANSWER_BYTES_MAX
-        for (topic, index), place in places:
-            if place.paused_until > self._clock.monotonic() or not has(topic.topic_id, index):
+        bytes_left = POLL_RESPONSE_BYTES_MAX
+        for (topic, index), position in positions:
+            if position.paused_until > self._clock.monotonic() or not is_assigned(
+                topic.topic_id, index
+            ):
                 continue
             try:
-                records = await self._records(topic, index, place, count_max - len(found))
+                records = await self._records(topic, index, position, count_max - len(found))
                 if records:
                     await self._confirm(topic, index)
             except QueueRefusedError as error:
-                # One that cannot be read shall not hide what is in the others.
+                # A partition that cannot be read must not block the others.
                 failure = error
                 continue
-            if not self._counts(group, topic, index, place):
+            if not self._is_current(group, topic, index, position):
                 continue
             for record in records:
-                if record.offset < place.acked:
-                    # That came while it was read.
+                if record.offset < position.acked:
+                    # It was acked during the read.
                     continue
-                bytes_left -= _size(record)
+                bytes_left -= size_of(record)
                 if bytes_left < 0 and found:
                     return found
                 token = _token(group, topic, index, record.offset)
@@ -171,28 +182,28 @@ class OrderedGroups:
         return found
 
     async def _records(
-        self, topic: Topic, index: PartitionIndex, place: _Place, limit: int
+        self, topic: Topic, index: PartitionIndex, position: _Position, limit: int
     ) -> list[Record]:
-        """From the place on. Raises NOT_LEADER, UNAVAILABLE."""
+        """Records from the position on. Raises NOT_LEADER, UNAVAILABLE."""
         while True:
-            asked = place.position
+            offset = position.next_offset
             try:
-                page = await read_page(self._fetch, topic.name, index, asked, limit=limit)
+                page = await read_page(self._fetch, topic.name, index, offset, limit=limit)
             except RefusedError as error:
                 start = self._start_of(topic, index)
-                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and asked < start:
-                    # What lay there was deleted, or is too old.
-                    place.advance(start)
+                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < start:
+                    # Deleted by retention.
+                    position.advance(start)
                     continue
-                raise _refusal(error) from None
-            if page.records or page.next_offset <= asked:
+                raise _error(error) from None
+            if page.records or page.next_offset <= offset:
                 return page.records
-            # Markers, what was aborted, what compaction took: not to be looked at again.
-            if place.position == asked:
-                place.position = page.next_offset
+            # Only markers, aborted or compacted records: skip them next time.
+            if position.next_offset == offset:
+                position.next_offset = page.next_offset
 
     async def _confirm(self, topic: Topic, index: PartitionIndex) -> None:
-        """A leader that stood still may be none any more, and others have taken acks since.
+        """A leader that was suspended may have been replaced, and another one accepted acks.
 
         Raises NOT_LEADER, UNAVAILABLE.
         """
@@ -201,27 +212,30 @@ class OrderedGroups:
             try:
                 await replica.confirm_leadership()
             except RefusedError as error:
-                raise _refusal(error) from None
+                raise _error(error) from None
 
-    def _counts(self, group: str, topic: Topic, index: PartitionIndex, place: _Place) -> bool:
-        """Whether it is still the place that acks come to: not if another member has come, or
-        another leader, since it was asked for."""
+    def _is_current(
+        self, group: str, topic: Topic, index: PartitionIndex, position: _Position
+    ) -> bool:
+        """Whether acks still go to this position: not after a change of the member or leader."""
         hosted = self._partitions.get(topic.name, index)
         return (
             hosted is not None
-            and hosted.replica.epoch == place.epoch
-            and self._places.get((group, topic.topic_id, index)) is place
+            and hosted.replica.epoch == position.epoch
+            and self._positions.get((group, topic.topic_id, index)) is position
         )
 
-    async def _wait(self, places: Sequence[tuple[Led, _Place]], seconds: float) -> None:
-        """Until one of them may have something, but not for longer."""
+    async def _wait(self, positions: Sequence[tuple[Led, _Position]], seconds: float) -> None:
+        """Until one of them may have messages, at most `seconds`."""
         now = self._clock.monotonic()
-        resumed = [place.paused_until for _, place in places if place.paused_until > now]
+        resumed = [
+            position.paused_until for _, position in positions if position.paused_until > now
+        ]
         seconds = min([seconds, *(until - now for until in resumed)])
         requests = [
-            PartitionFetch(topic.name, index, Offset(place.position), 1, -1, True)
-            for (topic, index), place in places
-            if place.paused_until <= now
+            PartitionFetch(topic.name, index, Offset(position.next_offset), 1, -1, True)
+            for (topic, index), position in positions
+            if position.paused_until <= now
         ]
         if not requests:
             await asyncio.sleep(max(seconds, 0.001))
@@ -245,9 +259,9 @@ class OrderedGroups:
             if parked is not None:
                 parked.cancel()
 
-    # ---- places
+    # ---- positions
 
-    async def _place(
+    async def _position(
         self,
         group: str,
         member: str,
@@ -255,52 +269,46 @@ class OrderedGroups:
         index: PartitionIndex,
         *,
         starts_at_end: bool = False,
-    ) -> _Place:
+    ) -> _Position:
         replica = self._replica(topic, index)
         key = (group, topic.topic_id, index)
-        known = self._places.get(key)
+        known = self._positions.get(key)
         if known is not None and known.epoch == replica.epoch and known.member == member:
-            self._places.move_to_end(key)
+            self._positions.move_to_end(key)
             return known
-        place = _Place(replica.epoch, member, 0)
-        asking = self._asking.setdefault(key, [])
-        asking.append(place)
+        position = _Position(replica.epoch, member, 0)
+        fetching = self._fetching.setdefault(key, [])
+        fetching.append(position)
         try:
-            acked = await self._acked(group, member, topic, index, starts_at_end=starts_at_end)
+            acked = await self._fetch_acked(
+                group, member, topic, index, starts_at_end=starts_at_end
+            )
         finally:
-            asking.remove(place)
-            if not asking:
-                del self._asking[key]
-        place.advance(max(acked, replica.log.start_offset))
-        if known is not None and known.epoch == place.epoch:
-            place.paused_until = known.paused_until
-        self._places[key] = place
-        while len(self._places) > PLACES_MAX:
-            self._places.popitem(last=False)
-        return place
+            fetching.remove(position)
+            if not fetching:
+                del self._fetching[key]
+        position.advance(max(acked, replica.log.start_offset))
+        if known is not None and known.epoch == position.epoch:
+            position.paused_until = known.paused_until
+        self._positions[key] = position
+        while len(self._positions) > POSITIONS_MAX:
+            self._positions.popitem(last=False)
+        return position
 
-    async def _acked(
-        self,
-        group: str,
-        member: str,
-        topic: Topic,
-        index: PartitionIndex,
-        *,
-        starts_at_end: bool,
+    async def _fetch_acked(
+        self, group: str, member: str, topic: Topic, index: PartitionIndex, *, starts_at_end: bool
     ) -> int:
-        """Up to where the group is done, or -1."""
+        """The acked offset of the group, or -1."""
         partition = TopicPartition(topic.name, index)
         (acked,) = await self._calls.offsets(group, [partition])
         if acked == NO_OFFSET and starts_at_end:
-            # Stored at once: whoever leads next shall not find a later end.
+            # Committed at once: the next leader must not start at a later end.
             end = self._replica(topic, index).last_stable_offset
-            (told,) = await self._calls.commit(group, member, [(partition, end)])
-            if told.is_stored:
-                acked = max(end, told.before)
+            (committed,) = await self._calls.commit(group, member, [(partition, end)])
+            if committed.is_stored:
+                acked = max(end, committed.before)
             else:
-                raise QueueRefusedError(
-                    ErrorReason.UNAVAILABLE, "the group's begin cannot be stored now"
-                )
+                raise unavailable("cannot commit the group's start offset: retry")
         return acked
 
     def _replica(self, topic: Topic, index: PartitionIndex) -> Replica:
@@ -310,13 +318,9 @@ class OrderedGroups:
             or hosted.replica.topic_id != topic.topic_id
             or not hosted.replica.is_leader
         ):
-            raise QueueRefusedError(
-                ErrorReason.NOT_LEADER, f"this broker does not lead {topic.name}-{index}"
-            )
+            raise not_leader(topic.name, index)
         if not hosted.replica.is_ready:
-            raise QueueRefusedError(
-                ErrorReason.UNAVAILABLE, f"{topic.name}-{index} was just taken over"
-            )
+            raise unavailable(f"{topic.name}-{index} is not ready yet: retry")
         return hosted.replica
 
     def _start_of(self, topic: Topic, index: PartitionIndex) -> int:
@@ -325,29 +329,28 @@ class OrderedGroups:
     # ---- settling
 
     async def ack(self, group: str, member: str, tokens: Sequence[bytes]) -> list[TokenResult]:
-        """Of each token's partition everything up to it is done."""
-        verdicts, read = self._read_tokens(group, tokens)
+        """Acks everything up to the highest token of each partition."""
+        results, read = self._read_tokens(group, tokens)
         highest: dict[TopicPartition, int] = {}
         for token in read.values():
             partition = TopicPartition(token.topic.name, token.partition)
             highest[partition] = max(highest.get(partition, 0), token.offset + 1)
         if highest:
-            asked = list(highest.items())
-            told = await self._calls.commit(group, member, asked)
-            outcomes = dict(zip(highest, told, strict=True))
+            committed = await self._calls.commit(group, member, list(highest.items()))
+            outcomes = dict(zip(highest, committed, strict=True))
             for at, token in read.items():
                 partition = TopicPartition(token.topic.name, token.partition)
                 outcome = outcomes[partition]
-                verdicts[at] = _verdict(outcome, token.offset)
+                results[at] = _result(outcome, token.offset)
                 if outcome.is_stored:
                     key = (group, token.topic.topic_id, token.partition)
                     self._advance(key, max(highest[partition], outcome.before))
-        return [verdicts[at] for at in range(len(tokens))]
+        return [results[at] for at in range(len(tokens))]
 
     def _advance(self, key: tuple[str, TopicId, PartitionIndex], acked: int) -> None:
-        known = self._places.get(key)
-        for place in (*self._asking.get(key, ()), *(() if known is None else (known,))):
-            place.advance(acked)
+        known = self._positions.get(key)
+        for position in (*self._fetching.get(key, ()), *(() if known is None else (known,))):
+            position.advance(acked)
 
     async def nack(
         self,
@@ -355,62 +358,62 @@ class OrderedGroups:
         member: str,
         tokens: Sequence[bytes],
         delay_ms: int | None,
-        has: Callable[[TopicId, int], bool],
+        is_assigned: Callable[[TopicId, int], bool],
     ) -> list[TokenResult]:
-        """The partitions pause, and go on with what is not acked."""
-        verdicts, read = self._read_tokens(group, tokens)
+        """Pauses the partitions; then unacked messages are delivered again."""
+        results, read = self._read_tokens(group, tokens)
         until = self._clock.monotonic() + (BACKOFF_MS if delay_ms is None else delay_ms) / 1000
         for at, token in read.items():
-            if not has(token.topic.topic_id, token.partition):
-                verdicts[at] = _NOT_ASSIGNED
+            if not is_assigned(token.topic.topic_id, token.partition):
+                results[at] = _NOT_ASSIGNED
                 continue
             try:
-                place = await self._place(group, member, token.topic, token.partition)
+                position = await self._position(group, member, token.topic, token.partition)
             except QueueRefusedError as error:
-                verdicts[at] = TokenResult(error.why, str(error))
+                results[at] = TokenResult(error.reason, str(error))
                 continue
-            if token.offset < place.acked:
-                verdicts[at] = _SETTLED
+            if token.offset < position.acked:
+                results[at] = _SETTLED
             else:
-                place.paused_until = until
-                verdicts[at] = DONE
-        return [verdicts[at] for at in range(len(tokens))]
+                position.paused_until = until
+                results[at] = DONE
+        return [results[at] for at in range(len(tokens))]
 
     def _read_tokens(
         self, group: str, tokens: Sequence[bytes]
     ) -> tuple[dict[int, TokenResult], dict[int, _Token]]:
-        """Verdicts of those that are no good, by their place, and the others."""
-        verdicts: dict[int, TokenResult] = {}
+        """Results of invalid tokens, and the decoded other ones, by index."""
+        results: dict[int, TokenResult] = {}
         read: dict[int, _Token] = {}
         for at, data in enumerate(tokens):
-            ticket = decode_delivery_token(data)
-            if ticket is None or (
-                ticket.kind is TokenKind.ORDERED and len(ticket.rest) != _REST.size
+            decoded = decode_delivery_token(data)
+            if decoded is None or (
+                decoded.kind is TokenKind.ORDERED and len(decoded.rest) != _REST.size
             ):
-                verdicts[at] = TokenResult(ErrorReason.BAD_TOKEN, ErrorReason.BAD_TOKEN.value)
+                results[at] = TokenResult(ErrorReason.BAD_TOKEN)
                 continue
-            if ticket.kind is not TokenKind.ORDERED:
-                verdicts[at] = TokenResult(ErrorReason.OTHER_GROUP, ErrorReason.OTHER_GROUP.value)
+            if decoded.kind is not TokenKind.ORDERED:
+                results[at] = TokenResult(ErrorReason.OTHER_GROUP)
                 continue
-            offset, checked = _REST.unpack(ticket.rest)
-            topic = self._image().topic_by_id(ticket.topic_id)
+            offset, checked = _REST.unpack(decoded.rest)
+            topic = self._image().topic_by_id(decoded.topic_id)
             if checked != zlib.crc32(group.encode()):
-                verdicts[at] = TokenResult(ErrorReason.OTHER_GROUP, ErrorReason.OTHER_GROUP.value)
-            elif topic is None or ticket.partition >= len(topic.partitions):
-                verdicts[at] = TokenResult(
-                    ErrorReason.UNKNOWN_TOPIC, "the topic of the message is gone"
+                results[at] = TokenResult(ErrorReason.OTHER_GROUP)
+            elif topic is None or decoded.partition >= len(topic.partitions):
+                results[at] = TokenResult(
+                    ErrorReason.UNKNOWN_TOPIC, "the topic of the message was deleted"
                 )
             else:
                 try:
-                    replica = self._replica(topic, ticket.partition)
+                    replica = self._replica(topic, decoded.partition)
                 except QueueRefusedError as error:
-                    verdicts[at] = TokenResult(error.why, str(error))
+                    results[at] = TokenResult(error.reason, str(error))
                     continue
                 if not 0 <= offset < replica.high_watermark:
-                    verdicts[at] = TokenResult(ErrorReason.BAD_TOKEN, ErrorReason.BAD_TOKEN.value)
+                    results[at] = TokenResult(ErrorReason.BAD_TOKEN)
                 else:
-                    read[at] = _Token(topic, ticket.partition, offset)
-        return verdicts, read
+                    read[at] = _Token(topic, decoded.partition, offset)
+        return results, read
 
 
 def _token(group: str, topic: Topic, index: PartitionIndex, offset: int) -> bytes:
@@ -418,28 +421,19 @@ def _token(group: str, topic: Topic, index: PartitionIndex, offset: int) -> byte
     return encode_delivery_token(DeliveryToken(TokenKind.ORDERED, topic.topic_id, index, rest))
 
 
-def _verdict(outcome: OffsetCommitResult, offset: int) -> TokenResult:
+def _result(outcome: OffsetCommitResult, offset: int) -> TokenResult:
     match outcome.error:
         case ErrorCode.NONE:
             return _SETTLED if offset < outcome.before else DONE
         case ErrorCode.ILLEGAL_GENERATION | ErrorCode.STALE_MEMBER_EPOCH:
             return _NOT_ASSIGNED
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return TokenResult(ErrorReason.UNKNOWN_TOPIC, "the topic of the message is gone")
+            return TokenResult(ErrorReason.UNKNOWN_TOPIC, "the topic of the message was deleted")
         case _:
-            return TokenResult(
-                ErrorReason.UNAVAILABLE, "the ack could not be stored now: try again"
-            )
+            return TokenResult(ErrorReason.UNAVAILABLE, "the ack could not be committed: retry")
 
 
-def _refusal(error: RefusedError) -> QueueRefusedError:
+def _error(error: RefusedError) -> QueueRefusedError:
     if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return QueueRefusedError(ErrorReason.NOT_LEADER, error.message)
-    return QueueRefusedError(ErrorReason.UNAVAILABLE, error.message)
-
-
-def _size(record: Record) -> int:
-    size = len(record.key or b"") + len(record.value or b"") + 64
-    for name, content in record.headers:
-        size += len(name) + len(content or b"")
-    return size
+    return unavailable(error.message)

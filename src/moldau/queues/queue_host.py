@@ -1,18 +1,17 @@
-"""Owns the queues of the partitions that this broker leads: finds them, and asks them.
+"""Hosts the queues of the partitions that this broker leads, and routes requests to them.
 
-One queue, with its machine, its mailbox and its timers, is `one_queue.py`'s. A queue is loaded when
-somebody asks for it, and let go when this broker leads its partition no more, its group or topic is
-gone, or nobody has asked for long.
+A single queue is in `queue_partition.py`. A queue is loaded on its first request, and closed when
+this broker loses its partition, its group or topic is deleted, or it was idle for long.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 
 from moldau.data.partitions import Partitions
 from moldau.groups.queue.commands import Evict
-from moldau.groups.queue.config import QueueConfig
 from moldau.groups.queue.results import SettleResult
 from moldau.groups.queue.state import QueueId
 from moldau.groups.queue.tokens import Token, decode_token
@@ -25,12 +24,12 @@ from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicId
 from moldau.queues.dead_letter_writer import Appends, DeadLetterWriter, Topics
 from moldau.queues.inspection import peek_queue, stats_of
+from moldau.queues.ledgers import LedgerStore
 from moldau.queues.limits import QueueLimits
+from moldau.queues.mailbox import PendingPoll
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
-from moldau.queues.pending_poll import PendingPoll
-from moldau.queues.ports import LedgerStore
 from moldau.queues.queue_partition import QueueContext, QueuePartition
-from moldau.queues.settlement import RESULT_BY_REFUSAL, Extended, Nacked, Settlement, command_for
+from moldau.queues.settlement import RESULT_BY_REFUSAL, Settlement, command_for
 from moldau.queues.types import (
     DONE,
     ErrorReason,
@@ -39,23 +38,25 @@ from moldau.queues.types import (
     PollResult,
     QueueRefusedError,
     TokenResult,
+    not_in_group,
+    unavailable,
 )
 from moldau.replica.replica import Replica
 
-_BAD_TOKEN = TokenResult(ErrorReason.BAD_TOKEN, ErrorReason.BAD_TOKEN.value)
-_BOUNDS = QueueConfig()
+_BAD_TOKEN = TokenResult(ErrorReason.BAD_TOKEN)
 _PART_BYTES_MIN = 128 * 1024
-"""A part of an answer that is smaller is not worth asking another partition for."""
+"""A poll is not spread over more partitions if their shares of the response get smaller."""
 
-_FORGOTTEN_AT_ONCE = 32
+_FORGET_CONCURRENCY = 32
 
-Place = tuple[TopicId, PartitionIndex]
+PartitionKey = tuple[TopicId, PartitionIndex]
 
 
 class QueueHost:
-    """The queues of this broker. Everything raises QueueRefusedError.
+    """The queues of this broker. Arguments are valid (QueueService). Methods raise
+    QueueRefusedError.
 
-    `group_of` tells what the image knows of a group: a queue whose group is gone ends.
+    `group_of` looks up a group in the image: a queue whose group was deleted is closed.
     """
 
     def __init__(
@@ -80,16 +81,16 @@ class QueueHost:
         self._ledgers = ledgers
         self._limits = limits or QueueLimits()
         self._queues: dict[QueueId, QueuePartition] = {}
-        self._at: dict[Place, dict[str, QueuePartition]] = {}
-        """The same by place, and there by group."""
-        self._ready: dict[Place, tuple[Replica, Epoch, Offset]] = {}
-        """Where the log ended when this broker was ready to lead there."""
+        self._at: dict[PartitionKey, dict[str, QueuePartition]] = {}
+        """The same by partition, then by group."""
+        self._ready: dict[PartitionKey, tuple[Replica, Epoch, Offset]] = {}
+        """The high watermark when this broker became ready as leader."""
         self._turns: dict[str, int] = {}
         self.parked_count = 0
-        """Polls that wait for a message."""
+        """Polls that wait for messages."""
         self._is_stopping = False
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._around = QueueContext(
+        self._context = QueueContext(
             loop=loop,
             time=MonotonicWallClock(clock),
             ledgers=ledgers,
@@ -97,7 +98,7 @@ class QueueHost:
             limits=self._limits,
             group_of=group_of,
             take_offline=self._take_offline,
-            on_over=self._forget_queue,
+            on_closed=self._forget_queue,
             on_internal_error=on_internal_error,
         )
 
@@ -112,50 +113,28 @@ class QueueHost:
         visibility_ms: int | None,
         wait_seconds: float,
     ) -> PollResult:
-        """Take messages from these partitions, or wait for some.
+        """Lease messages of these partitions, or wait for some.
 
-        Partitions that are not served here are passed over, unless all are.
+        Partitions that this broker does not serve are skipped, unless all are.
         """
-        self._check_member(member)
-        if count_max < 1:
-            raise QueueRefusedError(
-                ErrorReason.INVALID_ARGUMENT, "at least one message must be asked for"
-            )
-        if visibility_ms is not None:
-            _check_visibility(visibility_ms)
         queues = self._find_all(group, partitions)
-        count_max = min(count_max, self._limits.poll_count_max)
-
-        def new_ask(
-            count: int, bytes_max: int, *, parked: bool, strict: bool = False
-        ) -> PendingPoll:
-            return PendingPoll(
-                self._loop,
-                member=member,
-                count_max=count,
-                bytes_max=bytes_max,
-                visibility_ms=visibility_ms,
-                is_parked=parked,
-                is_strict=strict,
-            )
-
-        polled = await self._take_now(self._in_turn(group.name, queues), count_max, new_ask)
-        wait_seconds = min(wait_seconds, self._limits.poll_wait_seconds_max)
+        new_poll = partial(PendingPoll, member=member, visibility_ms=visibility_ms)
+        polled = await self._take_now(self._in_turn(group.name, queues), count_max, new_poll)
         if polled.deliveries or wait_seconds <= 0:
             return polled
-        return await self._wait(
-            queues, new_ask(count_max, self._limits.poll_bytes_max, parked=True), wait_seconds
-        )
+        bytes_max = self._limits.poll_bytes_max
+        parked = new_poll(count_max=count_max, bytes_max=bytes_max, is_parked=True)
+        return await self._wait(queues, parked, wait_seconds)
 
     async def _take_now(
-        self, queues: list[QueuePartition], count_max: int, new_ask: Callable[..., PendingPoll]
+        self, queues: list[QueuePartition], count_max: int, new_poll: Callable[..., PendingPoll]
     ) -> PollResult:
-        """Ask those that seem to have something, for as much as they seem to have, all at once."""
+        """Poll the queues that seem to have messages, in parallel, each for its estimated count."""
         counts: list[tuple[QueuePartition, int]] = []
         left = count_max
         parts_max = max(1, self._limits.poll_bytes_max // _PART_BYTES_MIN)
         for queue in queues:
-            count = min(left, queue.may_have())
+            count = min(left, queue.available_estimate())
             if count > 0:
                 counts.append((queue, count))
                 left -= count
@@ -164,47 +143,47 @@ class QueueHost:
         if not counts:
             return PollResult()
         bytes_max = self._limits.poll_bytes_max // len(counts)
-        asks: list[tuple[QueuePartition, PendingPoll]] = []
+        polls: list[tuple[QueuePartition, PendingPoll]] = []
         try:
             for queue, count in counts:
                 self._check_room(queue)
-                ask = new_ask(count, bytes_max, parked=False, strict=bool(asks))
-                asks.append((queue, ask))
-                queue.ask(ask)
-            return await _all_of([ask for _, ask in asks])
+                poll = new_poll(count_max=count, bytes_max=bytes_max, is_strict=bool(polls))
+                polls.append((queue, poll))
+                queue.add_poll(poll)
+            return await _all_of([poll for _, poll in polls])
         finally:
-            for queue, ask in asks:
-                ask.future.cancel()
-                queue.leave(ask)
+            for queue, poll in polls:
+                poll.future.cancel()
+                queue.remove_poll(poll)
 
     async def _wait(
-        self, queues: list[QueuePartition], ask: PendingPoll, wait_seconds: float
+        self, queues: list[QueuePartition], poll: PendingPoll, wait_seconds: float
     ) -> PollResult:
-        """At all of them, until one has something."""
+        """Wait at all queues until one has a message."""
         if self.parked_count >= self._limits.parked_max:
             raise QueueRefusedError(ErrorReason.BUSY)
         for queue in queues:
             self._check_room(queue)
         self.parked_count += 1
-        timer = self._loop.call_later(wait_seconds, ask.expire)
+        timer = self._loop.call_later(wait_seconds, poll.expire)
         try:
-            # Counted as waiting at all before the first may refuse it.
-            ask.places += 1
+            # Counted once more, so that a failure of the first queue does not fail the poll.
+            poll.queue_count += 1
             for queue in queues:
-                queue.ask(ask)
-            ask.places -= 1
-            if ask.places == 0:
+                queue.add_poll(poll)
+            poll.queue_count -= 1
+            if poll.queue_count == 0:
                 raise QueueRefusedError(ErrorReason.NOT_LEADER)
-            return await ask.future
+            return await poll.future
         finally:
             self.parked_count -= 1
             timer.cancel()
-            ask.future.cancel()
+            poll.future.cancel()
             for queue in queues:
-                queue.leave(ask)
+                queue.remove_poll(poll)
 
     def _in_turn(self, group_name: str, queues: list[QueuePartition]) -> list[QueuePartition]:
-        """Beginning with another one each time."""
+        """Starting with another queue each time."""
         turn = self._turns.get(group_name, 0) % len(queues)
         self._turns[group_name] = turn + 1
         return queues[turn:] + queues[:turn]
@@ -213,97 +192,72 @@ class QueueHost:
         if not queue.has_room:
             raise QueueRefusedError(ErrorReason.BUSY)
 
-    def _check_member(self, member: str) -> None:
-        if not 0 < len(member.encode("utf-8", "replace")) <= _BOUNDS.text_bytes_max:
-            raise QueueRefusedError(
-                ErrorReason.INVALID_ARGUMENT,
-                f"a consumer's name takes 1 to {_BOUNDS.text_bytes_max} bytes",
-            )
-
     # ---- settling
 
     async def settle(
         self, group: QueueGroup, member: str, tokens: Sequence[bytes], what: Settlement
     ) -> list[TokenResult]:
-        """One verdict per token, in order. Raises only if the call as a whole is out of bounds."""
-        self._check_member(member)
-        self._check_settling(tokens, what)
-        verdicts = [DONE] * len(tokens)
+        """One result per token, in order."""
+        results = [DONE] * len(tokens)
         parts: dict[bytes, tuple[list[int], list[Token]]] = {}
-        for place, data in enumerate(tokens):
+        for index, data in enumerate(tokens):
             token = decode_token(data[ROUTING_BYTES:])
             if token is None:
-                verdicts[place] = _BAD_TOKEN
+                results[index] = _BAD_TOKEN
                 continue
-            part = parts.get(head := data[:ROUTING_BYTES])
+            part = parts.get(routing := data[:ROUTING_BYTES])
             if part is None:
-                part = parts[head] = ([], [])
-            part[0].append(place)
+                part = parts[routing] = ([], [])
+            part[0].append(index)
             part[1].append(token)
         waiting = [
-            self._settle_part(group, member, head, tuple(part), what)
-            for head, (_, part) in parts.items()
+            self._settle_part(group, member, routing, tuple(part), what)
+            for routing, (_, part) in parts.items()
         ]
         if len(waiting) == 1:
-            results = [await waiting[0]]
+            settled = [await waiting[0]]
         else:
-            results = await asyncio.gather(*waiting)
-        for (places, _), result in zip(parts.values(), results, strict=True):
-            for place, verdict in zip(places, result, strict=True):
-                verdicts[place] = verdict
-        return verdicts
+            settled = await asyncio.gather(*waiting)
+        for (indexes, _), part_results in zip(parts.values(), settled, strict=True):
+            for index, result in zip(indexes, part_results, strict=True):
+                results[index] = result
+        return results
 
     async def _settle_part(
         self,
         group: QueueGroup,
         member: str,
-        head: bytes,
+        routing: bytes,
         tokens: tuple[Token, ...],
         what: Settlement,
     ) -> list[TokenResult]:
-        """Those of one queue."""
+        """Settle the tokens of one queue."""
         try:
-            queue = self._find_by_head(group, head)
-            answer = await queue.tell(
+            queue = self._find_by_routing(group, routing)
+            answer = await queue.submit(
                 lambda now: command_for(what, member, tokens, now), len(tokens)
             )
         except QueueRefusedError as error:
-            return [TokenResult(error.why, str(error))] * len(tokens)
+            return [TokenResult(error.reason, str(error))] * len(tokens)
         if not isinstance(answer, SettleResult):
-            raise TypeError(f"a queue answered {type(answer).__name__}, not Judged")
+            raise TypeError(f"a queue returned {type(answer).__name__}, not SettleResult")
         return [RESULT_BY_REFUSAL[refusal] for refusal in answer.refusals]
 
-    def _find_by_head(self, group: QueueGroup, head: bytes) -> QueuePartition:
-        ticket = decode_delivery_token(head)
-        if ticket is None or ticket.kind is not TokenKind.QUEUE:
+    def _find_by_routing(self, group: QueueGroup, routing: bytes) -> QueuePartition:
+        token = decode_delivery_token(routing)
+        if token is None or token.kind is not TokenKind.QUEUE:
             raise QueueRefusedError(ErrorReason.BAD_TOKEN)
-        topic = self._image().topic_by_id(ticket.topic_id)
-        if topic is None or ticket.partition >= len(topic.partitions):
+        topic = self._image().topic_by_id(token.topic_id)
+        if topic is None or token.partition >= len(topic.partitions):
             raise QueueRefusedError(ErrorReason.UNKNOWN_TOPIC)
         if topic.name not in group.topics:
             raise QueueRefusedError(ErrorReason.OTHER_GROUP)
-        return self._find(group, topic, ticket.partition)
+        return self._find(group, topic, token.partition)
 
-    def _check_settling(self, tokens: Sequence[bytes], what: Settlement) -> None:
-        if len(tokens) > self._limits.tokens_per_call_max:
-            raise QueueRefusedError(
-                ErrorReason.INVALID_ARGUMENT,
-                f"{len(tokens)} tokens in one call; at most {self._limits.tokens_per_call_max}",
-            )
-        match what:
-            case Extended(visibility_ms=visibility_ms):
-                _check_visibility(visibility_ms)
-            case Nacked(delay_ms=int(delay_ms)):
-                if not 0 <= delay_ms <= _BOUNDS.delay_ms_max:
-                    raise QueueRefusedError(
-                        ErrorReason.INVALID_ARGUMENT,
-                        f"a delay is 0 to {_BOUNDS.delay_ms_max} ms, not {delay_ms}",
-                    )
-
-    # ---- looking
+    # ---- inspection
 
     async def stats(self, group: QueueGroup, topic: Topic, index: PartitionIndex) -> PartitionStats:
-        """What is known here; of a partition that is led elsewhere, who leads it."""
+        """Counts of a queue; only the leader, if it is another broker."""
         try:
             queue = self._find(group, topic, index)
         except QueueRefusedError:
@@ -312,42 +266,37 @@ class QueueHost:
         return await stats_of(queue)
 
     async def peek(self, group: QueueGroup, topic: Topic, count_max: int) -> list[InspectedMessage]:
-        """Messages of the partitions that are led here, without taking them.
+        """Messages of the partitions that this broker leads, without leasing them.
 
-        In turn from each, those first that are open longest.
+        In turn from each partition, by offset.
         """
-        if count_max < 1:
-            raise QueueRefusedError(
-                ErrorReason.INVALID_ARGUMENT, "at least one message must be asked for"
-            )
-        count_max = min(count_max, self._limits.poll_count_max)
         queues = self._find_all(group, [(topic, part.index) for part in topic.partitions])
         bytes_max = self._limits.poll_bytes_max // len(queues)
         found = [await peek_queue(queue, count_max, bytes_max) for queue in queues]
         rows = (one for row in zip_longest(*found) for one in row if one is not None)
         return [one for one, _ in zip(rows, range(count_max), strict=False)]
 
-    # ---- members and groups that go
+    # ---- members and groups that leave
 
     async def evict(self, group_name: str, member: str) -> None:
-        """The member is gone: what it has from this broker's queues is for others at once.
+        """The member left: its leases end at once.
 
-        Where that cannot be written now, its leases end in their time.
+        If that cannot be written now, they expire normally.
         """
         queues = [queue for queue in self._queues.values() if queue.queue.group == group_name]
         await asyncio.gather(
-            *(queue.tell(lambda now: Evict(member=member, now=now)) for queue in queues),
+            *(queue.submit(lambda now: Evict(member=member, now=now)) for queue in queues),
             return_exceptions=True,
         )
 
     async def forget(
-        self, group_name: str, topics: Iterable[Topic], *, if_gone: bool = False
+        self, group_name: str, topics: Iterable[Topic], *, if_deleted: bool = False
     ) -> None:
-        """The group is deleted: end its queues here, and what is stored of them, wherever led.
+        """The group is deleted: close its queues here, and delete their stored state everywhere.
 
-        `if_gone`: only as long as its name is known no more. Workers that connect again make it
-        anew at once, and what is stored then are acks of the new group.
-        Refused if some of it could not be forgotten now; it may be called again.
+        `if_deleted`: only while the name is unknown. Workers that reconnect create the group again,
+        and what is stored then are acks of the new group.
+        Raises UNAVAILABLE if some state could not be deleted; the call may be repeated.
         """
         self._turns.pop(group_name, None)
         queues = [
@@ -358,27 +307,27 @@ class QueueHost:
         failures: list[RefusedError] = []
 
         async def forget_one(queue_id: QueueId) -> None:
-            if if_gone and self._around.group_of(group_name) is not None:
+            if if_deleted and self._context.group_of(group_name) is not None:
                 return
             queue = self._queues.get(queue_id)
             if queue is not None:
-                queue.end(QueueRefusedError(ErrorReason.UNKNOWN_GROUP))
+                queue.close(QueueRefusedError(ErrorReason.UNKNOWN_GROUP))
             try:
                 await self._ledgers.forget(queue_id)
             except RefusedError as error:
                 failures.append(error)
 
-        for first in range(0, len(queues), _FORGOTTEN_AT_ONCE):
-            some = queues[first : first + _FORGOTTEN_AT_ONCE]
-            await asyncio.gather(*map(forget_one, some))
+        for first in range(0, len(queues), _FORGET_CONCURRENCY):
+            batch = queues[first : first + _FORGET_CONCURRENCY]
+            await asyncio.gather(*map(forget_one, batch))
         if failures:
-            raise QueueRefusedError(ErrorReason.UNAVAILABLE, str(failures[-1]))
+            raise unavailable(str(failures[-1]))
 
-    # ---- finding queues
+    # ---- lookup
 
     def touch(self, group: QueueGroup, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> None:
-        """Begin to load the queues of these partitions, where they are led here: a new queue that
-        starts at the end starts at what is the end then."""
+        """Load the queues of those partitions that this broker leads: a new queue that starts at
+        the end gets the current end."""
         for topic, index in partitions:
             hosted = self._partitions.get(topic.name, index)
             if hosted is not None and hosted.replica.is_ready:
@@ -388,18 +337,15 @@ class QueueHost:
     def _find_all(
         self, group: QueueGroup, partitions: Sequence[tuple[Topic, PartitionIndex]]
     ) -> list[QueuePartition]:
-        """At least one, or the reason why there is none."""
+        """At least one queue; otherwise raises the reason."""
         queues: list[QueuePartition] = []
         failure = QueueRefusedError(
-            ErrorReason.NOT_LEADER, "no partition is asked for that is led here"
+            ErrorReason.NOT_LEADER, "this broker leads none of the requested partitions"
         )
         for topic, index in partitions:
             if topic.name not in group.topics:
-                # It was deleted and made anew: what would be taken now could not be settled.
-                failure = QueueRefusedError(
-                    ErrorReason.UNKNOWN_TOPIC,
-                    f"topic {topic.name!r} is none of group {group.name!r}: connect again",
-                )
+                # It was deleted and recreated: messages leased now could not be settled.
+                failure = not_in_group(topic.name, group.name)
                 continue
             try:
                 queues.append(self._find(group, topic, index))
@@ -410,21 +356,21 @@ class QueueHost:
         return queues
 
     def _find(self, group: QueueGroup, topic: Topic, index: PartitionIndex) -> QueuePartition:
-        """The queue; it is about to be loaded if it was not asked for so far."""
+        """The queue; it starts loading on its first use."""
         queue_id = QueueId(group.name, topic.topic_id, index)
         queue = self._queues.get(queue_id)
         if queue is not None and queue.is_current:
             return queue
         replica = self._lead(topic, index)
         if queue is not None:
-            queue.end(QueueRefusedError(ErrorReason.UNAVAILABLE))
-        place = (topic.topic_id, index)
-        known, epoch, end = self._ready.get(place, (None, replica.epoch, replica.high_watermark))
+            queue.close(unavailable())
+        key = (topic.topic_id, index)
+        known, epoch, end = self._ready.get(key, (None, replica.epoch, replica.high_watermark))
         if known is not replica or epoch != replica.epoch:
             end = replica.high_watermark
-        queue = QueuePartition(queue_id, topic.name, group, replica, end, self._around)
+        queue = QueuePartition(queue_id, topic.name, group, replica, end, self._context)
         self._queues[queue_id] = queue
-        self._at.setdefault(place, {})[group.name] = queue
+        self._at.setdefault(key, {})[group.name] = queue
         queue.start()
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(self._limits.sweep_seconds, self._sweep)
@@ -432,36 +378,34 @@ class QueueHost:
 
     def _lead(self, topic: Topic, index: PartitionIndex) -> Replica:
         if self._is_stopping:
-            raise QueueRefusedError(ErrorReason.UNAVAILABLE, "the broker stops")
+            raise unavailable("the broker is stopping")
         try:
             hosted = self._partitions.lead(topic.name, index)
         except RefusedError as error:
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                why = ErrorReason.NOT_LEADER
+                reason = ErrorReason.NOT_LEADER
             elif error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                why = ErrorReason.UNKNOWN_TOPIC
+                reason = ErrorReason.UNKNOWN_TOPIC
             else:
-                why = ErrorReason.UNAVAILABLE
-            raise QueueRefusedError(why, str(error)) from None
+                reason = ErrorReason.UNAVAILABLE
+            raise QueueRefusedError(reason, str(error)) from None
         replica = hosted.replica
         if not replica.is_ready or replica.topic_id != topic.topic_id:
-            raise QueueRefusedError(
-                ErrorReason.UNAVAILABLE, f"{topic.name}-{index} is not ready: try again"
-            )
+            raise unavailable(f"{topic.name}-{index} is not ready yet: retry")
         return replica
 
-    # ---- what happens to partitions
+    # ---- leadership and cleanup
 
     def on_leadership(self, replica: Replica) -> None:
         """As Partitions.on_leadership."""
-        place = (replica.topic_id, replica.partition.partition)
-        for queue in list(self._at.get(place, {}).values()):
+        key = (replica.topic_id, replica.partition.partition)
+        for queue in list(self._at.get(key, {}).values()):
             if not queue.is_current:
                 queue.on_gone(replica)
         if not replica.is_ready:
-            self._ready.pop(place, None)
-        elif self._ready.get(place, (None, None))[:2] != (replica, replica.epoch):
-            self._ready[place] = (replica, replica.epoch, replica.high_watermark)
+            self._ready.pop(key, None)
+        elif self._ready.get(key, (None, None))[:2] != (replica, replica.epoch):
+            self._ready[key] = (replica, replica.epoch, replica.high_watermark)
 
     def _take_offline(self, replica: Replica, error: CorruptionError) -> None:
         hosted = self._partitions.get(*replica.partition)
@@ -471,35 +415,35 @@ class QueueHost:
     def _forget_queue(self, queue: QueuePartition) -> None:
         if self._queues.get(queue.queue) is queue:
             del self._queues[queue.queue]
-        place = (queue.queue.topic_id, queue.queue.partition)
-        there = self._at.get(place, {})
+        key = (queue.queue.topic_id, queue.queue.partition)
+        there = self._at.get(key, {})
         if there.get(queue.queue.group) is queue:
             del there[queue.queue.group]
             if not there:
-                del self._at[place]
+                del self._at[key]
 
     def _sweep(self) -> None:
-        """Let go of what nobody uses any more; who asks again finds it as it was."""
+        """Close queues that are idle, or whose group was deleted."""
         self._sweep_timer = None
         idle_before = self._loop.time() - self._limits.idle_seconds_max
         for queue in list(self._queues.values()):
-            if self._around.group_of(queue.queue.group) is None:
+            if self._context.group_of(queue.queue.group) is None:
                 self._turns.pop(queue.queue.group, None)
-                queue.end(QueueRefusedError(ErrorReason.UNKNOWN_GROUP))
+                queue.close(QueueRefusedError(ErrorReason.UNKNOWN_GROUP))
             elif queue.is_idle and queue.used_at < idle_before:
-                queue.end(QueueRefusedError(ErrorReason.UNAVAILABLE))
-        self._make_room()
+                queue.close(unavailable())
+        self._drop_messages()
         if self._queues and not self._is_stopping:
             self._sweep_timer = self._loop.call_later(self._limits.sweep_seconds, self._sweep)
 
-    def _make_room(self) -> None:
-        """Let queues that were used longest ago forget what they have read; it is in the log."""
+    def _drop_messages(self) -> None:
+        """Let the least recently used queues drop the messages that they have read."""
         held = sum(queue.reader.held_bytes for queue in self._queues.values())
         if held <= self._limits.held_bytes_max:
             return
         for queue in sorted(self._queues.values(), key=lambda queue: queue.used_at):
             held -= queue.reader.held_bytes
-            queue.forget_messages()
+            queue.request_drop()
             if held <= self._limits.held_bytes_max:
                 break
 
@@ -508,38 +452,30 @@ class QueueHost:
         return len(self._queues)
 
     def stop(self) -> None:
-        """The broker stops: everybody who waits is refused."""
+        """The broker stops: reject all waiting calls."""
         self._is_stopping = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
         for queue in list(self._queues.values()):
-            queue.stop(QueueRefusedError(ErrorReason.UNAVAILABLE, "the broker stops"))
+            queue.stop(unavailable("the broker is stopping"))
 
 
-def _check_visibility(visibility_ms: int) -> None:
-    if not 1 <= visibility_ms <= _BOUNDS.visibility_ms_max:
-        raise QueueRefusedError(
-            ErrorReason.INVALID_ARGUMENT,
-            f"a lease lasts 1 to {_BOUNDS.visibility_ms_max} ms, not {visibility_ms}",
-        )
-
-
-async def _all_of(asks: list[PendingPoll]) -> PollResult:
-    """What they get together; what keeps one from being served counts only if none is."""
-    if len(asks) == 1:
-        return await asks[0].future
+async def _all_of(polls: list[PendingPoll]) -> PollResult:
+    """All deliveries of these polls; raises only if all polls failed."""
+    if len(polls) == 1:
+        return await polls[0].future
     deliveries = []
     is_full = False
     failures: list[QueueRefusedError] = []
-    for ask in asks:
+    for poll in polls:
         try:
-            polled = await ask.future
+            polled = await poll.future
         except QueueRefusedError as error:
             failures.append(error)
         else:
             deliveries += polled.deliveries
             is_full |= polled.is_full
-    if len(failures) == len(asks):
+    if len(failures) == len(polls):
         raise failures[0]
     return PollResult(deliveries=deliveries, is_full=is_full and not deliveries)

@@ -1,9 +1,9 @@
-"""Owns one queue while this broker leads its partition: its mailbox, its task, its timers.
+"""One queue (a group's leases on one partition) while this broker leads the partition.
 
-One task works for it, in rounds. A round decides about everything that waits (`serving.py`), writes
-the records as one batch, and answers when they are committed; what comes meanwhile is for the next
-round. A write that fails, or whose fate is unknown, ends the machine: those whom it was for are
-told to try again, and another one is loaded, in the same epoch.
+A task runs it in rounds. A round decides everything that waits (`round_decider.py`), writes the
+records as one batch, and responds after the commit; later requests wait for the next round. If a
+write fails or its outcome is unknown, its callers get a retriable error, the state machine is
+discarded, and another one is loaded in the same epoch.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
@@ -27,28 +26,33 @@ from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.dead_letter_mover import DeadLetterMover
 from moldau.queues.dead_letter_writer import DeadLetterWriter, Origin
-from moldau.queues.ledgers import LedgerRefusedError
+from moldau.queues.ledgers import LedgerRefusedError, LedgerStore
 from moldau.queues.limits import QueueLimits
-from moldau.queues.mailbox import PendingCommand, PendingQuery, Query, R
+from moldau.queues.mailbox import (
+    MakeCommand,
+    PendingCommand,
+    PendingPoll,
+    PendingQuery,
+    Query,
+    R,
+    fail,
+)
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
-from moldau.queues.pending_poll import PendingPoll
-from moldau.queues.ports import LedgerStore
 from moldau.queues.reader import QueueReader
-from moldau.queues.round_decider import Grant, MakeCommand, RoundDecider
+from moldau.queues.round_decider import Grant, RoundDecider
 from moldau.queues.settlement import refused
-from moldau.queues.types import Delivery, ErrorReason, QueueRefusedError
+from moldau.queues.types import Delivery, ErrorReason, QueueRefusedError, not_leader, unavailable
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
-_NOT_FETCHED = "the worker was gone before the message could be handed over"
-_IN_DOUBT = "whether it was done is not known: ask again"
+_NOT_FETCHED = "the worker disconnected before it received the message"
+_IN_DOUBT = "the outcome is unknown: retry"
 _NEVER = float("inf")
-_RECALL_AGAIN_MS = 1_000
 
 
 class QueueContext(Struct, frozen=True, kw_only=True):
-    """What all queues of a broker share."""
+    """Dependencies that all queues of a broker share."""
 
     loop: asyncio.AbstractEventLoop
     time: MonotonicWallClock
@@ -57,12 +61,12 @@ class QueueContext(Struct, frozen=True, kw_only=True):
     limits: QueueLimits
     group_of: Callable[[str], QueueGroup | None]
     take_offline: Callable[[Replica, CorruptionError], None]
-    on_over: Callable[["QueuePartition"], None]
+    on_closed: Callable[["QueuePartition"], None]
     on_internal_error: Callable[[BaseException], None]
 
 
 def config_of(group: QueueGroup) -> QueueConfig:
-    """The settings of a group, as far as a machine goes by them."""
+    """The settings of a group as a QueueConfig."""
     settings = group.settings
     visibility_ms_max = QueueConfig().visibility_ms_max
     return QueueConfig(
@@ -83,137 +87,139 @@ class QueuePartition:
         group: QueueGroup,
         replica: Replica,
         ready_end: Offset,
-        around: QueueContext,
+        context: QueueContext,
     ) -> None:
-        """`ready_end`: the high watermark when the replica was ready in this epoch, or later."""
+        """`ready_end`: the high watermark when the replica became ready in this epoch, or later."""
         self.queue = queue
         self.topic = topic
         self.replica = replica
         self.epoch = replica.epoch
-        self._around = around
-        self._loop = around.loop
-        self._limits = around.limits
+        self._context = context
+        self._loop = context.loop
+        self._limits = context.limits
         self._group = group
         self._config = config_of(group)
         starts_at_end = group.settings.starts_at_end
         self._start = replica.high_watermark if starts_at_end else replica.log.start_offset
         self._end = ready_end
-        self.reader = QueueReader(around.loop, replica, around.limits, queue.group)
-        self.ticket_head = encode_delivery_token(
+        self.reader = QueueReader(context.loop, replica, context.limits, queue.group)
+        self.token_routing = encode_delivery_token(
             DeliveryToken(TokenKind.QUEUE, queue.topic_id, queue.partition, b"")
         )
-        self._serving: RoundDecider | None = None
-        self._told: deque[PendingCommand] = deque()
+        self._decider: RoundDecider | None = None
+        self._commands: deque[PendingCommand] = deque()
         self._tokens_waiting = 0
-        """Of those who wait."""
+        """Tokens of waiting commands."""
         self._decided: list[tuple[PendingCommand, CommandResult]] = []
-        """Those whose records are being written."""
-        self._looks: deque[PendingQuery] = deque()
-        self._asks: dict[PendingPoll, None] = {}
-        self._hasty: dict[PendingPoll, None] = {}
-        """Those of them that are not parked, and hear of it if there is nothing."""
+        """Commands whose records are being written."""
+        self._queries: deque[PendingQuery] = deque()
+        self._polls: dict[PendingPoll, None] = {}
+        self._immediate_polls: dict[PendingPoll, None] = {}
+        """Those that are not parked: they complete even without messages."""
         self._work = asyncio.Event()
-        self.is_over = False
+        self.is_closed = False
         self._failure: QueueRefusedError | None = None
-        """Why it is not loaded now, while it pauses between two tries."""
+        """Why it is not loaded, during the backoff."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
-        self.used_at = around.loop.time()
-        self._mover = DeadLetterMover(
-            loop=around.loop,
-            letters=around.dead_letters,
-            limits=around.limits,
+        self.used_at = context.loop.time()
+        self._dead_letter_mover = DeadLetterMover(
+            loop=context.loop,
+            letters=context.dead_letters,
+            limits=context.limits,
             reader=self.reader,
             origin=Origin(queue.group, topic, queue.partition),
             topic_of=lambda: self._group.settings.dead_letter_topic,
-            tell=self.tell,
-            on_corrupt=lambda error: around.take_offline(replica, error),
-            on_internal_error=around.on_internal_error,
+            submit=self.submit,
+            on_corrupt=lambda error: context.take_offline(replica, error),
+            on_internal_error=context.on_internal_error,
         )
 
     def start(self) -> None:
         self.replica.watchers[self] = None
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._on_task_done)
 
-    # ---- what is asked of it
+    # ---- requests
 
     @property
     def is_current(self) -> bool:
-        """Whether the replica still leads in the epoch that this was made for."""
-        return not self.is_over and self.replica.is_ready and self.replica.epoch == self.epoch
+        """Whether the replica still leads in the same epoch."""
+        return not self.is_closed and self.replica.is_ready and self.replica.epoch == self.epoch
 
     @property
     def is_idle(self) -> bool:
-        """Nobody asks, and nothing is owed to the dead letters."""
-        is_asked = bool(self._asks or self._told or self._looks)
-        return self._serving is not None and not is_asked and not self._mover.is_busy
+        """No request waits, and no dead letter is to be moved."""
+        has_requests = bool(self._polls or self._commands or self._queries)
+        return (
+            self._decider is not None and not has_requests and not self._dead_letter_mover.is_busy
+        )
 
     @property
     def has_room(self) -> bool:
-        """For one more who waits."""
-        return len(self._asks) < self._limits.parked_per_queue_max
+        """For one more waiting poll."""
+        return len(self._polls) < self._limits.parked_per_queue_max
 
-    def may_have(self) -> int:
-        """About how many messages are to be had, rather more than less."""
-        if self._serving is None:
+    def available_estimate(self) -> int:
+        """See RoundDecider.available_estimate."""
+        if self._decider is None:
             return max(1, self.replica.last_stable_offset - self._start)
-        return self._serving.may_have(self._around.time.now())
+        return self._decider.available_estimate(self._context.time.now())
 
-    def ask(self, ask: PendingPoll) -> None:
-        """Answer it when there is something; one that is not parked, soon in any case."""
-        ask.places += 1
-        if self.is_over:
-            ask.leave(self, self._not_leader())
-        elif self._failure is not None and not ask.is_parked:
-            ask.leave(self, self._failure)
+    def add_poll(self, poll: PendingPoll) -> None:
+        """Complete the poll when there are messages; if it is not parked, soon in any case."""
+        poll.queue_count += 1
+        if self.is_closed:
+            poll.leave(self, self._not_leader())
+        elif self._failure is not None and not poll.is_parked:
+            poll.leave(self, self._failure)
         else:
-            self._asks[ask] = None
-            if not ask.is_parked:
-                self._hasty[ask] = None
+            self._polls[poll] = None
+            if not poll.is_parked:
+                self._immediate_polls[poll] = None
                 self._wake()
-            elif self._is_worth_a_look():
+            elif self._may_serve():
                 self._wake()
 
-    def _is_worth_a_look(self) -> bool:
-        """Whether one more who waits may get something, or needs a timer: a poll waits at many
-        queues, most of which have nothing."""
-        if self._serving is None:
+    def _may_serve(self) -> bool:
+        """Whether a parked poll may get a message or needs a timer: a poll waits at many queues,
+        most of which are empty."""
+        if self._decider is None:
             return True
-        state = self._serving.machine.state
-        return state.next_due() is not None or self.may_have() > 0
+        state = self._decider.machine.state
+        return state.next_due() is not None or self.available_estimate() > 0
 
-    def leave(self, ask: PendingPoll) -> None:
-        """Whoever asked has its answer, or is gone."""
-        self._asks.pop(ask, None)
-        self._hasty.pop(ask, None)
+    def remove_poll(self, poll: PendingPoll) -> None:
+        """The poll is complete, or was cancelled."""
+        self._polls.pop(poll, None)
+        self._immediate_polls.pop(poll, None)
 
-    async def tell(self, make: MakeCommand, token_count: int = 0) -> CommandResult:
-        """Decide about a command; returns when that is committed. Raises QueueRefusedError."""
-        self._check_open(len(self._told))
+    async def submit(self, make: MakeCommand, token_count: int = 0) -> CommandResult:
+        """Run a command; returns after the commit. Raises QueueRefusedError."""
+        self._check_open(len(self._commands))
         tokens = self._tokens_waiting + token_count
-        if token_count and self._told and tokens > self._limits.tokens_waiting_max:
+        if token_count and self._commands and tokens > self._limits.tokens_waiting_max:
             raise QueueRefusedError(ErrorReason.BUSY)
         self._tokens_waiting = tokens
         future: asyncio.Future[CommandResult] = self._loop.create_future()
-        self._told.append(PendingCommand(make, future, token_count))
+        self._commands.append(PendingCommand(make, future, token_count))
         self._wake()
         answer = await future
         if isinstance(answer, CommandRefused):
             raise refused(answer.refusal)
         return answer
 
-    async def look(self, see: Query[R]) -> R:
-        """What is committed, without a change. Raises QueueRefusedError."""
-        self._check_open(len(self._looks))
+    async def query(self, query: Query[R]) -> R:
+        """Run a read-only query on the committed state. Raises QueueRefusedError."""
+        self._check_open(len(self._queries))
         future: asyncio.Future[R] = self._loop.create_future()
-        self._looks.append(PendingQuery(see, future))
+        self._queries.append(PendingQuery(query, future))
         self._wake()
         return await future
 
     def _check_open(self, waiting: int) -> None:
-        if self.is_over:
+        if self.is_closed:
             raise self._not_leader()
         if self._failure is not None:
             raise self._failure
@@ -224,132 +230,132 @@ class QueuePartition:
         self.used_at = self._loop.time()
         self._work.set()
 
-    # ---- what the replica tells
+    # ---- notifications
 
     def on_progress(self, replica: Replica) -> None:
-        if self._asks:
+        if self._polls:
             self._work.set()
 
-    def forget_messages(self) -> None:
-        """Others need the room."""
-        self.reader.is_to_forget = True
+    def request_drop(self) -> None:
+        """Drop cached messages: other queues need the memory."""
+        self.reader.is_drop_requested = True
         self._work.set()
 
     def on_gone(self, replica: Replica) -> None:
-        self.end(self._not_leader())
+        self.close(self._not_leader())
 
-    # ---- the end
+    # ---- closing
 
-    def end(self, error: QueueRefusedError) -> None:
-        """Answer everybody. A write that is under way goes on, and nobody hears of it."""
-        if self.is_over:
+    def close(self, error: QueueRefusedError) -> None:
+        """Fail all requests. A write in progress continues, but its result is ignored."""
+        if self.is_closed:
             return
-        self.is_over = True
-        self._serving = None
+        self.is_closed = True
+        self._decider = None
         self.replica.watchers.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._mover.stop()
+        self._dead_letter_mover.stop()
         self._refuse_waiting(error)
-        asks, self._asks = self._asks, {}
-        self._hasty.clear()
-        for ask in asks:
-            ask.leave(self, error)
+        polls, self._polls = self._polls, {}
+        self._immediate_polls.clear()
+        for poll in polls:
+            poll.leave(self, error)
         self._work.set()
-        self._around.on_over(self)
+        self._context.on_closed(self)
 
     def stop(self, error: QueueRefusedError) -> None:
-        """The process ends."""
-        self.end(error)
+        """The broker stops."""
+        self.close(error)
         if self._task is not None:
             self._task.cancel()
 
     def _refuse_waiting(self, error: QueueRefusedError) -> None:
-        """But not the polls."""
-        futures = [*(told.future for told in self._told), *(look.future for look in self._looks)]
+        """All except polls."""
+        futures = [
+            *(command.future for command in self._commands),
+            *(query.future for query in self._queries),
+        ]
         decided, self._decided = self._decided, []
-        self._told.clear()
+        self._commands.clear()
         self._tokens_waiting = 0
-        self._looks.clear()
+        self._queries.clear()
         for future in futures:
-            _refuse(future, error)
-        for told, _ in decided:
-            # It is being written: to say that this is no leader would be to say that it was not.
-            _refuse(told.future, QueueRefusedError(ErrorReason.UNAVAILABLE, _IN_DOUBT))
+            fail(future, error)
+        for command, _ in decided:
+            # It is being written: NOT_LEADER would mean that it was not executed.
+            fail(command.future, unavailable(_IN_DOUBT))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        log.error("%s ended", self._name, exc_info=error)
-        self.end(QueueRefusedError(ErrorReason.INTERNAL))
-        self._around.on_internal_error(error)
+        log.error("internal error: the queue of %s is closed", self._name, exc_info=error)
+        self.close(QueueRefusedError(ErrorReason.INTERNAL))
+        self._context.on_internal_error(error)
 
     @property
     def _name(self) -> str:
         return f"group {self.queue.group} on {self.topic}-{self.queue.partition}"
 
     def _not_leader(self) -> QueueRefusedError:
-        return QueueRefusedError(
-            ErrorReason.NOT_LEADER, f"this broker does not lead {self.topic}-{self.queue.partition}"
-        )
+        return not_leader(self.topic, self.queue.partition)
 
-    # ---- its life
+    # ---- loading and serving
 
     async def _run(self) -> None:
-        """Load a machine and serve; again after a failure, as long as this broker leads."""
+        """Load the queue and serve it; reload after failures, while this broker leads."""
         limits = self._limits
         pause = 0.0
-        while not self.is_over:
+        while not self.is_closed:
             try:
-                serving = await self._load()
-                while await self._serve(serving):
+                decider = await self._load()
+                while await self._serve(decider):
                     pause = 0.0
                 return
             except LedgerRefusedError as error:
                 if error.refusal is Refusal.FENCED:
-                    log.info("%s is led by a later leader", self._name)
-                    self.end(self._not_leader())
+                    log.info(
+                        "lost leadership of the queue of %s: a newer leader exists", self._name
+                    )
+                    self.close(self._not_leader())
                     return
-                failure = QueueRefusedError(ErrorReason.UNAVAILABLE, str(error))
+                failure = unavailable(error)
             except RefusedError as error:
-                failure = QueueRefusedError(ErrorReason.UNAVAILABLE, str(error))
+                failure = unavailable(error)
             except CorruptionError as error:
-                log.error("%s cannot be loaded: %s", self._name, error)
+                log.error("cannot load the queue of %s: %s", self._name, error)
                 failure = QueueRefusedError(ErrorReason.INTERNAL, str(error))
-            log.info("%s is loaded anew: %s", self._name, failure)
-            if self._serving is None or pause:
-                # It could not be loaded, or not be written right after.
+            log.info("reloading the queue of %s: %s", self._name, failure)
+            if self._decider is None or pause:
+                # Loading failed, or the first write after it.
                 self._fail(failure)
                 pause = min(max(limits.pause_seconds_min, 2 * pause), limits.pause_seconds_max)
                 await asyncio.sleep(pause)
             else:
                 pause = limits.pause_seconds_min
-            self._serving = None
+            self._decider = None
 
     def _fail(self, failure: QueueRefusedError) -> None:
-        """It can be asked nothing for a while. Polls that are parked may outlast that."""
+        """Fail requests during the backoff, except parked polls, which may outlast it."""
         self._failure = failure
         self._refuse_waiting(failure)
-        for ask in list(self._hasty):
-            self.leave(ask)
-            ask.leave(self, failure)
+        for poll in list(self._immediate_polls):
+            self.remove_poll(poll)
+            poll.leave(self, failure)
 
     async def _load(self) -> RoundDecider:
         """Raises LedgerRefusedError, RefusedError, CorruptionError."""
-        ledgers = self._around.ledgers
+        ledgers = self._context.ledgers
         machine = QueueStateMachine(self.queue, self._config, self.epoch)
         machine.load(await ledgers.stored(self.queue))
-        # Where a new queue starts does not count for one that is known: the log may have ended
-        # before that when this broker was elected, and what is there now be other messages.
+        # For an existing queue, `_start` must not raise the end: the log may have ended before it
+        # when this broker was elected, and other messages may be there now.
         end = self._end if machine.state.exists else max(self._end, self._start)
-        # The leader's own leases of before hold; those of others end here.
+        # Leases of earlier leaders continue under this epoch.
         taken = machine.decide(
             TakeOver(
-                epoch=self.epoch,
-                now=self._around.time.now(),
-                start=min(self._start, end),
-                end=end,
+                epoch=self.epoch, now=self._context.time.now(), start=min(self._start, end), end=end
             )
         )
         if isinstance(taken.answer, CommandRefused):
@@ -357,62 +363,50 @@ class QueuePartition:
         if taken.record is not None:
             await ledgers.write(self.queue, (taken.record,))
             machine.apply(taken.record)
-        log.debug("%s serves in epoch %d", self._name, self.epoch)
-        serving = RoundDecider(machine, self.reader, self.replica, self._limits, self._name)
-        if not self.is_over:
+        log.debug("loaded the queue of %s in epoch %d", self._name, self.epoch)
+        decider = RoundDecider(machine, self.reader, self.replica, self._limits, self._name)
+        if not self.is_closed:
             self._failure = None
-            self._serving = serving
-            self._mover.owe_only(dict(machine.state.dead))
-        return serving
+            self._decider = decider
+            self._dead_letter_mover.reset(dict(machine.state.dead))
+        return decider
 
-    async def _serve(self, serving: RoundDecider) -> bool:
-        """One round, and then wait for something to do. False: it is over."""
+    async def _serve(self, decider: RoundDecider) -> bool:
+        """Run one round, then wait for work. False: the queue is closed."""
         self._work.clear()
         if not self.is_current:
-            self.end(self._not_leader())
+            self.close(self._not_leader())
             return False
-        group = self._around.group_of(self.queue.group)
+        group = self._context.group_of(self.queue.group)
         if group is None:
-            self.end(QueueRefusedError(ErrorReason.UNKNOWN_GROUP))
+            self.close(QueueRefusedError(ErrorReason.UNKNOWN_GROUP))
             return False
         if group is not self._group:
             self._group = group
             self._config = config_of(group)
-        serving.machine.config = self._config
-        serving.begin(self._around.time.now())
-        while self._looks:
-            look = self._looks.popleft()
-            if not look.future.done():
-                look.future.set_result(look.see(serving.machine, serving.now))
-        is_more = await self._round(serving)
+        decider.machine.config = self._config
+        decider.begin_round(self._context.time.now())
+        while self._queries:
+            query = self._queries.popleft()
+            if not query.future.done():
+                query.future.set_result(query.query(decider.machine, decider.now))
+        is_more = await self._round(decider)
         if is_more:
-            # A round may have been without a write, and without waiting for anything.
+            # The round may not have yielded to the event loop.
             await asyncio.sleep(0)
-        elif not self.is_over:
-            self._set_timer(serving)
+        elif not self.is_closed:
+            self._set_timer(decider)
             await self._work.wait()
-        return not self.is_over
+        return not self.is_closed
 
-    def _set_timer(self, serving: RoundDecider) -> None:
-        """For the next lease that ends, and, if somebody waits, the next message that is due."""
-        state = serving.machine.state
-        now = self._around.time.now()
-        wanted = state.next_expiry()
-        due = state.next_due() if self._asks else None
-        # What was due already waits for room, not for time.
-        if due is not None and due > serving.now and (wanted is None or due < wanted):
-            wanted = due
-        shelf = state.next_recall()
-        if shelf is not None:
-            # One that was due already waits for room, or could not be read.
-            recall = shelf.recall_at if serving.due_shelf is None else now + _RECALL_AGAIN_MS
-            if recall > serving.now and (wanted is None or recall < wanted):
-                wanted = TimestampMs(recall)
+    def _set_timer(self, decider: RoundDecider) -> None:
+        now = self._context.time.now()
+        wanted = decider.next_timer(now, has_polls=bool(self._polls))
         if wanted is None:
             return
         delay = min(max(0.0, (wanted - now) / 1000), self._limits.timer_seconds_max)
         at = self._loop.time() + delay
-        # A timer that comes too early does no harm, and costs less than to set one anew each time.
+        # A timer that fires too early is harmless, and cheaper than resetting it each time.
         if at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -424,175 +418,168 @@ class QueuePartition:
         self._timer_at = _NEVER
         self._work.set()
 
-    # ---- a round
+    # ---- rounds
 
-    async def _round(self, serving: RoundDecider) -> bool:
-        """Decide, write, answer. Returns whether there is more to do at once."""
-        serving.keep_house()
-        await self._recall(serving)
-        asks, share = self._next_asks(serving)
-        if asks:
-            await self._prepare(serving, asks, share)
-        while self._told and serving.has_room:
-            told = self._told.popleft()
-            self._tokens_waiting -= told.token_count
-            self._decided.append((told, serving.carry_out(told.make)))
-        is_dry = not asks or serving.poll_all(self, asks, share)
-        hasty = list(self._hasty)
-        if serving.is_full:
-            for ask in self._asks:
-                ask.is_full = True
-        if serving.records and not self.is_over:
+    async def _round(self, decider: RoundDecider) -> bool:
+        """Decide, write, respond. Returns whether the next round has work at once."""
+        decider.run_maintenance()
+        await self._recall(decider)
+        polls, share = self._next_polls(decider)
+        if polls:
+            await self._prepare(decider, polls, share)
+        while self._commands and decider.has_room:
+            command = self._commands.popleft()
+            self._tokens_waiting -= command.token_count
+            self._decided.append((command, decider.execute(command.make)))
+        is_empty = not polls or decider.serve_polls(self, polls, share)
+        immediate = list(self._immediate_polls)
+        if decider.is_full:
+            for poll in self._polls:
+                poll.is_full = True
+        if decider.records and not self.is_closed:
             try:
-                await self._around.ledgers.write(self.queue, serving.records)
+                await self._context.ledgers.write(self.queue, decider.records)
             except (LedgerRefusedError, RefusedError) as error:
-                self._lose(serving, QueueRefusedError(ErrorReason.UNAVAILABLE, str(error)))
+                self._fail_decided(decider, unavailable(error))
                 raise
-        if self.is_over:
-            # Everybody was told so.
+        if self.is_closed:
+            # All requests were failed.
             return False
-        await self._answer(serving)
-        if is_dry:
-            # There was nothing for them when it was decided.
-            for ask in hasty:
-                if ask.is_open:
-                    self.leave(ask)
-                    ask.give_up()
-        is_more = serving.is_more or bool(self._told)
-        return is_more or (not is_dry and any(ask.is_open for ask in self._asks))
+        await self._answer(decider)
+        if is_empty:
+            # There were no messages for them when the round was decided.
+            for poll in immediate:
+                if poll.is_open:
+                    self.remove_poll(poll)
+                    poll.complete([])
+        is_more = decider.is_more or bool(self._commands)
+        return is_more or (not is_empty and any(poll.is_open for poll in self._polls))
 
-    async def _recall(self, serving: RoundDecider) -> None:
+    async def _recall(self, decider: RoundDecider) -> None:
         try:
-            await serving.recall()
+            await decider.recall()
         except RefusedError as error:
-            log.info("%s cannot read what is due later yet: %s", self._name, error)
+            log.info("cannot read delayed messages of %s, will retry: %s", self._name, error)
         except CorruptionError as error:
-            self._around.take_offline(self.replica, error)
+            self._context.take_offline(self.replica, error)
 
-    def _next_asks(self, serving: RoundDecider) -> tuple[list[PendingPoll], int]:
-        """The first that wait, as many as one round is for, and how much each of them may get.
+    def _next_polls(self, decider: RoundDecider) -> tuple[list[PendingPoll], int]:
+        """The first waiting polls, bounded for one round, and the share of each.
 
-        If there is less than all want, it is shared: nobody shall wait while another one has a
-        hundred messages before it.
+        If there are fewer messages than requested, they are shared, so that no worker idles while
+        another one gets a hundred messages.
         """
-        there = serving.may_have(serving.now)
+        available = decider.available_estimate(decider.now)
         share = self._limits.poll_count_max
         wanted = 0
-        # No further than needed: hundreds may wait for the one message that there is.
-        for ask in self._asks:
-            wanted += ask.count_max
-            if wanted > there:
-                share = max(1, -(-there // len(self._asks)))
+        # Stop early: hundreds of polls may wait for a single message.
+        for poll in self._polls:
+            wanted += poll.count_max
+            if wanted > available:
+                share = max(1, -(-available // len(self._polls)))
                 break
-        left = min(self._limits.round_count_max, there)
-        asks: list[PendingPoll] = []
-        for ask in self._asks:
-            if ask.is_open:
-                asks.append(ask)
-                left -= min(ask.count_max, share)
-                if left <= 0 or len(asks) >= self._limits.commands_per_write_max // 2:
+        left = min(self._limits.round_count_max, available)
+        polls: list[PendingPoll] = []
+        for poll in self._polls:
+            if poll.is_open:
+                polls.append(poll)
+                left -= min(poll.count_max, share)
+                if left <= 0 or len(polls) >= self._limits.commands_per_write_max // 2:
                     break
-        return asks, share
+        return polls, share
 
-    async def _prepare(self, serving: RoundDecider, asks: list[PendingPoll], share: int) -> None:
+    async def _prepare(self, decider: RoundDecider, polls: list[PendingPoll], share: int) -> None:
         try:
-            await serving.prepare(sum(min(ask.count_max, share) for ask in asks))
+            await decider.prepare(sum(min(poll.count_max, share) for poll in polls))
         except RefusedError as error:
-            failure = QueueRefusedError(ErrorReason.UNAVAILABLE, str(error))
+            failure = unavailable(error)
         except CorruptionError as error:
-            failure = QueueRefusedError(ErrorReason.UNAVAILABLE, str(error))
-            self._around.take_offline(self.replica, error)
+            failure = unavailable(error)
+            self._context.take_offline(self.replica, error)
         else:
             return
-        for ask in asks:
-            if ask.is_open:
-                self.leave(ask)
-                ask.refuse(failure)
+        for poll in polls:
+            if poll.is_open:
+                self.remove_poll(poll)
+                fail(poll.future, failure)
 
-    def _lose(self, serving: RoundDecider, error: QueueRefusedError) -> None:
-        """What was decided may be so or not: nobody is told that it is."""
+    def _fail_decided(self, decider: RoundDecider, error: QueueRefusedError) -> None:
+        """The write failed or its outcome is unknown: fail its requests."""
         decided, self._decided = self._decided, []
-        for told, _ in decided:
-            _refuse(told.future, error)
-        for given in serving.given:
-            self.leave(given.ask)
-            given.ask.refuse(error)
+        for command, _ in decided:
+            fail(command.future, error)
+        for grant in decider.grants:
+            self.remove_poll(grant.poll)
+            fail(grant.poll.future, error)
 
-    # ---- answers
+    # ---- responses
 
-    async def _answer(self, serving: RoundDecider) -> None:
-        """All of it is committed."""
+    async def _answer(self, decider: RoundDecider) -> None:
+        """The round is committed: respond to its requests."""
         decided, self._decided = self._decided, []
-        for told, answer in decided:
-            if told.future is not None and not told.future.done():
-                told.future.set_result(answer)
-        dead = serving.died()
+        for command, answer in decided:
+            if command.future is not None and not command.future.done():
+                command.future.set_result(answer)
+        dead = decider.new_dead_letters()
         if dead:
-            log.info("%s: %d messages are dead letters", self._name, len(dead))
-            self._mover.owe(dead)
-        for given in serving.given:
-            ask = given.ask
+            log.info("%s: %d messages became dead letters", self._name, len(dead))
+            self._dead_letter_mover.add(dead)
+        for grant in decider.grants:
+            poll = grant.poll
             try:
-                deliveries = await self._deliveries(serving, given)
+                deliveries = await self._deliveries(decider, grant)
             except (RefusedError, CorruptionError) as error:
-                self.leave(ask)
-                self._give_back(ask, given.leases)
-                ask.refuse(QueueRefusedError(ErrorReason.UNAVAILABLE, str(error)))
+                self.remove_poll(poll)
+                self._return_leases(poll, grant.leases)
+                fail(poll.future, unavailable(error))
                 continue
-            self.leave(ask)
-            if not ask.answer(deliveries):
-                self._give_back(ask, given.leases)
+            self.remove_poll(poll)
+            if not poll.complete(deliveries):
+                self._return_leases(poll, grant.leases)
         self.reader.shrink()
 
-    async def _deliveries(self, serving: RoundDecider, given: Grant) -> list[Delivery]:
+    async def _deliveries(self, decider: RoundDecider, grant: Grant) -> list[Delivery]:
         """Raises RefusedError, CorruptionError."""
-        reader, head = self.reader, self.ticket_head
+        reader, routing = self.reader, self.token_routing
         topic, partition = self.topic, self.queue.partition
         deliveries = []
-        passed = given.passed
-        for token, deadline in given.leases:
+        first_deliveries = grant.first_deliveries
+        for token, deadline in grant.leases:
             offset = token.offset
-            entry = passed.get(offset)
+            entry = first_deliveries.get(offset)
             if entry is not None:
                 reader.keep(entry)
-            elif offset in serving.gone:
+            elif offset in decider.missing:
                 continue
             else:
                 entry = reader.get(offset)
                 if entry is None:
-                    # It was too much to be kept, or has become due only in this round.
-                    entry = (await serving.load((offset,)))[offset]
+                    # It did not fit into the cache, or became due only in this round.
+                    entry = (await decider.load((offset,)))[offset]
                 if entry is None:
-                    self._tell_later(partial(_done, given.ask.member, token))
+                    self._submit_in_background(partial(_ack_missing, grant.poll.member, token))
                     continue
-            ticket = head + encode_token(token)
-            fields = (topic, partition, entry.record, ticket, token.attempt, deadline)
-            # Without the call of its own constructor: there are hundreds in an answer.
+            delivery_token = routing + encode_token(token)
+            fields = (topic, partition, entry.record, delivery_token, token.attempt, deadline)
+            # Avoids the constructor call: a response has hundreds of deliveries.
             deliveries.append(tuple.__new__(Delivery, fields))
         return deliveries
 
-    def _give_back(self, ask: PendingPoll, leases: tuple[Lease, ...]) -> None:
-        """Nobody was there to take them: sent back, rather than left until their leases end.
+    def _return_leases(self, poll: PendingPoll, leases: tuple[Lease, ...]) -> None:
+        """The poll was cancelled: return its messages at once rather than when the leases expire.
 
-        With a pause: who gives up too early each time shall not use up all attempts at once.
+        With the backoff: a client that always cancels early must not use up all attempts.
         """
         tokens = tuple(lease.token for lease in leases)
-        self._tell_later(
-            lambda now: Nack(member=ask.member, tokens=tokens, now=now, reason=_NOT_FETCHED)
+        self._submit_in_background(
+            lambda now: Nack(member=poll.member, tokens=tokens, now=now, reason=_NOT_FETCHED)
         )
 
-    def _tell_later(self, make: MakeCommand) -> None:
-        if not self.is_over:
-            self._told.append(PendingCommand(make, None))
+    def _submit_in_background(self, make: MakeCommand) -> None:
+        if not self.is_closed:
+            self._commands.append(PendingCommand(make, None))
             self._work.set()
 
 
-def _done(member: str, token: Token, now: TimestampMs) -> Command:
+def _ack_missing(member: str, token: Token, now: TimestampMs) -> Command:
     return Ack(member=member, tokens=(token,), now=now)
-
-
-def _refuse(future: "asyncio.Future[Any] | None", error: QueueRefusedError) -> None:
-    if future is not None and not future.done():
-        future.set_exception(error)
-        # Its caller may be gone; then nobody asks for it, which is no mistake.
-        future.exception()

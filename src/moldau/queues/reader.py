@@ -1,8 +1,8 @@
-"""Owns what a queue has read of its partition: what is next, and what is out and may come back.
+"""Reads the messages of a queue: read-ahead for the next polls, and a cache of leased messages.
 
-Each batch is taken apart once. What was read ahead waits for the next polls; what was delivered is
-kept for a while, within bounds, and read again by its offset if it comes back later. Only what is
-committed is read: nothing above the last stable offset, no markers, nothing that was aborted.
+Each batch is decoded once. Delivered messages are cached, within bounds, and read again by offset
+if they are redelivered later. Only committed messages are read: nothing above the last stable
+offset, no markers, no aborted records.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from moldau.replica.replica import Replica
 log = logging.getLogger(__name__)
 
 _RECORD_BYTES: Final = 64
-"""What a record takes beside its bytes, about."""
+"""Approximate size of a record beside its content."""
 _OBJECT_BYTES: Final = 320
-"""What the objects of an entry take beside that, which only counts where there are many queues."""
+"""Approximate memory of the objects of an entry, for the limit over all queues."""
 _TIME_DIGITS_MAX: Final = 19
 _TIME_MAX: Final = 2**63 - 1
 _INLINE_BYTES_MAX: Final = 256 * 1024
-"""A batch that is larger, or compressed, is taken apart in a thread."""
+"""Larger or compressed batches are decoded in a thread."""
 
 
-# What a NamedTuple's own constructor does, without its call.
+# Creates a NamedTuple without its slower constructor.
 _new = tuple.__new__
 
 
@@ -51,13 +51,13 @@ class LoadedMessage(NamedTuple):
 
 
 class PollOffer(NamedTuple):
-    """What is offered to one poll: a stretch of what was read ahead."""
+    """A slice of the read-ahead for one poll."""
 
     read: LogSlice
     ready_count: int
-    """Messages in it that are to be had now."""
-    is_cut: bool
-    """One more would be to be had, but is too large."""
+    """Messages in it that are due now."""
+    is_size_limited: bool
+    """The next message is due, but exceeds the bytes."""
 
 
 def size_of(record: Record) -> int:
@@ -65,7 +65,7 @@ def size_of(record: Record) -> int:
 
 
 def deliver_at(headers: Headers) -> TimestampMs:
-    """What the message says; a value that is no time counts as none."""
+    """The deliver-at header; an invalid value is ignored."""
     found = NO_TIMESTAMP
     for name, value in headers:
         if name == DELIVER_AT_HEADER:
@@ -76,12 +76,12 @@ def deliver_at(headers: Headers) -> TimestampMs:
 
 
 def is_for(group: bytes, headers: Headers) -> bool:
-    """Whether it is for all queue groups, or for this one."""
+    """Whether the message is for all queue groups, or for this one."""
     return all(name != ONLY_GROUP_HEADER or value == group for name, value in headers)
 
 
 class QueueReader:
-    """Of one queue, as long as this broker leads the partition."""
+    """The reader of one queue, while this broker leads the partition."""
 
     def __init__(
         self,
@@ -97,34 +97,30 @@ class QueueReader:
         self._ahead: deque[LoadedMessage] = deque()
         self._first = self._end = Offset(0)
         self._ahead_bytes = 0
-        self._out: dict[Offset, LoadedMessage] = {}
-        self._out_bytes = 0
-        self.is_to_forget = False
-        """Set by others, who need the room."""
+        self._leased: dict[Offset, LoadedMessage] = {}
+        self._leased_bytes = 0
+        self.is_drop_requested = False
+        """Set if other queues need the memory."""
 
     @property
     def held_bytes(self) -> int:
-        """What it takes up, about."""
-        count = len(self._ahead) + len(self._out)
-        return self._ahead_bytes + self._out_bytes + count * _OBJECT_BYTES
+        """Approximate memory of its messages."""
+        count = len(self._ahead) + len(self._leased)
+        return self._ahead_bytes + self._leased_bytes + count * _OBJECT_BYTES
 
-    def forget_if_told(self) -> None:
-        """Only between two rounds: in one, what was read must join what was read before."""
-        if self.is_to_forget:
-            self.is_to_forget = False
+    def drop_if_requested(self) -> None:
+        """Call between two rounds only: within one, reads must be contiguous."""
+        if self.is_drop_requested:
+            self.is_drop_requested = False
             self._ahead.clear()
-            self._out.clear()
-            self._ahead_bytes = self._out_bytes = 0
+            self._leased.clear()
+            self._ahead_bytes = self._leased_bytes = 0
             self._end = self._first
 
-    # ---- what is next
-
-    @property
-    def ahead_count(self) -> int:
-        return len(self._ahead)
+    # ---- read-ahead
 
     def align(self, position: Offset) -> None:
-        """The queue is at `position` now: what lies before was delivered, or is none of its."""
+        """Move the read-ahead to `position`, the next offset of the queue."""
         if not self._first <= position <= self._end:
             self._ahead.clear()
             self._ahead_bytes = 0
@@ -136,7 +132,7 @@ class QueueReader:
         self._first = position
 
     async def read_on(self, count: int) -> None:
-        """Have `count` messages ahead, if there are so many and they are not too large or too far.
+        """Read ahead until there are `count` messages, within the limits of bytes and reads.
 
         Raises RefusedError, CorruptionError.
         """
@@ -144,13 +140,13 @@ class QueueReader:
             if len(self._ahead) >= count or self._ahead_bytes >= self._limits.ahead_bytes_max:
                 return
             if reads:
-                # There may be gigabytes without a message.
+                # There may be gigabytes without messages.
                 await asyncio.sleep(0)
             position = self._end
             entries, end = await self._read(position, self._limits.read_bytes)
             if end == position:
                 return
-            # Read meanwhile by nobody else: one at a time is at work for a queue.
+            # No concurrent reads: a queue has one task.
             self._ahead.extend(entries)
             self._ahead_bytes += sum(entry.size for entry in entries)
             self._end = end
@@ -158,19 +154,19 @@ class QueueReader:
     def offer(
         self, count_max: int, bytes_max: int, now: TimestampMs, *, is_first: bool
     ) -> PollOffer:
-        """Up to `count_max` messages that are to be had now, and all between that are not.
+        """Up to `count_max` messages that are due now, with all delayed ones in between.
 
-        One may exceed the bytes if it is the first.
+        The first may exceed the bytes if `is_first`.
         """
         messages: list[LogMessage] = []
         ready_count = 0
-        is_cut = False
+        is_size_limited = False
         end = self._end
         for message, _, size in islice(self._ahead, self._limits.round_count_max):
             if message.deliver_at <= now:
                 bytes_max -= size
-                is_cut = bytes_max < 0 and not is_first
-                if ready_count == count_max or is_cut:
+                is_size_limited = bytes_max < 0 and not is_first
+                if ready_count == count_max or is_size_limited:
                     end = message.offset
                     break
                 is_first = False
@@ -180,10 +176,10 @@ class QueueReader:
             if len(messages) < len(self._ahead):
                 end = Offset(messages[-1].offset + 1)
         read = LogSlice(first=self._first, end=end, messages=tuple(messages))
-        return PollOffer(read, ready_count, is_cut)
+        return PollOffer(read, ready_count, is_size_limited)
 
     def take(self, position: Offset) -> dict[Offset, LoadedMessage]:
-        """The queue has moved on to `position`: what it passed, by offset."""
+        """The queue moved to `position`: returns the messages before it, by offset."""
         taken = {}
         ahead = self._ahead
         while ahead and ahead[0].message.offset < position:
@@ -193,59 +189,59 @@ class QueueReader:
         self._first = position
         return taken
 
-    # ---- what is out
+    # ---- leased messages
 
     def keep(self, entry: LoadedMessage) -> None:
-        """It was delivered, and may come back."""
+        """Cache a delivered message for a redelivery."""
         offset = entry.message.offset
-        if offset not in self._out:
-            self._out[offset] = entry
-            self._out_bytes += entry.size
+        if offset not in self._leased:
+            self._leased[offset] = entry
+            self._leased_bytes += entry.size
 
     def shrink(self) -> None:
-        """Keep no more than is allowed; the oldest goes first."""
-        while self._out_bytes > self._limits.cache_bytes_max:
-            self.drop(next(iter(self._out)))
+        """Drop the oldest messages above the limit."""
+        while self._leased_bytes > self._limits.cache_bytes_max:
+            self.drop(next(iter(self._leased)))
 
     def drop(self, offset: Offset) -> None:
-        """It is settled."""
-        entry = self._out.pop(offset, None)
+        """The message is settled."""
+        entry = self._leased.pop(offset, None)
         if entry is not None:
-            self._out_bytes -= entry.size
+            self._leased_bytes -= entry.size
 
     def get(self, offset: Offset) -> LoadedMessage | None:
-        return self._out.get(offset)
+        return self._leased.get(offset)
 
     async def load(
         self, offsets: Iterable[Offset], is_wanted: Callable[[Offset], bool]
     ) -> dict[Offset, LoadedMessage | None]:
-        """Messages by their offset, None for what is gone: the first of them, and as many more as
-        have room. Beside them, what else of their batches `is_wanted` is kept.
+        """Messages by offset, None if deleted: the first one, and as many more as fit. Other
+        messages of their batches are cached if `is_wanted`.
 
         Raises RefusedError, CorruptionError.
         """
         found: dict[Offset, LoadedMessage | None] = {}
-        asked = dict.fromkeys(offsets)
+        wanted = dict.fromkeys(offsets)
         beside: dict[Offset, LoadedMessage] = {}
         bytes_left = self._limits.ahead_bytes_max
-        for offset in asked:
+        for offset in wanted:
             if bytes_left <= 0:
                 break
-            entry = self._out.get(offset) or beside.pop(offset, None)
+            entry = self._leased.get(offset) or beside.pop(offset, None)
             if entry is None:
                 if found:
                     await asyncio.sleep(0)
                 if offset >= self._replica.last_stable_offset:
-                    # Not gone for sure: who takes it for gone settles it.
+                    # It may still exist, and a missing message would be settled.
                     raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE)
-                # One byte: the batch that holds it, and no more.
+                # One byte: only the batch that contains it.
                 entries, _ = await self._read(offset, 1)
                 for other in entries:
                     at = other.message.offset
                     if at == offset:
                         entry = other
-                    elif at in asked:
-                        # Its batch need not be taken apart once more.
+                    elif at in wanted:
+                        # So that its batch is not decoded again.
                         beside[at] = other
                     if is_wanted(at):
                         self.keep(other)
@@ -253,24 +249,24 @@ class QueueReader:
             bytes_left -= 0 if entry is None else entry.size
         return found
 
-    async def scan(self, shelf: DelayBucket) -> LogSlice:
-        """What is on the shelf, as far as one round goes. Raises RefusedError, CorruptionError."""
+    async def scan(self, bucket: DelayBucket) -> LogSlice:
+        """Messages of the bucket, bounded for one round. Raises RefusedError, CorruptionError."""
         messages: list[LogMessage] = []
-        position = shelf.first
+        position = bucket.first
         for reads in range(self._limits.reads_per_round_max):
-            if position >= shelf.end or len(messages) >= self._limits.round_count_max:
+            if position >= bucket.end or len(messages) >= self._limits.round_count_max:
                 break
             if reads:
                 await asyncio.sleep(0)
             entries, end = await self._read(position, self._limits.read_bytes)
             if end == position:
                 break
-            messages += (message for message, _, _ in entries if shelf.covers(message.deliver_at))
+            messages += (message for message, _, _ in entries if bucket.covers(message.deliver_at))
             position = end
-        return LogSlice(first=shelf.first, end=position, messages=tuple(messages))
+        return LogSlice(first=bucket.first, end=position, messages=tuple(messages))
 
     async def browse(self, position: Offset, count: int, bytes_max: int) -> list[LoadedMessage]:
-        """As read_on, for somebody who only looks."""
+        """Read messages for inspection, without changing the read-ahead."""
         found: list[LoadedMessage] = []
         for reads in range(self._limits.reads_per_round_max):
             if len(found) >= count or bytes_max <= 0:
@@ -288,7 +284,7 @@ class QueueReader:
     # ---- the log
 
     async def _read(self, position: Offset, bytes_max: int) -> tuple[list[LoadedMessage], Offset]:
-        """Messages from `position` on, and where to read on: at `position` if nothing is there."""
+        """Messages from `position` on, and the next position; `position` if there is nothing."""
         replica = self._replica
         stable = replica.last_stable_offset
         start = replica.log.start_offset
@@ -298,7 +294,7 @@ class QueueReader:
             return [], position
         read = replica.log.read(position, bytes_max, stable)
         if not read.size:
-            # What compaction took reaches up to the end.
+            # Compaction removed everything up to the end.
             return [], stable
         aborted = replica.producers.aborted.between(position, read.next_offset)
         if read.size <= _INLINE_BYTES_MAX:
@@ -313,11 +309,11 @@ class QueueReader:
 
 
 def _unreadable(header: BatchHeader, position: Offset, error: BatchFormatError) -> LoadedMessage:
-    """Stands for a batch that was sent like that, unreadable or too much to be held: to wait for it
-    would hold up all that is behind, and to pass it would be to lose it without a trace."""
+    """Stands for a batch that was produced unreadable or too large: waiting for it would block the
+    queue, and skipping it would lose it silently. It becomes a dead letter."""
     first = max(header.base_offset, position)
     fault = f"offsets {first} to {header.last_offset} cannot be read: {error}"
-    log.warning("a queue passes messages: %s", fault)
+    log.warning("queue reader skips messages: %s", fault)
     record = Record(first, header.max_timestamp, None, None, [])
     return LoadedMessage(LogMessage(first, NO_TIMESTAMP, fault), record, _RECORD_BYTES)
 
@@ -362,5 +358,7 @@ def decode_entries(
                     size = _RECORD_BYTES + bytes_in(record)
                     entries.append(_new(LoadedMessage, (message, record, size)))
     except BatchFormatError as error:
-        raise CorruptionError(f"a stored batch at or after {position}: {error}") from None
+        raise CorruptionError(
+            f"cannot decode a stored batch at or after offset {position}: {error}"
+        ) from None
     return entries

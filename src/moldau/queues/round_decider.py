@@ -1,24 +1,14 @@
-"""Owns what is decided in one round of a queue: in which order, and who gets what.
+"""Decides one round of a queue: the order of commands, and which poll gets which messages.
 
-Nothing is written or answered here; `one_queue.py` does, and leaves a machine whose decisions could
-not be written.
+It writes nothing: `queue_partition.py` does, and discards the state machine if a write fails.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from moldau.groups.queue.commands import (
-    Ack,
-    Command,
-    ExpireDue,
-    Extend,
-    Nack,
-    Poll,
-    Recall,
-    Trim,
-)
+from moldau.groups.queue.commands import Ack, Command, ExpireDue, Extend, Nack, Poll, Recall, Trim
 from moldau.groups.queue.decide import has_room_for
 from moldau.groups.queue.delay_buckets import DelayBucket
 from moldau.groups.queue.results import (
@@ -35,28 +25,27 @@ from moldau.groups.queue.state import Dead, QueueRecord
 from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.limits import QueueLimits
-from moldau.queues.pending_poll import PendingPoll
+from moldau.queues.mailbox import MakeCommand, PendingPoll, fail
 from moldau.queues.reader import LoadedMessage, QueueReader
 from moldau.queues.settlement import refused
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
-MakeCommand = Callable[[TimestampMs], Command]
-"""Makes a command when its turn has come: it holds the time of then."""
+_RECALL_AGAIN_MS: Final = 1_000
 
 
 class Grant(NamedTuple):
-    """What a poll is given, once that is committed."""
+    """The leases of a poll, once they are committed."""
 
-    ask: PendingPoll
+    poll: PendingPoll
     leases: tuple[Lease, ...]
-    passed: dict[Offset, LoadedMessage]
-    """Messages, of those that are delivered for the first time."""
+    first_deliveries: dict[Offset, LoadedMessage]
+    """Messages that are delivered for the first time."""
 
 
 class RoundDecider:
-    """One machine at work, until it is left. `now` is the time of the round that is under way."""
+    """Decides rounds with one state machine. `now` is the time of the current round."""
 
     def __init__(
         self,
@@ -73,52 +62,52 @@ class RoundDecider:
         self._name = name
         self._is_blocked = False
         self._blocked_until: TimestampMs | None = None
-        self.gone: set[Offset] = set()
-        """Messages that were looked for and are in the log no more."""
-        self.begin(TimestampMs(0))
+        self.missing: set[Offset] = set()
+        """Offsets that are no longer in the log."""
+        self.begin_round(TimestampMs(0))
 
-    def begin(self, now: TimestampMs) -> None:
-        """A round: nothing is decided yet."""
+    def begin_round(self, now: TimestampMs) -> None:
+        """Start a round."""
         self.now = now
         self.records: list[QueueRecord] = []
-        self.given: list[Grant] = []
+        self.grants: list[Grant] = []
         self.is_more = False
-        """The next round has something to do at once."""
-        self._died: list[Offset] = []
+        """The next round has work at once."""
+        self._new_dead: list[Offset] = []
         self._token_count = 0
-        self.gone.clear()
+        self.missing.clear()
 
     @property
     def is_full(self) -> bool:
-        """Too much is open: polls get nothing until something is settled."""
+        """Too many messages are open: polls get none until some are settled."""
         return self._is_blocked and (self._blocked_until is None or self.now < self._blocked_until)
 
     @property
     def has_room(self) -> bool:
-        """In this round, for one more command."""
+        """For one more command in this round."""
         return (
             len(self.records) < self._limits.commands_per_write_max
             and self._token_count < self._limits.tokens_per_round_max
         )
 
     def decide(self, command: Command) -> Decision:
-        # One by one: the next command is made when it is known what this one leads to.
+        # One by one: the next command is created after this one is decided.
         (decision,) = self.machine.decide_all((command,))
         if decision.record is not None:
             self.records.append(decision.record)
-            self._died += decision.died
+            self._new_dead += decision.died
         return decision
 
-    def died(self) -> dict[Offset, Dead]:
-        """What this round has made dead letters."""
-        entries = ((offset, self.machine.state.get(offset)) for offset in self._died)
+    def new_dead_letters(self) -> dict[Offset, Dead]:
+        """Messages that became dead letters in this round."""
+        entries = ((offset, self.machine.state.get(offset)) for offset in self._new_dead)
         return {offset: entry for offset, entry in entries if isinstance(entry, Dead)}
 
-    # ---- all but polls
+    # ---- commands
 
-    def keep_house(self) -> None:
-        """What time and retention have done since the last round."""
-        self._reader.forget_if_told()
+    def run_maintenance(self) -> None:
+        """Apply retention and expire leases."""
+        self._reader.drop_if_requested()
         state = self.machine.state
         start = self._replica.log.start_offset
         if start > state.floor:
@@ -126,7 +115,7 @@ class RoundDecider:
             self._is_blocked = False
             if isinstance(trimmed, Done) and trimmed.count:
                 log.warning(
-                    "%s: retention deleted %d messages before they were done",
+                    "%s: retention deleted %d messages that were not settled",
                     *(self._name, trimmed.count),
                 )
         expiry = state.next_expiry()
@@ -136,20 +125,20 @@ class RoundDecider:
             self.is_more |= isinstance(expired, Done) and expired.is_more
 
     @property
-    def due_shelf(self) -> DelayBucket | None:
-        """The one to be taken from now, if there is room for what is on it."""
+    def due_bucket(self) -> DelayBucket | None:
+        """The bucket to take messages from now, if there is room for them."""
         machine = self.machine
         state = machine.state
-        shelf = state.next_recall()
-        if shelf is None or shelf.recall_at > self.now:
+        bucket = state.next_recall()
+        if bucket is None or bucket.recall_at > self.now:
             return None
-        if has_room_for(shelf, state, machine.config):
-            return shelf
-        # One that is full must not hold up the others: they make room for it.
+        if has_room_for(bucket, state, machine.config):
+            return bucket
+        # A bucket without room must not block the others: they make room for it.
         return min(
             (
                 other
-                for other in state.shelves.values()
+                for other in state.buckets.values()
                 if other.recall_at <= self.now and has_room_for(other, state, machine.config)
             ),
             key=lambda other: other.recall_at,
@@ -157,20 +146,20 @@ class RoundDecider:
         )
 
     async def recall(self) -> None:
-        """Take messages off a shelf, so that they are at hand when their time comes.
+        """Take messages out of a delay bucket before they are due.
 
         Raises RefusedError, CorruptionError.
         """
-        shelf = self.due_shelf
-        if shelf is None:
+        bucket = self.due_bucket
+        if bucket is None:
             return
-        read = await self._reader.scan(shelf)
-        recalled = self.decide(Recall(shelf=shelf.key, now=self.now, read=read)).answer
+        read = await self._reader.scan(bucket)
+        recalled = self.decide(Recall(bucket=bucket.key, now=self.now, read=read)).answer
         self.is_more |= (
-            isinstance(recalled, Done) and not recalled.is_more and read.end > shelf.first
+            isinstance(recalled, Done) and not recalled.is_more and read.end > bucket.first
         )
 
-    def carry_out(self, make: MakeCommand) -> CommandResult:
+    def execute(self, make: MakeCommand) -> CommandResult:
         command = make(self.now)
         if isinstance(command, Ack | Nack | Extend):
             self._token_count += len(command.tokens)
@@ -183,10 +172,23 @@ class RoundDecider:
                     self._reader.drop(token.offset)
         return decision.answer
 
+    def next_timer(self, now: TimestampMs, *, has_polls: bool) -> TimestampMs | None:
+        """The next time that a lease expires, a bucket is due or, if polls wait, a message is."""
+        state = self.machine.state
+        times = [state.next_due() if has_polls else None]
+        if (bucket := state.next_recall()) is not None:
+            # One that was already due waits for room, or could not be read.
+            is_late = self.due_bucket is not None
+            times.append(TimestampMs(now + _RECALL_AGAIN_MS) if is_late else bucket.recall_at)
+        # What was already due in this round waits for room, not for time.
+        later = [time for time in times if time is not None and time > self.now]
+        expiry = state.next_expiry()
+        return min(later if expiry is None else [expiry, *later], default=None)
+
     # ---- polls
 
-    def may_have(self, now: TimestampMs) -> int:
-        """About how many messages are to be had, rather more than less."""
+    def available_estimate(self, now: TimestampMs) -> int:
+        """Estimated number of available messages, rather too high than too low."""
         state = self.machine.state
         count = max(0, self._replica.last_stable_offset - state.next)
         due, expiry = state.next_due(), state.next_expiry()
@@ -194,9 +196,9 @@ class RoundDecider:
             count += self._due_count(now)
         if expiry is not None and expiry <= now:
             count += state.leased_count
-        shelf = state.next_recall()
-        if shelf is not None and shelf.recall_at <= now:
-            count += shelf.count
+        bucket = state.next_recall()
+        if bucket is not None and bucket.recall_at <= now:
+            count += bucket.count
         return count
 
     def _due_count(self, now: TimestampMs) -> int:
@@ -206,7 +208,7 @@ class RoundDecider:
         return sum(1 for _ in islice(found, self._limits.poll_count_max))
 
     async def prepare(self, count: int) -> None:
-        """Have so many messages at hand, if there are. Raises RefusedError, CorruptionError."""
+        """Load up to `count` messages. Raises RefusedError, CorruptionError."""
         state = self.machine.state
         self._reader.align(state.next)
         due = self._due(count)
@@ -217,7 +219,7 @@ class RoundDecider:
             await self._reader.read_on(count - len(due))
 
     async def load(self, offsets: Iterable[Offset]) -> dict[Offset, LoadedMessage | None]:
-        """Messages that come again, by offset, None for what is gone; the first of them at least.
+        """Messages to redeliver by offset, None if deleted; at least the first of them.
 
         Raises RefusedError, CorruptionError.
         """
@@ -225,10 +227,10 @@ class RoundDecider:
         loaded = await self._reader.load(offsets, lambda offset: state.get(offset) is not None)
         for offset, entry in loaded.items():
             if entry is not None and entry.message.fault:
-                # It could be read once, or it would not have been delivered.
+                # It was readable when it was delivered.
                 self._reader.drop(offset)
                 loaded[offset] = None
-        self.gone.update(offset for offset, entry in loaded.items() if entry is None)
+        self.missing.update(offset for offset, entry in loaded.items() if entry is None)
         return loaded
 
     def _due(self, count_max: int) -> list[Offset]:
@@ -239,18 +241,18 @@ class RoundDecider:
             due.append(offset)
         return due
 
-    def poll_all(self, queue: object, asks: list[PendingPoll], share: int) -> bool:
-        """Serve them in order, in the name of `queue`, with at most `share` messages each.
+    def serve_polls(self, queue: object, polls: list[PendingPoll], share: int) -> bool:
+        """Serve polls in order, claimed by `queue`, with at most `share` messages each.
 
-        Returns whether nothing is left to be had.
+        Returns whether no messages are left.
         """
-        # What was decided before may have moved it on.
+        # Earlier commands of the round may have moved it.
         self._reader.align(self.machine.state.next)
-        for ask in asks:
+        for poll in polls:
             if not self._has_any():
                 return True
-            if ask.is_open:
-                self._poll(queue, ask, share)
+            if poll.is_open:
+                self._poll(queue, poll, share)
         return not self._has_any()
 
     def _has_any(self) -> bool:
@@ -262,73 +264,73 @@ class RoundDecider:
             state.next < self._replica.last_stable_offset
         )
 
-    def _poll(self, queue: object, ask: PendingPoll, share: int) -> None:
-        """Decide for one; it is claimed if it gets something."""
-        count_max = min(ask.count_max, share)
-        count, bytes_left, is_cut = self._fit_due(ask, count_max)
+    def _poll(self, queue: object, poll: PendingPoll, share: int) -> None:
+        """Decide one poll; it is claimed if it gets messages."""
+        count_max = min(poll.count_max, share)
+        count, bytes_left, is_size_limited = self._fit_due(poll, count_max)
         fresh = self._reader.offer(
-            0 if is_cut else count_max - count,
+            0 if is_size_limited else count_max - count,
             bytes_left,
             self.now,
-            is_first=count == 0 and not ask.is_strict,
+            is_first=count == 0 and not poll.is_strict,
         )
-        if count + fresh.ready_count == 0 and (is_cut or fresh.is_cut):
-            # Too large for its part of an answer.
-            ask.give_up()
+        if count + fresh.ready_count == 0 and (is_size_limited or fresh.is_size_limited):
+            # The next message exceeds its share of the response.
+            poll.complete([])
             return
         machine = self.machine
         decision = self.decide(
             Poll(
-                member=ask.member,
+                member=poll.member,
                 count_max=max(1, count + fresh.ready_count),
                 now=self.now,
                 visibility_ms=(
                     machine.config.visibility_ms_default
-                    if ask.visibility_ms is None
-                    else ask.visibility_ms
+                    if poll.visibility_ms is None
+                    else poll.visibility_ms
                 ),
                 read=fresh.read,
             )
         )
-        passed = self._reader.take(machine.state.next)
+        first_deliveries = self._reader.take(machine.state.next)
         answer = decision.answer
         if isinstance(answer, CommandRefused):
-            ask.refuse(refused(answer.refusal))
+            fail(poll.future, refused(answer.refusal))
         elif isinstance(answer, Leases):
-            ask.is_full = answer.is_full
+            poll.is_full = answer.is_full
             if answer.leases:
-                ask.claimed_by = queue
-                self.given.append(Grant(ask, answer.leases, passed))
-                self._settle_gone(ask.member, answer.leases)
+                poll.claimed_by = queue
+                self.grants.append(Grant(poll, answer.leases, first_deliveries))
+                self._settle_missing(poll.member, answer.leases)
             elif answer.is_full:
                 self._is_blocked = True
                 due = machine.state.next_due()
                 self._blocked_until = due if due is not None and due > self.now else None
 
-    def _fit_due(self, ask: PendingPoll, count_max: int) -> tuple[int, int, bool]:
-        """How many of those that come again go into the answer, what room is left then, and whether
-        it is too little for the next."""
-        count, bytes_left = 0, ask.bytes_max
+    def _fit_due(self, poll: PendingPoll, count_max: int) -> tuple[int, int, bool]:
+        """How many redeliveries fit into the response, the bytes left then, and whether one did
+        not fit."""
+        count, bytes_left = 0, poll.bytes_max
         for offset, waiting in self.machine.state.waiting_by_time():
             if waiting.not_before > self.now or count == count_max:
                 break
             if waiting.attempts >= self.machine.config.attempts_max:
-                # It makes a dead letter.
+                # It becomes a dead letter.
                 continue
             entry = self._reader.get(offset)
             if entry is not None:
                 bytes_left -= entry.size
-            elif offset not in self.gone:
-                # Due since a moment, and not looked at: it goes alone.
+            elif offset not in self.missing:
+                # It became due just now, its size is unknown: deliver it alone.
                 bytes_left = -1
-            if bytes_left < 0 and (count or ask.is_strict):
+            if bytes_left < 0 and (count or poll.is_strict):
                 return count, 0, True
             count += 1
         return count, bytes_left, False
 
-    def _settle_gone(self, member: str, leases: tuple[Lease, ...]) -> None:
-        """What compaction took since cannot be delivered: it is done."""
-        if self.gone:
-            tokens = tuple(each.token for each in leases if each.token.offset in self.gone)
+    def _settle_missing(self, member: str, leases: tuple[Lease, ...]) -> None:
+        """Settle messages that retention or compaction deleted."""
+        if self.missing:
+            tokens = tuple(each.token for each in leases if each.token.offset in self.missing)
             if tokens:
                 self.decide(Ack(member=member, tokens=tokens, now=self.now))

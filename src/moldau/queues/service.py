@@ -1,7 +1,7 @@
-"""Owns the use cases of queues as the doors see them: connecting, polling, settling, looking.
+"""The facade of queues for the protocol servers: connect, poll, settle, inspect.
 
-Each call is checked, its consumer looked up among the members of its group, and handed to those who
-know: `leases` for queue groups, `ordered` for the others.
+Each call is validated, its consumer looked up among the members of the group, and passed to
+`queue_host` for queue groups or `ordered` for ordered groups.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.clock import Clock
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.queue_limits import PEEK_MESSAGES_MAX
 from moldau.queues.connect import ConnectHandler, refused, starts_at_end
 from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_messages import HeartbeatKind, MemberHeartbeatRequest
@@ -26,7 +27,6 @@ from moldau.queues.members import Member, Members
 from moldau.queues.ordered import Led, OrderedGroups
 from moldau.queues.queue_host import QueueHost
 from moldau.queues.request_checks import (
-    PEEK_COUNT_MAX,
     check_consumer,
     check_group,
     check_number,
@@ -42,27 +42,30 @@ from moldau.queues.types import (
     GroupStats,
     HeartbeatReply,
     InspectedMessage,
-    Owned,
+    PartitionsByTopic,
     PartitionStats,
     PollOptions,
     PollResult,
     QueueRefusedError,
     TokenResult,
+    not_in_group,
+    not_leader,
+    unknown_topic,
 )
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
 POLLS_MAX: Final = 20_000
-"""Polls that wait at a time."""
-_LOOK_SECONDS: Final = 2.0
-"""A poll that waits looks so often what there is to wait for: leaders and members change."""
+"""Polls that may wait at the same time."""
+_RECHECK_SECONDS: Final = 2.0
+"""A waiting poll checks leaders and members again at this interval: they change."""
 _IDLE_SECONDS: Final = 0.2
-"""The same while there is nothing."""
+"""The same while this broker leads none of its partitions."""
 
 
 class QueueService:
-    """Work queues and ordered groups of this broker. Everything raises QueueRefusedError."""
+    """Work queues and ordered groups of this broker. Methods raise QueueRefusedError."""
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class QueueService:
         leader_of: Callable[[Topic, int], Leader],
         calls: GroupRpcClient,
         members: Members,
-        connecting: ConnectHandler,
+        connect_handler: ConnectHandler,
         leases: QueueHost,
         ordered: OrderedGroups,
         on_internal_error: Callable[[BaseException], None],
@@ -88,15 +91,15 @@ class QueueService:
         self._leader_of = leader_of
         self._calls = calls
         self._members = members
-        self._connecting = connecting
+        self._connect_handler = connect_handler
         self._leases = leases
         self._ordered = ordered
-        self._on_defect = on_internal_error
+        self._on_internal_error = on_internal_error
         self._polling: dict[tuple[str, str], set[asyncio.Task[PollResult]]] = {}
         self._polls = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._seen: Image | None = None
-        self._late: tuple[Mapping[str, QueueGroup], list[QueueGroup]] = ({}, [])
+        self._last_image: Image | None = None
+        self._starting_at_end: tuple[Mapping[str, QueueGroup], list[QueueGroup]] = ({}, [])
 
     @property
     def _image(self) -> Image:
@@ -104,16 +107,16 @@ class QueueService:
 
     # ---- consumers
 
-    async def connect(self, asked: ConnectOptions) -> ConnectResult:
-        """Become a member of a group; the group is made if there is none."""
-        return await self._connecting.connect(asked)
+    async def connect(self, options: ConnectOptions) -> ConnectResult:
+        """Join a group; it is created if it does not exist."""
+        return await self._connect_handler.connect(options)
 
     async def heartbeat(
-        self, group: str, consumer: str, epoch: int, owned: Owned
+        self, group: str, consumer: str, epoch: int, owned: PartitionsByTopic
     ) -> HeartbeatReply:
-        """Stay a member; hear of another assignment than that of `epoch`."""
+        """Stay a member; returns the assignment if it is not that of `epoch`."""
         check_consumer(group, consumer)
-        told = await self._calls.beat(
+        response = await self._calls.heartbeat(
             MemberHeartbeatRequest(
                 group=group,
                 member=consumer,
@@ -125,57 +128,57 @@ class QueueService:
                 ],
             )
         )
-        if told.told is None:
-            raise QueueRefusedError(ErrorReason.INTERNAL, "who stays is not told about itself")
-        assignment = self._connecting.assignment(told.told)
+        if response.member is None:
+            raise QueueRefusedError(ErrorReason.INTERNAL, "the heartbeat response has no member")
+        assignment = self._connect_handler.assignment(response.member)
         return HeartbeatReply(
-            heartbeat_interval_ms=told.interval_ms,
+            heartbeat_interval_ms=response.interval_ms,
             assignment=None if assignment.epoch == epoch else assignment,
         )
 
     async def disconnect(self, group: str, consumer: str) -> None:
-        """Leave the group. Who is no member any more has left it."""
+        """Leave the group; succeeds if the consumer has left already."""
         check_consumer(group, consumer)
-        await self._calls.beat(
+        await self._calls.heartbeat(
             MemberHeartbeatRequest(group=group, member=consumer, kind=HeartbeatKind.LEAVE)
         )
         self._members.left(group, consumer)
-        self._later(self._calls.announce_member_left(group, consumer))
+        self._in_background(self._calls.announce_member_left(group, consumer))
 
-    def on_gone(self, group: str, consumer: str) -> None:
-        """A member is gone: nobody waits for messages in its name, and what it has is for others.
-
-        Said by `members`; a member that is gone may be told of several times.
-        """
+    def on_member_left(self, group: str, consumer: str) -> None:
+        """A member left: cancel its polls and release its leases. May be called repeatedly."""
         for task in self._polling.get((group, consumer), ()):
             task.cancel()
         if group in self._image.queue_groups:
-            self._later(self._leases.evict(group, consumer))
+            self._in_background(self._leases.evict(group, consumer))
 
     # ---- messages
 
-    async def poll(self, asked: PollOptions) -> PollResult:
-        """Take messages, or wait for some."""
-        check_consumer(asked.group, asked.consumer)
-        check_poll(asked.count_max, asked.wait_ms, asked.visibility_ms)
+    async def poll(self, options: PollOptions) -> PollResult:
+        """Lease or read messages, or wait for some."""
+        check_consumer(options.group, options.consumer)
+        check_poll(options.count_max, options.wait_ms, options.visibility_ms)
         if self._polls >= POLLS_MAX:
-            raise QueueRefusedError(ErrorReason.BUSY, f"{POLLS_MAX} polls wait already")
-        deadline = self._clock.monotonic() + asked.wait_ms / 1000
-        async with self._waiting(asked.group):
-            member = await self._members.member(asked.group, asked.consumer)
+            raise QueueRefusedError(
+                ErrorReason.BUSY,
+                f"too many polls wait on this broker (limit {POLLS_MAX}): retry later",
+            )
+        deadline = self._clock.monotonic() + options.wait_ms / 1000
+        async with self._counted(options.group):
+            member = await self._members.member(options.group, options.consumer)
             if not member.is_queue and not any(member.owned.values()):
-                # It may have been given something a moment ago.
-                await self._members.refresh(asked.group)
+                # A new assignment may not be in the view yet.
+                await self._members.refresh(options.group)
             while True:
-                member = await self._members.member(asked.group, asked.consumer)
+                member = await self._members.member(options.group, options.consumer)
                 left = deadline - self._clock.monotonic()
-                wait_seconds = max(0.0, min(left, _LOOK_SECONDS))
+                wait_seconds = max(0.0, min(left, _RECHECK_SECONDS))
                 if member.is_queue:
-                    found = await self._poll_queue(asked, member, wait_seconds)
+                    found = await self._poll_queue(options, member, wait_seconds)
                 else:
-                    found = await self._poll_ordered(asked, member, wait_seconds)
+                    found = await self._poll_ordered(options, member, wait_seconds)
                 if found is None:
-                    # Nothing of it is here, or not yet.
+                    # This broker leads none of its partitions, or not yet.
                     await asyncio.sleep(max(0.0, min(left, _IDLE_SECONDS)))
                 elif found.deliveries:
                     return found
@@ -183,46 +186,43 @@ class QueueService:
                     return found or PollResult()
 
     async def _poll_queue(
-        self, asked: PollOptions, member: Member, wait_seconds: float
+        self, options: PollOptions, member: Member, wait_seconds: float
     ) -> PollResult | None:
-        group = await self._queue_group(asked.group)
+        group = await self._queue_group(options.group)
         if not set(member.topics).issubset(group.topics):
-            # Added elsewhere a moment ago; or deleted and made anew, which is another topic.
-            await self._connecting.fresh()
-            group = await self._queue_group(asked.group)
-        if asked.partitions is None:
-            led = self._led(
+            # Added on another broker just now; or deleted and recreated, which is another topic.
+            await self._connect_handler.fresh()
+            group = await self._queue_group(options.group)
+        if options.partitions is None:
+            led = self._only_led(
                 (topic, partition.index)
                 for name in member.topics
                 if (topic := self._image.topic(name)) is not None
                 for partition in topic.partitions
             )
         else:
-            wanted = self._named(asked.partitions)
+            wanted = self._resolve(options.partitions)
             for topic, _ in wanted:
                 if topic.name not in group.topics:
-                    raise QueueRefusedError(
-                        ErrorReason.UNKNOWN_TOPIC,
-                        f"topic {topic.name!r} is none of group {group.name!r}",
-                    )
-            led = self._checked_led(wanted)
+                    raise not_in_group(topic.name, group.name)
+            led = self._all_led(wanted)
         if not led:
             return None
-        return await self._ended_with(
+        return await self._cancellable(
             member,
-            asked,
+            options,
             self._leases.poll(
-                group, led, member.name, asked.count_max, asked.visibility_ms, wait_seconds
+                group, led, member.name, options.count_max, options.visibility_ms, wait_seconds
             ),
         )
 
     async def _poll_ordered(
-        self, asked: PollOptions, member: Member, wait_seconds: float
+        self, options: PollOptions, member: Member, wait_seconds: float
     ) -> PollResult | None:
-        if asked.visibility_ms is not None:
-            raise invalid("an ordered group has no leases: visibility_ms is for queues")
-        if asked.partitions is None:
-            led = self._led(
+        if options.visibility_ms is not None:
+            raise invalid("an ordered group has no leases: visibility_ms is for queue groups")
+        if options.partitions is None:
+            led = self._only_led(
                 (topic, PartitionIndex(index))
                 for topic_id, indexes in member.owned.items()
                 if (topic := self._image.topic_by_id(topic_id)) is not None
@@ -230,48 +230,46 @@ class QueueService:
                 if index < len(topic.partitions)
             )
         else:
-            wanted = self._named(asked.partitions)
-            if not all(member.owns(topic.topic_id, index) for topic, index in wanted):
-                member = await self._newer(asked.group, member)
+            wanted = self._resolve(options.partitions)
+            if not all(member.is_assigned(topic.topic_id, index) for topic, index in wanted):
+                member = await self._refreshed(options.group, member)
             for topic, index in wanted:
-                if not member.owns(topic.topic_id, index):
+                if not member.is_assigned(topic.topic_id, index):
                     raise QueueRefusedError(
                         ErrorReason.NOT_ASSIGNED,
                         f"{topic.name}-{index} is not assigned to {member.name!r}",
                     )
-            led = self._checked_led(wanted)
+            led = self._all_led(wanted)
         if not led:
             return None
-        return await self._ended_with(
-            member,
-            asked,
-            self._poll_places(asked, member, led, wait_seconds),
+        return await self._cancellable(
+            member, options, self._read_ordered(options, member, led, wait_seconds)
         )
 
-    async def _poll_places(
-        self, asked: PollOptions, member: Member, led: Sequence[Led], wait_seconds: float
+    async def _read_ordered(
+        self, options: PollOptions, member: Member, led: Sequence[Led], wait_seconds: float
     ) -> PollResult:
         deliveries = await self._ordered.poll(
-            asked.group,
+            options.group,
             member.name,
             led,
-            asked.count_max,
+            options.count_max,
             starts_at_end=starts_at_end(member.name),
             wait_seconds=wait_seconds,
-            has=self._has(asked.group, member.name),
+            is_assigned=self._is_assigned(options.group, member.name),
         )
         return PollResult(deliveries=deliveries)
 
-    async def _newer(self, group: str, member: Member) -> Member:
+    async def _refreshed(self, group: str, member: Member) -> Member:
         """The member by a view that is newer than this call."""
         await self._members.refresh(group)
         return await self._members.member(group, member.name)
 
-    async def _ended_with(
-        self, member: Member, asked: PollOptions, poll: Coroutine[Any, Any, PollResult]
+    async def _cancellable(
+        self, member: Member, options: PollOptions, poll: Coroutine[Any, Any, PollResult]
     ) -> PollResult:
-        """The poll, unless the member is gone before it ends."""
-        key = (asked.group, member.name)
+        """Run the poll; cancelled if the member leaves."""
+        key = (options.group, member.name)
         task = self._loop.create_task(poll)
         self._polling.setdefault(key, set()).add(task)
         try:
@@ -285,12 +283,12 @@ class QueueService:
         if task.cancelled():
             raise QueueRefusedError(
                 ErrorReason.UNKNOWN_CONSUMER,
-                f"{member.name!r} was evicted from group {asked.group!r}",
+                f"{member.name!r} was evicted from group {options.group!r}",
             )
         return task.result()
 
     async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[TokenResult]:
-        """The messages are done. One verdict per token, in order."""
+        """The messages were processed. One result per token, in order."""
         check_settling(group, consumer, len(tokens))
         member = await self._members.member(group, consumer)
         if member.is_queue:
@@ -307,25 +305,25 @@ class QueueService:
         delay_ms: int | None,
         reason: str,
     ) -> list[TokenResult]:
-        """The messages could not be done; `delay_ms` None: as the group's backoff says."""
+        """Processing failed; `delay_ms` None: the group's backoff."""
         check_settling(group, consumer, len(tokens), delay_ms=delay_ms, reason=reason)
         member = await self._members.member(group, consumer)
         if member.is_queue:
             known = await self._queue_group(group)
             return await self._leases.settle(known, consumer, tokens, Nacked(delay_ms, reason))
         return await self._ordered.nack(
-            group, consumer, tokens, delay_ms, self._has(group, consumer)
+            group, consumer, tokens, delay_ms, self._is_assigned(group, consumer)
         )
 
     async def extend(
         self, group: str, consumer: str, tokens: Sequence[bytes], *, visibility_ms: int
     ) -> list[TokenResult]:
-        """The messages take longer; of queue groups only."""
+        """Extend leases; queue groups only."""
         check_settling(group, consumer, len(tokens), visibility_ms=visibility_ms)
         member = await self._members.member(group, consumer)
         if not member.is_queue:
             raise QueueRefusedError(
-                ErrorReason.OTHER_MODE, f"group {group!r} is ordered: its messages are not leased"
+                ErrorReason.OTHER_MODE, f"group {group!r} is ordered: it has no leases to extend"
             )
         known = await self._queue_group(group)
         return await self._leases.settle(known, consumer, tokens, Extended(visibility_ms))
@@ -333,7 +331,7 @@ class QueueService:
     # ---- groups
 
     async def stats(self, group: str) -> GroupStats:
-        """Numbers of a queue group, of the partitions that are led here."""
+        """Counts of a queue group, for the partitions that this broker leads."""
         check_group(group)
         known = await self._named_queue(group)
         consumers = await self._members.count(group)
@@ -357,30 +355,28 @@ class QueueService:
         )
 
     async def list_groups(self, topic: str | None = None) -> list[QueueGroup]:
-        """All queue groups, or those that take from a topic, by name."""
-        # Also those that another broker has been told of a moment ago.
-        groups = (await self._connecting.fresh()).queue_groups
+        """All queue groups, or those of a topic, by name."""
+        # Includes groups that were created on other brokers just now.
+        groups = (await self._connect_handler.fresh()).queue_groups
         return [
             group for _, group in sorted(groups.items()) if topic is None or topic in group.topics
         ]
 
     async def peek(self, group: str, topic: str, *, count_max: int) -> list[InspectedMessage]:
-        """Messages of the partitions that are led here, without taking them."""
+        """Inspect messages of the partitions that this broker leads, without leasing them."""
         check_group(group)
-        check_number("max_messages", count_max, 1, PEEK_COUNT_MAX)
+        check_number("max_messages", count_max, 1, PEEK_MESSAGES_MAX)
         known = await self._named_queue(group)
         found = self._image.topic(topic)
         if found is None or topic not in known.topics:
-            raise QueueRefusedError(
-                ErrorReason.UNKNOWN_TOPIC, f"topic {topic[:250]!r} is none of group {group!r}"
-            )
+            raise not_in_group(topic, group)
         return await self._leases.peek(known, found, count_max)
 
     async def delete_group(self, group: str) -> None:
-        """Forget a queue group: its settings, and what became of its messages.
+        """Delete a queue group: its settings and the state of its messages.
 
-        Its consumers are evicted first. What is stored of its messages goes before the name, so
-        that who is interrupted can ask again; and once more after it, for what was written between.
+        Its consumers are evicted first. The state is deleted before the name, so that an
+        interrupted call can be repeated, and again after it, for what was written in between.
         """
         check_group(group)
         known = await self._named_queue(group)
@@ -393,18 +389,18 @@ class QueueService:
             await self._metadata.submit(DropQueueGroup(name=group))
         except RefusedError as error:
             raise refused(error) from None
-        await self._leases.forget(group, topics, if_gone=True)
+        await self._leases.forget(group, topics, if_deleted=True)
 
     async def _named_queue(self, name: str) -> QueueGroup:
-        """A queue group that somebody asks for by its name."""
+        """A queue group by the name that a client gave."""
         known = self._image.queue_groups.get(name)
         if known is None:
-            known = (await self._connecting.fresh()).queue_groups.get(name)
+            known = (await self._connect_handler.fresh()).queue_groups.get(name)
         if known is not None:
             return known
         if (await self._calls.describe(name)).exists:
-            # It may have been made meanwhile, as a queue.
-            known = (await self._connecting.fresh()).queue_groups.get(name)
+            # It may have been created meanwhile, as a queue.
+            known = (await self._connect_handler.fresh()).queue_groups.get(name)
             if known is not None:
                 return known
             raise QueueRefusedError(ErrorReason.OTHER_MODE, f"group {name!r} is not a queue")
@@ -414,8 +410,8 @@ class QueueService:
         """A queue group that has members."""
         known = self._image.queue_groups.get(name)
         if known is None:
-            # Made elsewhere a moment ago, or deleted.
-            known = (await self._connecting.fresh()).queue_groups.get(name)
+            # Created on another broker just now, or deleted.
+            known = (await self._connect_handler.fresh()).queue_groups.get(name)
         if known is None:
             raise QueueRefusedError(ErrorReason.UNKNOWN_GROUP, f"queue group {name!r} was deleted")
         return known
@@ -426,29 +422,25 @@ class QueueService:
         image = self._image
         return [topic for name in group.topics if (topic := image.topic(name)) is not None]
 
-    def _named(self, owned: Owned) -> list[Led]:
+    def _resolve(self, owned: PartitionsByTopic) -> list[Led]:
         found: list[Led] = []
         for name, indexes in owned.items():
             topic = self._image.topic(name)
             if topic is None:
-                raise QueueRefusedError(
-                    ErrorReason.UNKNOWN_TOPIC, f"topic {name[:250]!r} does not exist"
-                )
+                raise unknown_topic(name)
             for index in sorted(indexes):
                 if not 0 <= index < len(topic.partitions):
                     raise invalid(f"topic {name!r} has no partition {index}")
                 found.append((topic, PartitionIndex(index)))
         return found
 
-    def _led(self, partitions: Iterable[Led]) -> list[Led]:
+    def _only_led(self, partitions: Iterable[Led]) -> list[Led]:
         return [one for one in partitions if self._is_led(*one)]
 
-    def _checked_led(self, wanted: list[Led]) -> list[Led]:
+    def _all_led(self, wanted: list[Led]) -> list[Led]:
         for topic, index in wanted:
             if not self._is_led(topic, index):
-                raise QueueRefusedError(
-                    ErrorReason.NOT_LEADER, f"this broker does not lead {topic.name}-{index}"
-                )
+                raise not_leader(topic.name, index)
         return wanted
 
     def _is_led(self, topic: Topic, index: int) -> bool:
@@ -457,36 +449,36 @@ class QueueService:
             return False
         return hosted.replica.is_leader and hosted.replica.is_ready
 
-    def _has(self, group: str, consumer: str) -> Callable[[TopicId, int], bool]:
-        """Whether a member has a partition, at the time that it is asked."""
+    def _is_assigned(self, group: str, consumer: str) -> Callable[[TopicId, int], bool]:
+        """A function that returns whether the member has a partition at that time."""
 
-        def has(topic: TopicId, index: int) -> bool:
+        def is_assigned(topic: TopicId, index: int) -> bool:
             member = self._members.known(group, consumer)
-            return member is not None and member.owns(topic, index)
+            return member is not None and member.is_assigned(topic, index)
 
-        return has
+        return is_assigned
 
     # ---- life
 
     async def run(self) -> None:
-        """Until cancelled: keep what is known of members up to date."""
+        """Until cancelled: keep the views of members up to date."""
         await self._members.run()
 
     def on_image(self, image: Image) -> None:
-        """The metadata have changed: queues that start at the end do so now."""
-        before, self._seen = self._seen, image
+        """The metadata changed: create the queues of new groups that start at the end."""
+        before, self._last_image = self._last_image, image
         if before is None or before.queue_groups is image.queue_groups:
             return
         for name, group in image.queue_groups.items():
             known = before.queue_groups.get(name)
             if group.settings.starts_at_end and (known is None or known.topics != group.topics):
-                self.begin(group)
+                self.load_queues(group)
 
-    def begin(self, group: QueueGroup) -> None:
-        """Let the queues of a group begin where they are led here."""
+    def load_queues(self, group: QueueGroup) -> None:
+        """Load the queues of a group on partitions that this broker leads."""
         self._leases.touch(
             group,
-            self._led(
+            self._only_led(
                 (topic, partition.index)
                 for topic in self._topics_of(group)
                 for partition in topic.partitions
@@ -494,32 +486,35 @@ class QueueService:
         )
 
     def on_leadership(self, replica: Replica) -> None:
-        """As Partitions.on_leadership: queues that start at the end do so under each new leader,
-        if nobody has led them yet."""
+        """As Partitions.on_leadership: also creates queues that start at the end, in case no
+        earlier leader has."""
         self._leases.on_leadership(replica)
         name, index = replica.partition
         topic = self._image.topic(name)
         if topic is None or topic.topic_id != replica.topic_id or not self._is_led(topic, index):
             return
-        for group in self._starting_late():
+        for group in self._groups_starting_at_end():
             if name in group.topics:
                 self._leases.touch(group, [(topic, index)])
 
-    def _starting_late(self) -> list[QueueGroup]:
-        """Groups that start at the end; found once for all partitions of a start."""
+    def _groups_starting_at_end(self) -> list[QueueGroup]:
+        """Groups that start at the end; cached, since a broker start asks for every partition."""
         groups = self._image.queue_groups
-        if groups is not self._late[0]:
-            self._late = groups, [one for one in groups.values() if one.settings.starts_at_end]
-        return self._late[1]
+        if groups is not self._starting_at_end[0]:
+            self._starting_at_end = (
+                groups,
+                [one for one in groups.values() if one.settings.starts_at_end],
+            )
+        return self._starting_at_end[1]
 
     def stop(self) -> None:
-        """Everybody who waits is refused."""
+        """Reject all waiting calls."""
         for task in self._tasks:
             task.cancel()
         self._leases.stop()
 
     @asynccontextmanager
-    async def _waiting(self, group: str) -> AsyncIterator[None]:
+    async def _counted(self, group: str) -> AsyncIterator[None]:
         self._polls += 1
         try:
             with self._members.using(group):
@@ -527,17 +522,17 @@ class QueueService:
         finally:
             self._polls -= 1
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Done without anybody waiting for it."""
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run in the background."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if isinstance(error, QueueRefusedError):
-            log.debug("not now: %s", error)
+            log.debug("background work failed, which is retried later: %s", error)
         else:
-            self._on_defect(error)
+            self._on_internal_error(error)

@@ -1,4 +1,4 @@
-"""Owns what a worker can say about what it was given, and how a queue's refusals are told to it."""
+"""How a worker settles messages (ack, nack, extend), and the errors that it gets."""
 
 from typing import Final, TypeAlias
 
@@ -12,18 +12,18 @@ from moldau.queues.types import DONE, ErrorReason, QueueRefusedError, TokenResul
 
 
 class Acked(Struct, frozen=True):
-    """The messages are done."""
+    """The messages were processed."""
 
 
 class Nacked(Struct, frozen=True):
-    """They could not be done. `delay_ms` None: as the group's backoff says."""
+    """Processing failed. `delay_ms` None: the group's backoff."""
 
     delay_ms: int | None = None
     reason: str = ""
 
 
 class Extended(Struct, frozen=True):
-    """They take longer: so long from now."""
+    """The lease is extended to `visibility_ms` from now."""
 
     visibility_ms: int
 
@@ -44,7 +44,7 @@ def command_for(
             return Extend(member=member, tokens=tokens, now=now, visibility_ms=visibility_ms)
 
 
-_WHY: Final = {
+_REASON_BY_REFUSAL: Final = {
     Refusal.OTHER_QUEUE: ErrorReason.OTHER_GROUP,
     Refusal.OTHER_EPOCH: ErrorReason.LEADER_CHANGED,
     Refusal.NEVER_DELIVERED: ErrorReason.BAD_TOKEN,
@@ -60,11 +60,14 @@ _WHY: Final = {
 
 RESULT_BY_REFUSAL: Final = {
     Refusal.NONE: DONE,
-    **{refusal: TokenResult(why, refusal.value) for refusal, why in _WHY.items()},
+    **{
+        refusal: TokenResult(reason, refusal.value)
+        for refusal, reason in _REASON_BY_REFUSAL.items()
+    },
 }
-"""Of single tokens."""
+"""Results of single tokens."""
 
 
 def refused(refusal: Refusal) -> QueueRefusedError:
-    """Of a command as a whole."""
-    return QueueRefusedError(_WHY.get(refusal, ErrorReason.INTERNAL), refusal.value)
+    """The error for a whole command."""
+    return QueueRefusedError(_REASON_BY_REFUSAL.get(refusal, ErrorReason.INTERNAL), refusal.value)

@@ -1,7 +1,6 @@
-"""Owns what the doors and the queue service say to each other, in no protocol's terms.
+"""Types of the queue service that do not depend on a protocol.
 
-What is refused as a whole is raised as QueueRefusedError. What is refused of single tokens is in
-their verdicts.
+A rejected call raises QueueRefusedError. Rejected tokens of a call are in its token results.
 """
 
 from enum import Enum
@@ -16,54 +15,76 @@ from moldau.records.record import Record
 
 
 class ErrorReason(Enum):
-    """Why something is refused; the names are those of the gRPC API's `Reason`."""
+    """Why a call or a token is rejected; the names are those of the gRPC API's `Reason`."""
 
-    INVALID_ARGUMENT = "something in the request is out of bounds"
-    UNKNOWN_TOPIC = "there is no such topic"
-    UNKNOWN_GROUP = "there is no such queue group"
-    OTHER_MODE = "the group is of another kind"
-    UNKNOWN_CONSUMER = "the consumer was evicted, or never connected: connect again"
+    INVALID_ARGUMENT = "a value in the request is out of bounds"
+    UNKNOWN_TOPIC = "unknown topic"
+    UNKNOWN_GROUP = "unknown queue group"
+    OTHER_MODE = "the group is of another mode (queue or ordered)"
+    UNKNOWN_CONSUMER = "unknown consumer (evicted, or never connected): connect again"
     NOT_LEADER = "this broker does not lead the partition"
-    UNAVAILABLE = "not now: try again"
+    UNAVAILABLE = "temporarily unavailable: retry"
     TOO_LARGE = "the message is too large"
-    TIMED_OUT = "it took too long"
-    SETTLED = "the message is settled already"
-    EXPIRED = "the lease has ended; the message is delivered again, or was"
+    TIMED_OUT = "timed out"
+    SETTLED = "the message is already settled"
+    EXPIRED = "the lease expired; the message has been or will be redelivered"
     NOT_HOLDER = "the message is leased to another consumer"
     LEADER_CHANGED = "the message was lost in a crash (log.flush is not always)"
     OTHER_GROUP = "the token belongs to another group or partition"
-    BAD_TOKEN = "the token names a delivery that never was"
-    NOT_ASSIGNED = "the partition belongs to another consumer"
-    BUSY = "too many calls wait already"
-    INTERNAL = "the broker made a mistake"
+    BAD_TOKEN = "unknown delivery token"
+    NOT_ASSIGNED = "the partition is assigned to another consumer"
+    BUSY = "too many requests are waiting: retry later"
+    INTERNAL = "internal error of the broker"
 
 
 class QueueRefusedError(MoldauError):
-    """The call is refused as a whole; nothing was changed unless the text says so."""
+    """The whole call is rejected; nothing was changed unless the message says so."""
 
-    def __init__(self, why: ErrorReason, message: str = "", *, hint: str = "") -> None:
-        super().__init__(message or why.value)
-        self.why = why
+    def __init__(self, reason: ErrorReason, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message or reason.value)
+        self.reason = reason
         self.hint = hint
 
 
+def unavailable(why: object = "") -> QueueRefusedError:
+    return QueueRefusedError(ErrorReason.UNAVAILABLE, str(why))
+
+
+def not_leader(topic: str, partition: int) -> QueueRefusedError:
+    return QueueRefusedError(
+        ErrorReason.NOT_LEADER, f"this broker does not lead {topic}-{partition}"
+    )
+
+
+def unknown_topic(name: str) -> QueueRefusedError:
+    return QueueRefusedError(ErrorReason.UNKNOWN_TOPIC, f"topic {name[:250]!r} does not exist")
+
+
+def not_in_group(topic: str, group: str) -> QueueRefusedError:
+    """Also of a topic that was deleted and recreated since."""
+    return QueueRefusedError(
+        ErrorReason.UNKNOWN_TOPIC,
+        f"topic {topic[:250]!r} is not a topic of group {group!r}: connect again for it",
+    )
+
+
 class Mode(Enum):
-    """How a group takes messages."""
+    """How a group consumes messages."""
 
     ORDERED = "ordered"
     QUEUE = "queue"
 
 
 class StartAt(Enum):
-    """Where a group begins that has not been anywhere yet."""
+    """Where a new group starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class ConnectOptions(Struct, frozen=True, kw_only=True):
-    """`mode` None: what the group is; a new one is ordered. `settings`: what is not None changes
-    the group's; see QueueSettings."""
+    """`mode` None: that of the group; a new one is ordered. Settings that are not None change the
+    group's; see QueueSettings."""
 
     group: str
     topics: tuple[str, ...]
@@ -79,8 +100,8 @@ class ConnectOptions(Struct, frozen=True, kw_only=True):
 
 
 class AssignedPartition(Struct, frozen=True):
-    """A partition to poll, and who leads it; -1: nobody at the moment. `address` is the leader's
-    gRPC, as host:port, or empty."""
+    """A partition to poll, and its leader (-1: none at present). `address` is the gRPC address of
+    the leader, as host:port, or empty."""
 
     topic: str
     partition: PartitionIndex
@@ -89,14 +110,14 @@ class AssignedPartition(Struct, frozen=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """`epoch` is another one whenever it changes, on whichever broker."""
+    """`epoch` identifies the content; it is the same on every broker."""
 
     epoch: int
     partitions: tuple[AssignedPartition, ...]
 
 
 class ConnectResult(Struct, frozen=True, kw_only=True):
-    """`settings` are those of a queue group."""
+    """`settings` is None for an ordered group."""
 
     consumer: str
     mode: Mode
@@ -107,13 +128,13 @@ class ConnectResult(Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Struct, frozen=True, kw_only=True):
-    """The answer to a heartbeat; `assignment` only if it is another one than the asker's."""
+    """`assignment` is None if the consumer already has the current one."""
 
     heartbeat_interval_ms: int
     assignment: Assignment | None
 
 
-Owned = dict[str, frozenset[int]]
+PartitionsByTopic = dict[str, frozenset[int]]
 """Partitions by topic."""
 
 
@@ -125,11 +146,11 @@ class PollOptions(Struct, frozen=True, kw_only=True):
     count_max: int = 1
     wait_ms: int = 0
     visibility_ms: int | None = None
-    partitions: Owned | None = None
+    partitions: PartitionsByTopic | None = None
 
 
 class Delivery(NamedTuple):
-    """One message. `attempt` 0 and `lease_until` 0 in ordered groups."""
+    """One message. In ordered groups, `attempt` and `lease_until` are 0."""
 
     topic: str
     partition: PartitionIndex
@@ -140,16 +161,16 @@ class Delivery(NamedTuple):
 
 
 class PollResult(Struct, frozen=True, kw_only=True):
-    """`is_full`: there is more, but too much is open already; acks make room."""
+    """`is_full`: there are more messages, but too many are open; acks make room."""
 
     deliveries: list[Delivery] = field(default_factory=list)
     is_full: bool = False
 
 
 class TokenResult(Struct, frozen=True):
-    """Of one token; `why` None: it was carried out."""
+    """Result of one token; `reason` None: success."""
 
-    why: ErrorReason | None = None
+    reason: ErrorReason | None = None
     message: str = ""
 
 
@@ -157,7 +178,7 @@ DONE = TokenResult()
 
 
 class PartitionStats(Struct, frozen=True, kw_only=True):
-    """Numbers of one partition, where this broker leads it (`is_here`)."""
+    """Counts of one partition; only if this broker leads it (`is_here`)."""
 
     topic: str
     partition: PartitionIndex
@@ -172,7 +193,7 @@ class PartitionStats(Struct, frozen=True, kw_only=True):
 
 
 class GroupStats(Struct, frozen=True, kw_only=True):
-    """A queue group, as far as this broker can tell."""
+    """A queue group, with the partitions as this broker knows them."""
 
     group: str
     settings: QueueSettings
@@ -181,7 +202,7 @@ class GroupStats(Struct, frozen=True, kw_only=True):
 
 
 class MessageState(Enum):
-    """Of a message that is looked at."""
+    """State of an inspected message."""
 
     READY = "ready"
     LEASED = "leased"
@@ -190,7 +211,7 @@ class MessageState(Enum):
 
 
 class InspectedMessage(Struct, frozen=True, kw_only=True):
-    """A message and what is known of it; `due`: when it is to be had again."""
+    """A message and its state; `due`: when it is available again."""
 
     topic: str
     partition: PartitionIndex

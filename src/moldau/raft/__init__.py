@@ -1,1 +1,1 @@
-"""The consensus core: events in, effects out. Sans-IO."""
+"""The Raft core: events in, effects out. Sans-IO."""

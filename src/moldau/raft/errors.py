@@ -1,11 +1,11 @@
-"""Owns the errors of the consensus core."""
+"""Errors of the Raft core."""
 
 from moldau.model.errors import MoldauError
 
 
 class RaftError(MoldauError):
-    """Something that cannot happen if driver, log and peers keep the rules: stop this replica."""
+    """Cannot happen if driver, log and peers follow the rules: this replica must stop."""
 
 
 class RaftRejection(MoldauError):
-    """A request that cannot be carried out here and now. Nothing has changed."""
+    """A request that cannot be carried out on this broker now. Nothing has changed."""

@@ -1,7 +1,7 @@
-"""Owns what a core is told (events) and what it wants done (effects).
+"""The input of a Raft core (events) and its output (effects).
 
-The driver carries out the effects of one step in their order before the next step. Storage effects
-are done when they return, but for flushes, of control entries too: those end later, with Flushed.
+The driver carries out the effects of one step, in order, before the next step. Storage effects are
+complete when they return, except for flushes: those end later, with Flushed.
 """
 
 from enum import Enum
@@ -23,7 +23,7 @@ class Role(Enum):
 
 
 class Received(NamedTuple):
-    """A message came in. For an Append, the driver keeps the bytes until the step is over."""
+    """A message arrived. For an AppendRequest, the driver keeps the bytes until the step ends."""
 
     sender: BrokerId
     message: Message
@@ -40,11 +40,11 @@ class Flushed(NamedTuple):
 
     end: RaftIndex
     truncations: int
-    """RaftCore.truncations when the flush began: a late one speaks of entries that are gone."""
+    """RaftCore.truncations when the flush began: a late flush may cover truncated entries."""
 
 
 class AppendSent(NamedTuple):
-    """A SendAppend is on its way, with entries up to `end`."""
+    """A SendAppend was sent, with entries up to `end`."""
 
     peer: BrokerId
     epoch: Epoch
@@ -64,7 +64,7 @@ class Tick(NamedTuple):
 
 
 class LeaderAlive(NamedTuple):
-    """A broker's heartbeat said that it still leads this group in this epoch."""
+    """A broker's heartbeat reported that it still leads this group in this epoch."""
 
     leader: BrokerId
     epoch: Epoch
@@ -72,32 +72,32 @@ class LeaderAlive(NamedTuple):
 
 
 class PeerAlive(NamedTuple):
-    """A broker answered a heartbeat, and follows this broker in this group and epoch."""
+    """A broker responded to a heartbeat, and follows this broker in this group and epoch."""
 
     peer: BrokerId
     epoch: Epoch
 
 
 class HeartbeatDue(NamedTuple):
-    """The peer has not confirmed this group in the brokers' heartbeat: it needs one of its own."""
+    """The peer has not confirmed this group in the brokers' heartbeat: send one for the group."""
 
     peer: BrokerId
 
 
 class PeerDisconnected(NamedTuple):
-    """The connection broke, or a SendAppend could not be done: what was in flight may be lost."""
+    """The connection broke, or a SendAppend failed: what was in flight may be lost."""
 
     peer: BrokerId
 
 
 class PeerConnected(NamedTuple):
-    """There is a new connection, perhaps to a restarted peer: ask at once where its log stands."""
+    """There is a new connection, perhaps to a restarted peer: probe its log at once."""
 
     peer: BrokerId
 
 
 class PeerExited(NamedTuple):
-    """Its process is gone, as far as can be told: nobody need wait for a sign of life."""
+    """The peer's process has exited, as far as is known: do not wait for its heartbeat."""
 
     peer: BrokerId
 
@@ -107,23 +107,23 @@ class AppendFailed(NamedTuple):
 
 
 class CampaignRequested(NamedTuple):
-    """Stand for election now, if others agree: a fresh group, or an operator's wish."""
+    """Start a pre-vote now: for a new group, or requested by an operator."""
 
 
 class TransferRequested(NamedTuple):
-    """Hand leadership over. Raises RaftRefusal."""
+    """Hand leadership over. Raises RaftRejection."""
 
     target: BrokerId
 
 
 class MembershipChangeRequested(NamedTuple):
-    """Change the members. Raises RaftRefusal."""
+    """Change the members. Raises RaftRejection."""
 
     members: Members
 
 
 class ReadIndexRequested(NamedTuple):
-    """From which index on is a read fresh? Raises RaftRefusal."""
+    """A linearizable read; answered by ReadReady or ReadFailed. Raises RaftRejection."""
 
     read_id: int
 
@@ -157,7 +157,7 @@ class Send(NamedTuple):
 class SendAppend(NamedTuple):
     """Read entries from `start` on and send them, then report AppendSent.
 
-    May wait until the connection takes more, as long as the epoch stays: there is never more than
+    May wait until the connection accepts more, while the epoch stays the same: there is at most
     one of these per peer. With bytes_max 0 no entries are sent.
     """
 
@@ -169,9 +169,9 @@ class SendAppend(NamedTuple):
 
 
 class SendSnapshot(NamedTuple):
-    """Send the message, and what log and state machine need to begin there.
+    """Send the message, and what log and state machine need to start there.
 
-    Takes the place of a SendAppend to this peer that is not done yet, and is not reported."""
+    Replaces a pending SendAppend to this peer; no event reports that it was sent."""
 
     peer: BrokerId
     message: Message
@@ -194,19 +194,19 @@ class AppendMembership(NamedTuple):
 
 
 class StoreEntries(NamedTuple):
-    """Append the entries of the Append at hand from `start` on."""
+    """Append the entries of the current AppendRequest from `start` on."""
 
     start: RaftIndex
 
 
 class Truncate(NamedTuple):
-    """Cut every entry at or above `end`, durably."""
+    """Durably remove every entry at or above `end`."""
 
     end: RaftIndex
 
 
 class ResetLog(NamedTuple):
-    """Drop every entry and begin at the Snapshot at hand, durably."""
+    """Durably drop every entry and start at the current InstallSnapshot."""
 
     start: RaftIndex
 
@@ -225,20 +225,20 @@ class RoleChanged(NamedTuple):
 
 
 class VoterReplaced(NamedTuple):
-    """A voter came back with another log than the one that the group counts on: it has to learn,
-    and to be made a voter again."""
+    """A voter came back with another log than the one that the group expects: it must catch up as
+    a learner and be made a voter again."""
 
     voter: BrokerId
 
 
 class TransferEnded(NamedTuple):
-    """Given up: this broker still leads, and writes go on."""
+    """The transfer timed out: this broker still leads, and writes continue."""
 
     target: BrokerId
 
 
 class ReadReady(NamedTuple):
-    """A state machine that has applied all below `end` answers these reads freshly."""
+    """A state machine that has applied everything below `end` may serve these reads."""
 
     read_ids: tuple[int, ...]
     end: RaftIndex

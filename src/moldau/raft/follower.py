@@ -1,9 +1,11 @@
-"""Owns what a follower does with its leader's messages: match, cut, store, acknowledge.
+"""What a follower does with its leader's messages: match, truncate, store, acknowledge.
 
-A follower skips what it has, cuts its log only at the first entry whose epoch differs from the
-leader's, never below what is committed and never because a message is short or old: messages
-arrive late and twice. It acknowledges what is on its disk, never what is only written.
+A follower skips entries that it has. It truncates only at the first entry whose epoch differs from
+the leader's, never below the commit and never because a message is short or old: messages may
+arrive late and twice. It acknowledges what is on its disk, not what is only written.
 """
+
+from collections.abc import Callable
 
 from moldau.model.ids import BrokerId, Epoch, RaftIndex
 from moldau.raft.errors import RaftError
@@ -20,168 +22,187 @@ from moldau.raft.messages import (
 from moldau.raft.state import RaftState
 
 
-class Following(RaftState):
-    """A core that can follow."""
+class Follower:
+    """Replicates a leader's log. `become_follower` takes an epoch and its leader."""
+
+    def __init__(
+        self, state: RaftState, become_follower: Callable[[Epoch, BrokerId], None]
+    ) -> None:
+        self._state = state
+        self._become_follower = become_follower
+        self.before_reset = (RaftIndex(0), RaftIndex(0), RaftIndex(0))
+        """The last snapshot that replaced the log: its start, and commit and verified before."""
 
     def _follow(self, sender: BrokerId) -> None:
-        """A message of the current epoch that only its leader can send."""
-        if self.leader == sender and self.role is Role.FOLLOWER:
-            self.last_contact_at = self._now
+        """The sender of this message is the leader of the current epoch."""
+        state = self._state
+        if state.leader == sender and state.role is Role.FOLLOWER:
+            state.last_contact_at = state.now
             return
-        if self.role is Role.LEADER or self.leader not in (NO_BROKER, sender):
-            raise RaftError(f"brokers {self.leader} and {sender} both lead epoch {self.epoch}")
-        self._become_follower(self.epoch, sender)
+        if state.is_leader or state.leader not in (NO_BROKER, sender):
+            raise RaftError(f"brokers {state.leader} and {sender} both lead epoch {state.epoch}")
+        self._become_follower(state.epoch, sender)
 
     # ---- entries
 
-    def _on_append(self, sender: BrokerId, message: AppendRequest) -> None:
+    def on_append(self, sender: BrokerId, message: AppendRequest) -> None:
         self._follow(sender)
+        state = self._state
         index = message.start
-        # Up to the commit every log is the same: nothing to compare, and perhaps already deleted.
-        if index > self.commit and (
-            index > self.end or self._epoch_before(index) != message.prev_epoch
+        # Up to the commit all logs are equal: nothing to compare, and perhaps already deleted.
+        if index > state.commit and (
+            index > state.end or state.epoch_before(index) != message.prev_epoch
         ):
-            self._refuse(sender, message)
+            self._reject(sender, message)
             return
         entries = message.entries
         end = entries[-1].end if entries else index
         stored = self._store(index, entries) if entries else False
-        self.verified = max(self.verified, end, self.commit)
+        state.verified = max(state.verified, end, state.commit)
         self._learn_commit(message.commit)
         if not stored:
             self._acknowledge(force=True)
 
-    def _refuse(self, sender: BrokerId, message: AppendRequest) -> None:
-        """Say where the logs may still agree: the end of an epoch that the leader can have."""
-        limit = min(message.start, self.end)
-        place = self._end_of_epoch(message.prev_epoch, limit)
-        place = max(place, self.commit)
-        self._send(
+    def _reject(self, sender: BrokerId, message: AppendRequest) -> None:
+        """Report where the logs may still match: the end of an epoch that the leader can have."""
+        state = self._state
+        limit = min(message.start, state.end)
+        index = max(state.end_of_epoch(message.prev_epoch, limit), state.commit)
+        state.send(
             sender,
             AppendResponse(
-                epoch=self.epoch,
+                epoch=state.epoch,
                 is_accepted=False,
-                asked=message.start,
-                matched=place,
+                rejected_start=message.start,
+                matched=index,
                 flushed=RaftIndex(0),
-                hint_epoch=self._epoch_before(place),
-                log_id=self.log_id,
+                hint_epoch=state.epoch_before(index),
+                log_id=state.log_id,
             ),
         )
 
     def _store(self, index: RaftIndex, entries: tuple[EntryInfo, ...]) -> bool:
-        """Take over what is new; returns whether there was any."""
-        new = 0 if index == self.end else self._first_new(entries)
+        """Store the entries that are new; returns whether there are any."""
+        state = self._state
+        new = 0 if index == state.end else self._first_new(entries)
         if new == len(entries):
             return False
         first = entries[new].start
-        if first < self.end:
+        if first < state.end:
             self._truncate(first)
-        self._emit(StoreEntries(first))
+        state.emit(StoreEntries(first))
         last = entries[-1]
-        self.end = last.end
-        self.last_epoch = last.epoch
+        state.end = last.end
+        state.last_epoch = last.epoch
         for entry in entries[new:]:
             if entry.members is not None:
-                self._set_members(entry.start, entry.members)
+                state.set_members(entry.start, entry.members)
         return True
 
     def _first_new(self, entries: tuple[EntryInfo, ...]) -> int:
-        """Position of the first entry that this log does not hold."""
+        """Position of the first entry that is not in this log."""
+        state = self._state
         for position, entry in enumerate(entries):
-            if entry.end <= self.commit:
+            if entry.end <= state.commit:
                 continue
-            if entry.start >= self.end or self.log.epoch_of(entry.start) != entry.epoch:
+            if entry.start >= state.end or state.log.epoch_of(entry.start) != entry.epoch:
                 return position
         return len(entries)
 
     def _truncate(self, index: RaftIndex) -> None:
-        if index < self.commit or index < self.verified:
+        state = self._state
+        if index < state.commit or index < state.verified:
             raise RaftError(
-                f"the leader of epoch {self.epoch} contradicts entry {index}; committed are "
-                f"{self.commit}, agreed with it {self.verified}"
+                f"the leader of epoch {state.epoch} contradicts entry {index}: committed are all "
+                f"below {state.commit}, matched with it all below {state.verified}"
             )
-        last_epoch = self._epoch_before(index)
-        if self.members_index >= index:
-            self._set_members(*self.log.members(index))
-        self._emit(Truncate(index))
-        self.truncations += 1
-        self.end = index
-        self.last_epoch = last_epoch
-        self.flushed = min(self.flushed, index)
+        last_epoch = state.epoch_before(index)
+        if state.members_index >= index:
+            state.set_members(*state.log.members(index))
+        state.emit(Truncate(index))
+        state.truncations += 1
+        state.end = index
+        state.last_epoch = last_epoch
+        state.flushed = min(state.flushed, index)
 
-    # ---- acknowledging
+    # ---- acknowledgements
 
     def _learn_commit(self, commit: RaftIndex) -> None:
-        """The leader committed that much; here only what is known to be the same counts."""
-        commit = min(commit, self.verified)
-        if commit > self.commit:
-            self._advance_commit(commit)
+        """The leader's commit; here it counts up to where the logs are known to match."""
+        state = self._state
+        commit = min(commit, state.verified)
+        if commit > state.commit:
+            state.advance_commit(commit)
 
-    def _on_flushed_follower(self) -> None:
-        if self.leader != NO_BROKER and self.role is Role.FOLLOWER:
+    def on_flushed(self) -> None:
+        if self._state.leader != NO_BROKER and self._state.role is Role.FOLLOWER:
             self._acknowledge(force=False)
 
     def _acknowledge(self, *, force: bool) -> None:
-        """Tell the leader what it can count on; without `force` only if that is news."""
-        matched = self.verified
-        flushed = min(matched, self.flushed)
-        if not force and flushed <= self._acked:
+        """Report to the leader what is stored; without `force` only if it is more than before."""
+        state = self._state
+        matched = state.verified
+        flushed = min(matched, state.flushed)
+        if not force and flushed <= state.acked:
             return
-        self._acked = flushed
-        self._send(
-            self.leader,
+        state.acked = flushed
+        state.send(
+            state.leader,
             AppendResponse(
-                epoch=self.epoch,
+                epoch=state.epoch,
                 is_accepted=True,
-                asked=matched,
+                rejected_start=matched,
                 matched=matched,
                 flushed=flushed,
-                hint_epoch=self.epoch,
-                log_id=self.log_id,
+                hint_epoch=state.epoch,
+                log_id=state.log_id,
             ),
         )
 
-    # ---- the rest of what a leader says
+    # ---- other messages of a leader
 
-    def _on_ping(self, sender: BrokerId, message: RaftHeartbeat) -> None:
+    def on_heartbeat(self, sender: BrokerId, message: RaftHeartbeat) -> None:
         self._follow(sender)
         self._learn_commit(message.commit)
-        self._send(sender, RaftHeartbeatResponse(self.epoch, message.round, self.log_id))
+        state = self._state
+        state.send(sender, RaftHeartbeatResponse(state.epoch, message.round, state.log_id))
 
-    def _on_leader_alive(self, leader: BrokerId, epoch: Epoch, commit: RaftIndex) -> None:
-        """As a Ping of the group, but told for all groups of a broker at once."""
-        if epoch == self.epoch and leader == self.leader and self.role is Role.FOLLOWER:
-            self.last_contact_at = self._now
+    def on_leader_alive(self, leader: BrokerId, epoch: Epoch, commit: RaftIndex) -> None:
+        """As a heartbeat of the group, but sent once for all groups of a broker."""
+        state = self._state
+        if epoch == state.epoch and leader == state.leader and state.role is Role.FOLLOWER:
+            state.last_contact_at = state.now
             self._learn_commit(commit)
 
-    def _on_peer_ended(self, peer: BrokerId) -> None:
-        """As if the leader had been silent for the shortest election time: others get votes, and
-        the random rest of it keeps the followers apart."""
-        if peer == self.leader and self.role is Role.FOLLOWER:
-            self.last_contact_at = min(
-                self.last_contact_at, self._now - self.config.election_ms_min
-            )
+    def on_peer_exited(self, peer: BrokerId) -> None:
+        """Treat an exited leader as one without contact for the shortest election timeout: others
+        may get votes, and the random rest of the timeout keeps the followers apart."""
+        state = self._state
+        if peer == state.leader and state.role is Role.FOLLOWER:
+            latest = state.now - state.config.election_ms_min
+            state.last_contact_at = min(state.last_contact_at, latest)
 
-    def _on_snapshot(self, sender: BrokerId, message: InstallSnapshot) -> None:
+    def on_snapshot(self, sender: BrokerId, message: InstallSnapshot) -> None:
         self._follow(sender)
+        state = self._state
         index = message.start
-        if index > self.commit:
-            if index <= self.end and self._epoch_before(index) == message.last_epoch:
-                self.verified = max(self.verified, index)
-                self._advance_commit(index)
+        if index > state.commit:
+            if index <= state.end and state.epoch_before(index) == message.last_epoch:
+                state.verified = max(state.verified, index)
+                state.advance_commit(index)
             else:
                 self._reset(message)
-        self.verified = max(self.verified, self.commit)
+        state.verified = max(state.verified, state.commit)
         self._acknowledge(force=True)
 
     def _reset(self, message: InstallSnapshot) -> None:
-        """Nothing of the old log is needed: all below the snapshot is committed elsewhere."""
-        self._before_reset = (message.start, self.commit, self.verified)
-        self._emit(ResetLog(message.start))
-        self.truncations += 1
-        self.end = self.flushed = message.start
-        self.last_epoch = message.last_epoch
-        self.verified = message.start
-        self._set_members(RaftIndex(-1), message.members)
-        self._advance_commit(message.start)
+        """Drop the log: all entries below the snapshot are committed on other brokers."""
+        state = self._state
+        self.before_reset = (message.start, state.commit, state.verified)
+        state.emit(ResetLog(message.start))
+        state.truncations += 1
+        state.end = state.flushed = message.start
+        state.last_epoch = message.last_epoch
+        state.verified = message.start
+        state.set_members(RaftIndex(-1), message.members)
+        state.advance_commit(message.start)

@@ -1,14 +1,16 @@
-"""Owns what a leader does: replicate, commit, and notice that it leads no longer.
+"""What a leader does: replicate, commit, change members, and step down without a quorum.
 
-Commit is a majority of flushed indexes, the leader's own among them (its flush runs while the
-entries travel), and only once they include an entry of its own epoch: an older entry on a majority
-of disks can still be overwritten by another leader (figure 8 of the Raft paper).
+An entry is committed once a majority of voters has flushed it, the leader included (its flush runs
+while the entries travel), and only together with an entry of the leader's own epoch: an older entry
+on a majority of disks can still be overwritten by another leader (figure 8 of the Raft paper).
 """
 
-from moldau.model.ids import BrokerId, Epoch, LogId, RaftIndex
-from moldau.raft.election import Electing
-from moldau.raft.errors import RaftError
+from collections.abc import Callable
+
+from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, RaftIndex
+from moldau.raft.errors import RaftError, RaftRejection
 from moldau.raft.events import (
+    AppendMembership,
     AppendNoop,
     AppendSent,
     Role,
@@ -17,207 +19,176 @@ from moldau.raft.events import (
     SendSnapshot,
     VoterReplaced,
 )
-from moldau.raft.membership import NO_BROKER, Members
-from moldau.raft.messages import AppendResponse, InstallSnapshot, RaftHeartbeat
-from moldau.raft.progress import FOREVER, NO_LOG, Progress, ProgressState
+from moldau.raft.membership import NO_BROKER, Members, check_change
+from moldau.raft.messages import (
+    AppendResponse,
+    InstallSnapshot,
+    RaftHeartbeat,
+    RaftHeartbeatResponse,
+    TimeoutNow,
+)
+from moldau.raft.progress import NO_LOG, Progress, ProgressState
+from moldau.raft.read_index import ReadIndex
+from moldau.raft.state import RaftState
+from moldau.raft.transfer import LeadershipTransfer
 
 
-class Leading(Electing):
-    """A core that can lead."""
+class Leader:
+    """One term of leadership: made when an election is won, dropped when the broker steps down."""
 
-    def _become_leader(self) -> None:
-        self.role = Role.LEADER
-        self.leader = self.me
-        self._campaigns = 0
-        self.epoch_start = self.end
-        self._quorum_checked_at = self._now
-        self.progress = {}
-        self._announce()
+    def __init__(self, state: RaftState, step_down: Callable[[], None]) -> None:
+        self._state = state
+        self._step_down = step_down
+        self._quorum_checked_at = state.now
+        self.transfer = LeadershipTransfer(state)
+        self.reads = ReadIndex(state)
+
+    def start(self) -> None:
         self._append_noop()
-        self._track_members()
-        for peer in self.progress:
-            # The first question carries the no-op along: mostly the logs agree.
-            self._probe(peer, self.progress[peer], self.config.append_bytes_max)
+        state = self._state
+        state.track_members()
+        for peer in state.progress:
+            # The first probe carries the no-op: in most cases the logs match.
+            self._probe(peer, state.progress[peer], state.config.append_bytes_max)
 
     def _append_noop(self) -> None:
-        self._emit(AppendNoop(self.epoch))
-        self._grow(RaftIndex(self.end + 1))
+        self._state.emit(AppendNoop(self._state.epoch))
+        self._grow(RaftIndex(self._state.end + 1))
 
     def _grow(self, end: RaftIndex) -> None:
-        self.end = end
-        self.last_epoch = self.epoch
-
-    def _set_members(self, index: RaftIndex, members: Members) -> None:
-        super()._set_members(index, members)
-        if self.role is Role.LEADER:
-            self._track_members()
-
-    def _track_members(self) -> None:
-        old, self.progress = self.progress, {}
-        for peer in sorted(self.members.everyone):
-            if peer != self.me:
-                self.progress[peer] = old.get(peer) or Progress(
-                    next_index=self.epoch_start, now=self._now
-                )
+        self._state.end = end
+        self._state.last_epoch = self._state.epoch
 
     # ---- replication
 
     def _replicate(self) -> None:
-        for peer, progress in self.progress.items():
+        for peer, progress in self._state.progress.items():
             self._send_more(peer, progress)
 
     def _send_more(self, peer: BrokerId, progress: Progress) -> None:
         """Send what the member lacks, if it may be sent now."""
         if progress.is_sending:
             return
+        state = self._state
         if progress.state is ProgressState.REPLICATE:
-            if progress.next >= self.end:
+            if progress.next >= state.end:
                 return
-            room = progress.room(self.config)
+            room = progress.room(state.config)
             if room <= 0:
                 return
-            if progress.next >= self.log.start_index:
+            if progress.next >= state.log.start_index:
                 progress.is_sending = True
-                self._send_append(peer, progress, min(room, self.config.append_bytes_max))
+                self._send_append(peer, progress, min(room, state.config.append_bytes_max))
                 return
             self._send_snapshot(peer, progress)
         elif progress.state is ProgressState.PROBE and not progress.is_waiting:
             self._probe(peer, progress, 0)
 
     def _probe(self, peer: BrokerId, progress: Progress, bytes_max: int) -> None:
-        if progress.next < self.log.start_index:
+        state = self._state
+        if progress.next < state.log.start_index:
             self._send_snapshot(peer, progress)
             return
         progress.is_waiting = progress.is_sending = True
-        progress.deadline = self._now + self.config.retry_ms
+        progress.deadline = state.now + state.config.retry_ms
         self._send_append(peer, progress, bytes_max)
 
     def _send_append(self, peer: BrokerId, progress: Progress, bytes_max: int) -> None:
+        state = self._state
         index = progress.next
         # Since its no-op all entries are the leader's own.
-        prev_epoch = self.epoch if index > self.epoch_start else self._epoch_before(index)
-        self._emit(SendAppend(peer, self.epoch, index, prev_epoch, bytes_max))
+        prev_epoch = state.epoch if index > state.epoch_start else state.epoch_before(index)
+        state.emit(SendAppend(peer, state.epoch, index, prev_epoch, bytes_max))
 
     def _send_snapshot(self, peer: BrokerId, progress: Progress) -> None:
-        index = self.log.start_index
-        message = InstallSnapshot(
-            self.epoch, index, self._epoch_before(index), self.log.members(index)[1]
-        )
-        progress.become_snapshot(self._now + self.config.snapshot_retry_ms)
-        # An Append that the driver still has in hand is dropped for it.
+        state = self._state
+        index = state.log.start_index
+        members = state.log.members(index)[1]
+        progress.become_snapshot(state.now + state.config.snapshot_retry_ms)
+        # An append that the driver has not sent yet is dropped.
         progress.is_sending = False
-        self._emit(SendSnapshot(peer, message))
+        message = InstallSnapshot(state.epoch, index, state.epoch_before(index), members)
+        state.emit(SendSnapshot(peer, message))
 
-    def _on_append_sent(self, event: AppendSent) -> None:
-        progress = self.progress.get(event.peer)
-        if progress is None or event.epoch != self.epoch:
+    def on_append_sent(self, event: AppendSent) -> None:
+        state = self._state
+        progress = state.progress.get(event.peer)
+        if progress is None or event.epoch != state.epoch:
             return
         progress.is_sending = False
-        progress.sent(event.end, event.size, self._now + self.config.retry_ms)
+        progress.sent(event.end, event.size, state.now + state.config.retry_ms)
         self._send_more(event.peer, progress)
 
-    def _on_appended(self, end: RaftIndex) -> None:
-        if self.role is not Role.LEADER or end < self.end:
-            raise RaftError(f"appended up to {end} without leading from {self.end} on")
+    def on_appended(self, end: RaftIndex) -> None:
         self._grow(end)
         self._replicate()
 
-    def advance_single_voter(self, end: RaftIndex, flushed: RaftIndex) -> bool:
-        """Appended and Flushed in one, for the leader of a group without other members.
-
-        Its own disk is the majority, so that a commit is all that can come of it: returned is
-        whether there is one. `flushed` is what the log says now, not what a flush once covered.
-        """
-        if self.role is not Role.LEADER or self.progress or end < self.end:
-            raise RaftError(f"appended up to {end} without leading alone from {self.end} on")
-        self.end = end
-        self.last_epoch = self.epoch
-        if flushed > self.flushed:
-            self.flushed = flushed
-        if flushed <= self.commit or not self._may_commit(flushed) or flushed > end:
-            return False
-        self.commit = flushed
-        return True
-
-    def _on_append_answered(self, sender: BrokerId, message: AppendResponse) -> None:
-        progress = self.progress.get(sender)
+    def on_append_response(self, sender: BrokerId, message: AppendResponse) -> None:
+        state = self._state
+        progress = state.progress.get(sender)
         if progress is None:
             return
-        progress.last_contact_at = self._now
+        progress.last_contact_at = state.now
         if message.log_id != progress.log_id:
-            self._on_log_told(sender, progress, message.log_id)
+            self._on_new_log(sender, progress, message.log_id)
         if not message.is_accepted:
-            self._on_refused(sender, progress, message)
+            self._on_rejected(sender, progress, message)
             return
-        if message.matched > self.end:
-            raise RaftError(f"broker {sender} claims {message.matched} entries of {self.end}")
+        if message.matched > state.end:
+            raise RaftError(f"broker {sender} claims {message.matched} entries of {state.end}")
         match = progress.match
-        deadline = self._now + self.config.retry_ms
-        progress.answered(message.matched, message.flushed, deadline)
-        progress.note_caught_up(self.end, self._now)
+        progress.acknowledged(message.matched, message.flushed, state.now + state.config.retry_ms)
+        progress.note_caught_up(state.end, state.now)
         if progress.state is ProgressState.PROBE or (
-            progress.state is ProgressState.SNAPSHOT and progress.received >= self.log.start_index
+            progress.state is ProgressState.SNAPSHOT and progress.received >= state.log.start_index
         ):
             progress.become_replicate()
-        if progress.match > match and progress.match > self.commit:
-            self._maybe_commit()
-        if self.role is Role.LEADER:
-            self._maybe_hand_over()
+        if progress.match > match and progress.match > state.commit:
+            self.maybe_commit()
+        if state.role is Role.LEADER:
+            self.transfer.maybe_hand_over()
             self._send_more(sender, progress)
 
-    def _on_log_told(self, peer: BrokerId, progress: Progress, log_id: LogId) -> None:
-        """The member has another log than this leader knew: what the old one held counts no more.
+    def _on_new_log(self, peer: BrokerId, progress: Progress, log_id: LogId) -> None:
+        """The member has another log than before: entries of the old one no longer count.
 
-        A voter whose log is not the one that the group counts on gives no votes, so its entries may
-        count for a commit: a majority of votes has to be found among the others."""
+        A voter whose log is not the one that the group expects gives no votes, so its entries may
+        count for a commit: a majority of votes has to come from the others."""
+        state = self._state
         if progress.match or progress.received:
             progress.begin_log(log_id)
-            progress.become_probe(min(progress.next, self.end))
+            progress.become_probe(min(progress.next, state.end))
         progress.log_id = log_id
-        if peer in self.members.voters and self.members.log_of(peer) != log_id:
-            self._emit(VoterReplaced(peer))
+        if peer in state.members.voters and state.members.log_of(peer) != log_id:
+            state.emit(VoterReplaced(peer))
 
-    def _on_log_seen(self, peer: BrokerId, log_id: LogId) -> None:
-        """A member answered without an append: one that begins anew is filled, also while nobody
-        writes. Until then it counts for nothing that its old log held."""
-        progress = self.progress.get(peer)
-        if progress is not None and progress.log_id not in (NO_LOG, log_id):
-            self._on_log_told(peer, progress, log_id)
-            self._send_more(peer, progress)
-
-    def replaced_voters(self) -> list[BrokerId]:
-        """Leader: voters that came back with another log than the one that the group counts on."""
-        return [
-            voter
-            for voter in self.members.voters
-            if voter in self.progress
-            and self.progress[voter].log_id not in (NO_LOG, self.members.log_of(voter))
-        ]
-
-    def _on_refused(self, peer: BrokerId, progress: Progress, message: AppendResponse) -> None:
-        """The member's log is not this one at `index`. Go back by whole epochs, not one by one."""
-        if message.asked <= progress.match:
+    def _on_rejected(self, peer: BrokerId, progress: Progress, message: AppendResponse) -> None:
+        """The member's log does not match before `rejected_start`: go back by whole epochs."""
+        state = self._state
+        rejected = message.rejected_start
+        if rejected <= progress.match or progress.state is ProgressState.SNAPSHOT:
             return
-        if progress.state is ProgressState.PROBE and message.asked != progress.next:
+        if progress.state is ProgressState.PROBE and rejected != progress.next:
             return
-        if progress.state is ProgressState.SNAPSHOT:
-            return
-        if message.asked <= self.log.start_index:
-            # Nothing of this log lies lower.
+        if rejected <= state.log.start_index:
+            # No entry of this log is lower.
             self._send_snapshot(peer, progress)
             return
-        limit = min(message.matched, message.asked, self.end)
-        place = self._end_of_epoch(message.hint_epoch, limit)
-        if 0 < place < self.end and self._epoch_before(place) != message.hint_epoch:
-            # The member has other entries there: the place may lie inside one of this log's.
-            place = self.log.boundary(place) if place >= self.log.start_index else place
-        progress.received = min(progress.received, place)
-        progress.become_probe(max(place, progress.match))
+        limit = min(message.matched, rejected, state.end)
+        index = state.end_of_epoch(message.hint_epoch, limit)
+        if 0 < index < state.end and state.epoch_before(index) != message.hint_epoch:
+            # The member has other entries there: the index may lie inside a batch of this log.
+            index = state.log.boundary(index) if index >= state.log.start_index else index
+        progress.received = min(progress.received, index)
+        progress.become_probe(max(index, progress.match))
         self._send_more(peer, progress)
 
-    def _on_peer_lost(self, peer: BrokerId) -> None:
-        """What was sent may be gone, and after a lost disk even what was acknowledged."""
-        progress = self.progress.get(peer)
+    # ---- connections and heartbeats
+
+    def on_peer_disconnected(self, peer: BrokerId) -> None:
+        """What was sent may be lost, and after a lost disk even what was acknowledged."""
+        state = self._state
+        progress = state.progress.get(peer)
         if progress is None:
             return
         progress.is_sending = False
@@ -225,97 +196,169 @@ class Leading(Electing):
             progress.become_probe(progress.match)
         progress.match = progress.received = RaftIndex(0)
         progress.is_waiting = True
-        progress.deadline = self._now + self.config.retry_ms
+        progress.deadline = state.now + state.config.retry_ms
 
-    def _on_peer_found(self, peer: BrokerId) -> None:
-        self._on_peer_lost(peer)
-        progress = self.progress.get(peer)
+    def on_peer_connected(self, peer: BrokerId) -> None:
+        self.on_peer_disconnected(peer)
+        progress = self._state.progress.get(peer)
         if progress is not None:
             progress.is_waiting = False
             self._send_more(peer, progress)
 
-    def _on_peer_alive(self, peer: BrokerId, epoch: Epoch) -> None:
-        progress = self.progress.get(peer)
-        if progress is not None and epoch == self.epoch:
-            progress.last_contact_at = self._now
-            progress.note_caught_up(self.end, self._now)
+    def on_peer_alive(self, peer: BrokerId, epoch: Epoch) -> None:
+        progress = self._state.progress.get(peer)
+        if progress is not None and epoch == self._state.epoch:
+            self._note_contact(progress)
 
-    def _on_heartbeat_due(self, peer: BrokerId) -> None:
-        if peer in self.progress:
-            self._emit(Send(peer, RaftHeartbeat(self.epoch, self.commit, self._round)))
+    def on_heartbeat_due(self, peer: BrokerId) -> None:
+        state = self._state
+        if peer in state.progress:
+            state.emit(Send(peer, RaftHeartbeat(state.epoch, state.commit, self.reads.round)))
+
+    def on_heartbeat_response(self, sender: BrokerId, message: RaftHeartbeatResponse) -> None:
+        progress = self._state.progress.get(sender)
+        if progress is not None:
+            if progress.log_id not in (NO_LOG, message.log_id):
+                # A member that lost its log is filled again even while no client writes.
+                self._on_new_log(sender, progress, message.log_id)
+                self._send_more(sender, progress)
+            self._note_contact(progress)
+        self.reads.on_confirmed(sender, message.round)
+
+    def _note_contact(self, progress: Progress) -> None:
+        progress.last_contact_at = self._state.now
+        progress.note_caught_up(self._state.end, self._state.now)
 
     # ---- commit
 
-    def _on_flushed(self, index: RaftIndex, truncations: int) -> None:
-        if truncations != self.truncations or index <= self.flushed:
-            return
-        self.flushed = index
-        if self.role is Role.LEADER:
-            self._maybe_commit()
-        else:
-            self._on_flushed_follower()
-
     def _match_of(self, voter: BrokerId) -> RaftIndex:
         """How much a voter has on its disk."""
-        if voter == self.me:
-            return self.flushed
-        return self.progress[voter].match
+        state = self._state
+        return state.flushed if voter == state.me else state.progress[voter].match
 
-    def _maybe_commit(self) -> None:
-        members = self.members
+    def maybe_commit(self) -> None:
+        state = self._state
+        members = state.members
         flushed = sorted([self._match_of(voter) for voter in members.voters])
         index = flushed[-members.quorum]
-        if index <= self.commit or not self._may_commit(index):
-            return
-        self._advance_commit(index)
-        self._after_commit()
+        if index > state.commit and self._may_commit(index):
+            state.advance_commit(index)
+            self._after_commit()
 
     def _may_commit(self, index: RaftIndex) -> bool:
-        return index > self.epoch_start
+        return index > self._state.epoch_start
 
     def _after_commit(self) -> None:
-        """leadership.py: a leader that removed itself goes now."""
+        """A leader whose own removal is committed hands over to the most advanced voter."""
+        state = self._state
+        if state.me in state.members.voters or state.members_index >= state.commit:
+            return
+        best = max(state.members.voters, key=lambda voter: state.progress[voter].match)
+        state.emit(Send(best, TimeoutNow(state.epoch)))
+        self._step_down()
 
-    def _maybe_hand_over(self) -> None:
-        """leadership.py: the target of a transfer may have caught up."""
+    # ---- membership
+
+    def change_members(self, members: Members) -> None:
+        state = self._state
+        if not self._may_change_members():
+            raise RaftRejection("the leader has not committed an entry in this epoch yet")
+        if state.members_index >= state.commit:
+            raise RaftRejection("an earlier change of members is not committed yet")
+        if self.transfer.target != NO_BROKER:
+            raise RaftRejection("leadership is being transferred")
+        if members.has_same_brokers(state.members):
+            return
+        check_change(state.members, members)
+        for voter in members.voters:
+            progress = state.progress.get(voter)
+            if (
+                progress is not None
+                and voter not in state.members.voters
+                and progress.match <= state.epoch_start
+            ):
+                raise RaftRejection(f"broker {voter} has not caught up yet")
+        lost = set(state.replaced_voters()).intersection(members.voters)
+        if len(members.voters) - len(lost) < members.quorum:
+            # They give no votes: the group would never have a leader again.
+            names = ", ".join(map(str, sorted(lost)))
+            raise RaftRejection(
+                f"brokers {names} lost their logs and must catch up as learners first: the other "
+                "voters are no majority"
+            )
+        members = members._replace(logs=self._logs_of(members.voters))
+        index = state.end
+        state.emit(AppendMembership(state.epoch, members))
+        self._grow(RaftIndex(state.end + 1))
+        state.set_members(index, members)
+        self._replicate()
+
+    def _may_change_members(self) -> bool:
+        """Before its first commit a leader may not know of a change that a majority already made;
+        two changes of one voter each would then be one of two voters."""
+        return self._state.commit > self._state.epoch_start
+
+    def _logs_of(self, voters: tuple[BrokerId, ...]) -> tuple[tuple[BrokerId, LogId], ...]:
+        """Existing voters keep theirs, even a lost one; new ones vote with the log they have."""
+        state = self._state
+        logs = []
+        for voter in voters:
+            if voter in state.members.voters:
+                log_id = state.members.log_of(voter)
+            else:
+                log_id = state.log_id if voter == state.me else state.progress[voter].log_id
+            if log_id != FIRST_LOG:
+                logs.append((voter, log_id))
+        return tuple(logs)
 
     # ---- time
 
+    def on_tick(self) -> None:
+        state = self._state
+        if state.now >= self._quorum_checked_at + state.config.election_ms_min:
+            self._check_quorum()
+            if not state.is_leader:
+                return
+        self.transfer.on_tick()
+        self.reads.on_tick()
+        self._retry_late()
+
     def _check_quorum(self) -> None:
-        """Step down if a majority was silent for an election time: others may have elected."""
-        self._quorum_checked_at = self._now
+        """Step down without contact to a majority: it may have elected another leader."""
+        state = self._state
+        self._quorum_checked_at = state.now
         # Counted back from now, not from the last check: this process may have been paused.
-        since = self._now - self.config.election_ms_min
-        heard = 0
-        for voter in self.members.voters:
-            if voter == self.me or self.progress[voter].last_contact_at > since:
-                heard += 1
-        if heard < self.members.quorum:
-            self._become_follower(self.epoch, NO_BROKER)
+        since = state.now - state.config.election_ms_min
+        alive = 0
+        for voter in state.members.voters:
+            if voter == state.me or state.progress[voter].last_contact_at > since:
+                alive += 1
+        if alive < state.members.quorum:
+            self._step_down()
 
     def _retry_late(self) -> None:
-        now = self._now
-        for peer, progress in self.progress.items():
-            if progress.deadline > now:
+        state = self._state
+        for peer, progress in state.progress.items():
+            if progress.deadline > state.now:
                 continue
             if progress.is_sending and progress.state is not ProgressState.SNAPSHOT:
-                # The driver still waits to send: nothing is lost, the peer is slow.
-                progress.deadline = now + self.config.retry_ms
+                # The driver has not sent it yet: nothing is lost, the peer is slow.
+                progress.deadline = state.now + state.config.retry_ms
                 continue
-            progress.become_probe(
-                progress.next
-                if progress.state is not ProgressState.REPLICATE
-                else progress.received
-            )
+            is_replicating = progress.state is ProgressState.REPLICATE
+            progress.become_probe(progress.received if is_replicating else progress.next)
             self._send_more(peer, progress)
 
-    def _follow_up_deadline(self) -> int:
-        """When a member is late with an answer, or a majority must have been heard."""
-        if not self.progress:
-            # A majority of one never goes away.
-            return FOREVER
-        deadline = self._quorum_checked_at + self.config.election_ms_min
-        for progress in self.progress.values():
-            if progress.deadline < deadline:
-                deadline = progress.deadline
+    @property
+    def deadline(self) -> int:
+        """When a response is late, or the quorum, the transfer or the reads must be checked."""
+        deadline = min(self.transfer.deadline, self.reads.deadline)
+        progress = self._state.progress
+        if not progress:
+            # A single voter never loses its quorum.
+            return deadline
+        deadline = min(deadline, self._quorum_checked_at + self._state.config.election_ms_min)
+        for member in progress.values():
+            if member.deadline < deadline:
+                deadline = member.deadline
         return deadline

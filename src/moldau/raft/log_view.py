@@ -1,8 +1,8 @@
-"""Owns what the core may know of the log: the core holds no entries, the log does.
+"""The read-only view of the log that a Raft core has: the core itself stores no entries.
 
 Indexes are half open throughout: `end_index` is the index of the next entry, and "committed up to
 i" means every entry below i. An entry is a control entry (one index) or a whole record batch (one
-index per record); nothing is ever cut inside a batch.
+index per record); a log is never truncated inside a batch.
 """
 
 from typing import Protocol
@@ -18,8 +18,8 @@ class LogView(Protocol):
     def start_index(self) -> RaftIndex:
         """The first entry; if the log starts inside a batch, the start of that batch.
 
-        All below it is committed: nothing else may be deleted. The epoch just below it may be told
-        too high, if the log starts inside a batch: what came before is no longer known then.
+        All below it is committed: nothing else may be deleted. If the log starts inside a batch,
+        the epoch just below it may be reported too high, as the earlier one is not known.
         """
         ...
 
@@ -31,15 +31,15 @@ class LogView(Protocol):
 
     @property
     def last_epoch(self) -> Epoch:
-        """Epoch of the last entry, even if it lies below the start; NO_EPOCH if there is none."""
+        """Epoch of the last entry, even if it is below the start; NO_EPOCH if there is none."""
         ...
 
     def epoch_of(self, index: RaftIndex) -> Epoch:
-        """Epoch of the entry that holds `index`, from start_index - 1 to end_index - 1."""
+        """Epoch of the entry that contains `index`, from start_index - 1 to end_index - 1."""
         ...
 
     def boundary(self, index: RaftIndex) -> RaftIndex:
-        """Where the entry that holds `index` begins."""
+        """Where the entry that contains `index` begins."""
         ...
 
     def members(self, before: RaftIndex) -> tuple[RaftIndex, Members]:

@@ -1,12 +1,12 @@
-"""Owns who belongs to a group: voters and learners, their encoding, and which changes are safe.
+"""The members of a group: voters and learners, their encoding, and which changes are safe.
 
-A set of members takes effect as soon as it stands in a broker's log, committed or not, and goes
-when it is truncated. Two majorities of sets that differ by one voter always share a broker, so
-voters change one at a time; learners take no part in majorities and change freely.
+A set of members takes effect as soon as it is in a broker's log, committed or not, and ends when
+it is truncated. Majorities of two sets that differ by one voter always share a broker, so voters
+change one at a time; learners do not count for majorities and change freely.
 
-A voter is a broker with one log: whoever loses the log, and comes back with an empty one, has
-forgotten what it acknowledged, and is not the voter that the majority counted on. So a log that is
-begun later than its group has a random id, and the entry that makes its broker a voter names it.
+A voter is a broker with one log: a broker that lost its log has forgotten what it acknowledged, and
+is not the voter that the majority counted on. So a log that is created later than its group has a
+random id, and the entry that makes its broker a voter contains it.
 """
 
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ class Members(NamedTuple):
     voters: tuple[BrokerId, ...]
     learners: tuple[BrokerId, ...] = ()
     logs: tuple[tuple[BrokerId, LogId], ...] = ()
-    """Voters whose log is not the one that was begun with the group, and the ids of these logs."""
+    """Voters whose log was created later than the group, and the ids of these logs."""
 
     @property
     def everyone(self) -> tuple[BrokerId, ...]:
@@ -38,7 +38,7 @@ class Members(NamedTuple):
         return len(self.voters) // 2 + 1
 
     def log_of(self, voter: BrokerId) -> LogId:
-        """The log that a voter must have to be one."""
+        """The log with which a broker is a voter."""
         for broker, log_id in self.logs:
             if broker == voter:
                 return log_id
@@ -48,16 +48,16 @@ class Members(NamedTuple):
         return broker in self.voters and self.log_of(broker) == log_id
 
     def has_same_brokers(self, other: "Members") -> bool:
-        """Whatever their logs are."""
+        """Compares brokers, not their logs."""
         return self.voters == other.voters and self.learners == other.learners
 
     def with_learner(self, broker: BrokerId) -> "Members":
-        """Also for a voter: it votes no longer."""
+        """Also demotes a voter."""
         rest = self.without(broker)
         return rest._replace(learners=tuple(sorted((*rest.learners, broker))))
 
     def with_voter(self, broker: BrokerId) -> "Members":
-        """A learner becomes a voter, with the log that it has."""
+        """Promotes a learner, with the log that it has."""
         rest = self.without(broker)
         return rest._replace(voters=tuple(sorted((*rest.voters, broker))))
 
@@ -69,14 +69,11 @@ class Members(NamedTuple):
         )
 
 
-NO_MEMBERS: Final = Members(())
-
-
 class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     voters: tuple[int, ...]
     learners: tuple[int, ...]
     logs: tuple[tuple[int, int], ...] = ()
-    """Entries from before logs had ids have none."""
+    """Missing in entries of versions without log ids."""
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Stored)
@@ -100,20 +97,20 @@ def decode_members(payload: bytes) -> Members:
 
 
 def check_change(old: Members, new: Members) -> None:
-    """Raises RaftRefusal unless majorities of both sets overlap and new voters have learned."""
+    """Raises RaftRejection unless majorities of both sets overlap and new voters were learners."""
     if list(new.voters) != sorted(set(new.voters)) or list(new.learners) != sorted(
         set(new.learners)
     ):
-        raise RaftRejection(f"members out of order or twice: {new}")
+        raise RaftRejection(f"members must be sorted and unique: {new}")
     if not new.voters:
-        raise RaftRejection("a group needs a voter")
+        raise RaftRejection("a group needs at least one voter")
     added = [broker for broker in new.voters if broker not in old.voters]
     removed = [broker for broker in old.voters if broker not in new.voters]
     if len(added) + len(removed) > 1:
-        raise RaftRejection(f"voters change one at a time, not {old.voters} to {new.voters}")
+        raise RaftRejection(f"voters must change one at a time, not {old.voters} to {new.voters}")
     for broker in added:
         if broker not in old.learners:
-            raise RaftRejection(f"broker {broker} must be a learner before it votes")
+            raise RaftRejection(f"broker {broker} must be a learner before it becomes a voter")
     for broker in new.learners:
         if broker in new.voters:
-            raise RaftRejection(f"broker {broker} cannot be voter and learner")
+            raise RaftRejection(f"broker {broker} cannot be both voter and learner")

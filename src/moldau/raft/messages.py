@@ -1,7 +1,7 @@
-"""Owns what the cores of a group say to each other.
+"""The messages between the Raft cores of a group.
 
-Bytes of entries are not in here: the driver sends them along with an Append, and stores them when
-the core of the other side says so.
+They contain no bytes of entries: the driver sends those along with an AppendRequest, and stores
+them when the receiving core emits StoreEntries.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from moldau.raft.membership import Members
 
 
 class EntryInfo(NamedTuple):
-    """What the core must know of one record batch or control entry."""
+    """What the core needs to know of one record batch or control entry."""
 
     start: RaftIndex
     end: RaftIndex
@@ -22,7 +22,7 @@ class EntryInfo(NamedTuple):
 
 
 class AppendRequest(NamedTuple):
-    """Leader to member: the entries from `start` on. Without entries: does the place match?"""
+    """Leader to member: the entries from `start` on; without entries, a probe for a match."""
 
     epoch: Epoch
     start: RaftIndex
@@ -33,45 +33,45 @@ class AppendRequest(NamedTuple):
 
 
 class AppendResponse(NamedTuple):
-    """Answer to Append and Snapshot."""
+    """Response to AppendRequest and InstallSnapshot."""
 
     epoch: Epoch
     is_accepted: bool
-    asked: RaftIndex
-    """Refused: the `start` of the Append that was."""
+    rejected_start: RaftIndex
+    """Rejected: the `start` of the AppendRequest."""
     matched: RaftIndex
-    """Accepted: below this, the log is the leader's. Refused: the highest place that may match."""
+    """Accepted: below it, the log matches the leader's. Rejected: highest index that may match."""
     flushed: RaftIndex
-    """Accepted: below this, it is also on the disk."""
+    """Accepted: below it, all entries are also on the disk."""
     hint_epoch: Epoch
-    """Refused: the epoch of the entry just below `matched`."""
+    """Rejected: the epoch of the entry just below `matched`."""
     log_id: LogId
-    """The log that this is said of."""
+    """The log that this response is about."""
 
 
 class VoteRequest(NamedTuple):
-    """A candidate's question; with `is_pre`, whether it would have a chance."""
+    """A candidate requests a vote; with `is_pre`, a pre-vote."""
 
     epoch: Epoch
-    """The epoch of the election, asked about or begun."""
+    """The epoch of the election."""
     end: RaftIndex
     last_epoch: Epoch
     is_pre: bool
     is_transfer: bool
-    """The old leader wishes it: do not wait until it is silent."""
+    """The old leader hands over: vote without waiting for it to time out."""
     voter_log: LogId
-    """The log that makes the receiver a voter, as the candidate's members say."""
+    """The log that makes the receiver a voter, according to the candidate's members."""
 
 
 class VoteResponse(NamedTuple):
     epoch: Epoch
-    """Of the election if granted, else the voter's own."""
+    """Of the election if granted, otherwise the voter's own."""
     is_granted: bool
     is_pre: bool
 
 
 class RaftHeartbeat(NamedTuple):
-    """Leader to member: I lead. For reads, and where the brokers' own heartbeat does not do."""
+    """Leader to member. For reads, and where the heartbeat between brokers does not suffice."""
 
     epoch: Epoch
     commit: RaftIndex
@@ -79,7 +79,7 @@ class RaftHeartbeat(NamedTuple):
 
 
 class RaftHeartbeatResponse(NamedTuple):
-    """Member to leader: I follow, with this log."""
+    """Member to leader: it follows, with this log."""
 
     epoch: Epoch
     round: int
@@ -87,9 +87,9 @@ class RaftHeartbeatResponse(NamedTuple):
 
 
 class InstallSnapshot(NamedTuple):
-    """Leader to member: begin anew at `start`, what you need is no longer in my log.
+    """Leader to member: start again at `start`; what the member needs is no longer in the log.
 
-    The driver sends along what the log and the state machine need there.
+    The driver sends along what the log and the state machine need.
     """
 
     epoch: Epoch

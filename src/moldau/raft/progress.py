@@ -1,8 +1,8 @@
-"""Owns what a leader knows of one member: how far its log agrees, and what is on the way to it.
+"""What a leader knows of one member: how far its log matches, and what is in flight to it.
 
-PROBE      where the logs agree is not known: one message at a time, without entries
-REPLICATE  known: entries are sent ahead of the answers, within bounds
-SNAPSHOT   the member needs entries that the leader's log no longer holds
+PROBE      the match is unknown: one message at a time, without entries
+REPLICATE  the match is known: entries are pipelined, within bounds
+SNAPSHOT   the member needs entries that are no longer in the leader's log
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from moldau.raft.config import RaftConfig
 
 FOREVER = 1 << 62
 NO_LOG = LogId(-1)
-"""The member has not said yet which log it has."""
+"""The member has not reported yet which log it has."""
 
 
 class ProgressState(Enum):
@@ -23,10 +23,10 @@ class ProgressState(Enum):
 
 
 class Progress:
-    """One member as its leader sees it."""
+    """One member, from its leader's point of view."""
 
     __slots__ = (
-        "_end_at_answer",
+        "_end_at_response",
         "caught_up_at",
         "deadline",
         "inflight",
@@ -44,29 +44,29 @@ class Progress:
     def __init__(self, *, next_index: RaftIndex, now: int) -> None:
         self.state = ProgressState.PROBE
         self.log_id = NO_LOG
-        """The member's log, which all that follows is said of."""
+        """The member's log, which all fields below refer to."""
         self.match = RaftIndex(0)
-        """On the member's disk. Only rises while this leader leads and the log stays the same."""
+        """On the member's disk. Only increases during one leadership, with one log."""
         self.received = RaftIndex(0)
         """In the member's log, perhaps not yet flushed."""
         self.next = next_index
         """The next entry to send."""
         self.is_sending = False
-        """The driver has a SendAppend in hand."""
+        """The driver has a pending SendAppend."""
         self.is_waiting = False
-        """PROBE: asked, and not yet answered."""
+        """PROBE: sent, no response yet."""
         self.inflight: deque[tuple[RaftIndex, int]] = deque()
-        """End and size of each message not yet answered, oldest first."""
+        """End and size of each message without a response, oldest first."""
         self.inflight_bytes = 0
         self.deadline = FOREVER
         """When what was sent counts as lost."""
         self.last_contact_at = now
         self.caught_up_at = -FOREVER
-        """When the member last held everything that the leader held at that time."""
-        self._end_at_answer = (RaftIndex(0), now)
+        """When the member last had every entry that the leader had at that time."""
+        self._end_at_response = (RaftIndex(0), now)
 
     def begin_log(self, log_id: LogId) -> None:
-        """The member has another log than before: nothing is known of it."""
+        """The member has another log than before: nothing is known about it."""
         self.log_id = log_id
         self.match = self.received = RaftIndex(0)
         self.caught_up_at = -FOREVER
@@ -108,8 +108,8 @@ class Progress:
             if self.deadline == FOREVER:
                 self.deadline = deadline
 
-    def answered(self, received: RaftIndex, flushed: RaftIndex, deadline: int) -> None:
-        """The member's log agrees below `received`."""
+    def acknowledged(self, received: RaftIndex, flushed: RaftIndex, deadline: int) -> None:
+        """The member's log matches below `received`."""
         if received > self.received:
             self.received = received
         if flushed > self.match:
@@ -126,10 +126,10 @@ class Progress:
             self.deadline = deadline
 
     def note_caught_up(self, end: RaftIndex, now: int) -> None:
-        """Judge by the leader's end at the previous answer: under load nobody is ever level."""
-        end_then, then = self._end_at_answer
+        """Compare with the leader's end at the previous response: under load no member is level."""
+        end_then, then = self._end_at_response
         if self.received >= end:
             self.caught_up_at = now
         elif self.received >= end_then and then > self.caught_up_at:
             self.caught_up_at = then
-        self._end_at_answer = (end, now)
+        self._end_at_response = (end, now)

@@ -1,7 +1,7 @@
-"""Owns the header of a record batch (Kafka's message format v2): view, checksum, stamp, check.
+"""The header of a record batch (Kafka's message format v2): read, stamp, check.
 
-Batches are opaque to the broker: it reads these 61 bytes, checks one CRC over the rest and never
-looks at a record. What is inside is the business of records/record.py, for slow paths only.
+Batches are opaque to the broker: it reads these 61 bytes, checks one CRC over the rest and does not
+inspect records. records/record.py does, for slow paths only.
 
     byte  0  base offset        outside the CRC: the leader stamps it
     byte  8  length of the rest (size - 12)
@@ -27,7 +27,7 @@ LENGTH_END = 12
 MAGIC_AT = 16
 CRC_AT = 17
 CRC_START = 21
-"""First byte that the checksum covers; the attributes stand here."""
+"""First byte that the checksum covers; the attributes are here."""
 MAX_TIMESTAMP_AT = 35
 MAGIC = 2
 
@@ -43,6 +43,7 @@ SEQUENCE_MASK = 0x7FFFFFFF
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _unpack = _HEADER.unpack_from
+pack_header = _HEADER.pack
 _pack_offset = struct.Struct(">q").pack_into
 _pack_epoch = struct.Struct(">i").pack_into
 _pack_crc = struct.Struct(">I").pack_into
@@ -56,7 +57,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BatchFormatError(MoldauError):
-    """Bytes that are no valid record batch. The caller knows whose they are and what follows."""
+    """Bytes that are not a valid record batch."""
 
 
 class BatchHeader(NamedTuple):
@@ -90,7 +91,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_append_time(self) -> bool:
-        """The broker set the timestamp: max_timestamp counts for every record."""
+        """The broker set the timestamp: max_timestamp applies to every record."""
         return self.attributes & APPEND_TIME_BIT != 0
 
     @property
@@ -103,13 +104,8 @@ class BatchHeader(NamedTuple):
         return self.attributes & CONTROL_BIT != 0
 
     @property
-    def has_producer(self) -> bool:
-        """Sent by an idempotent producer."""
-        return self.producer_id >= 0
-
-    @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; after 2**31 - 1 comes 0. -1 if there are no sequences."""
+        """Sequence of the last record; 0 follows 2**31 - 1. -1 if there are no sequences."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
@@ -134,14 +130,16 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
             count,
         ) = _unpack(buffer, position)
     except struct.error:
-        raise BatchFormatError(f"fewer than {HEADER_BYTES} bytes at {position}") from None
+        raise BatchFormatError(f"fewer than {HEADER_BYTES} bytes left at byte {position}") from None
     size = length + 12
     if magic != 2:
-        raise BatchFormatError(f"magic {magic} at {position}")
+        raise BatchFormatError(f"unsupported magic {magic} at byte {position}")
     if size < 61:
-        raise BatchFormatError(f"batch of {size} bytes at {position}")
+        raise BatchFormatError(f"batch of {size} bytes at byte {position}: shorter than its header")
     if delta < 0 or count < 0:
-        raise BatchFormatError(f"batch of {count} records, last delta {delta}, at {position}")
+        raise BatchFormatError(
+            f"batch at byte {position} claims {count} records, last offset delta {delta}"
+        )
     return _new_header(
         BatchHeader,
         (
@@ -169,7 +167,7 @@ def crc_matches(buffer: Buffer, position: int, size: int, crc: int) -> bool:
 def stamp(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Give a batch its place in the log. Both fields lie outside the CRC, which stays valid."""
+    """Set offset and epoch of a batch. Both are outside the CRC, which stays valid."""
     _pack_offset(buffer, position, base_offset)
     _pack_epoch(buffer, position + LENGTH_END, leader_epoch)
 
@@ -177,7 +175,7 @@ def stamp(
 def stamp_append_time(
     buffer: bytearray | memoryview, position: int, size: int, timestamp_ms: int
 ) -> None:
-    """Put the broker's time on every record of a batch, and renew the CRC."""
+    """Set the broker's time for every record of a batch, and update the CRC."""
     (attributes,) = _unpack_attributes(buffer, position + CRC_START)
     _pack_attributes(buffer, position + CRC_START, attributes | APPEND_TIME_BIT)
     _pack_offset(buffer, position + MAX_TIMESTAMP_AT, timestamp_ms)
@@ -185,19 +183,43 @@ def stamp_append_time(
     _pack_crc(buffer, position + CRC_AT, crc)
 
 
-def check_batches(data: memoryview, *, bytes_max: int) -> list[BatchHeader]:
-    """The headers of produced data, once everything that the broker relies on is checked.
+def build_raw_batch(header: BatchHeader, payload: bytes) -> bytes:
+    """A batch with that header, whose size and checksum are computed, and encoded records."""
+    batch = bytearray(
+        pack_header(
+            header.base_offset,
+            HEADER_BYTES + len(payload) - LENGTH_END,
+            header.leader_epoch,
+            MAGIC,
+            0,
+            *header[4:],
+        )
+    )
+    batch += payload
+    return seal_batch(batch)
 
-    Runs for every partition of every produce request, so the good case is one run of cheap
-    comparisons; only a bad batch is looked at again to say what is wrong with it. Timestamps and
-    what stands inside the records are not checked: batches are opaque.
+
+def seal_batch(batch: bytearray) -> bytes:
+    """Write the checksum of a finished batch."""
+    with memoryview(batch) as view:
+        crc = crc32c(view[CRC_START:])
+    _pack_crc(batch, CRC_AT, crc)
+    return bytes(batch)
+
+
+def check_batches(data: memoryview, *, bytes_max: int) -> list[BatchHeader]:
+    """The headers of produced data, after checking everything that the broker relies on.
+
+    Runs for every partition of every produce request, so the valid case is one series of cheap
+    comparisons; only an invalid batch is inspected again to report the reason. Timestamps and the
+    content of records are not checked: batches are opaque.
     """
     end = len(data)
     position = 0
     headers = []
     while True:
         if end - position < HEADER_BYTES:
-            _refuse_framing(data, position)
+            _reject_framing(data, position)
         (
             base_offset,
             length,
@@ -216,13 +238,14 @@ def check_batches(data: memoryview, *, bytes_max: int) -> list[BatchHeader]:
         size = length + 12
         batch_end = position + size
         if magic != 2 or size < 61 or batch_end > end:
-            _refuse_framing(data, position)
+            _reject_framing(data, position)
         if size > bytes_max:
             raise RefusedError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"batch of {size} bytes; the topic takes {bytes_max}"
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"batch of {size} bytes exceeds the topic's limit of {bytes_max}",
             )
         if crc32c(data[position + 21 : batch_end]) != crc:
-            raise RefusedError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum does not match")
+            raise RefusedError(ErrorCode.CORRUPT_MESSAGE, "checksum mismatch in the batch")
         if attributes & _FLAGS_MASK > CODEC_MAX:
             _check_flags(attributes, producer_id)
         if (
@@ -234,11 +257,12 @@ def check_batches(data: memoryview, *, bytes_max: int) -> list[BatchHeader]:
                 ErrorCode.INVALID_RECORD,
                 f"batch of {size} bytes claims {count} records, last offset delta {delta}",
             )
-        # Without a producer id the other two mean nothing, and some clients leave zeros there.
+        # Without a producer id the other two have no meaning, and some clients send zeros.
         if producer_id >= 0 and (producer_epoch < 0 or base_sequence < 0):
             raise RefusedError(
                 ErrorCode.INVALID_RECORD,
-                f"producer {producer_id} with epoch {producer_epoch}, sequence {base_sequence}",
+                f"producer {producer_id} needs an epoch and a sequence, not {producer_epoch} and "
+                f"{base_sequence}",
             )
         headers.append(
             _new_header(
@@ -264,27 +288,28 @@ def check_batches(data: memoryview, *, bytes_max: int) -> list[BatchHeader]:
         position = batch_end
 
 
-def _refuse_framing(data: memoryview, position: int) -> NoReturn:
-    """Say why no batch can start at `position`."""
+def _reject_framing(data: memoryview, position: int) -> NoReturn:
+    """Report why there is no batch at `position`."""
     left = len(data) - position
     if not len(data):
-        raise RefusedError(ErrorCode.INVALID_RECORD, "no record batch")
-    # Formats v0 and v1 have shorter headers, but their magic stands in the same place.
+        raise RefusedError(ErrorCode.INVALID_RECORD, "the request has no record batch")
+    # Formats v0 and v1 have shorter headers, but the same position of the magic byte.
     if left > MAGIC_AT and data[position + MAGIC_AT] in (0, 1):
         raise RefusedError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"message format v{data[position + MAGIC_AT]}; only v2 is accepted",
+            f"message format v{data[position + MAGIC_AT]} is not supported, only v2",
         )
     raise RefusedError(
-        ErrorCode.CORRUPT_MESSAGE, f"the {left} bytes at {position} are no whole record batch"
+        ErrorCode.CORRUPT_MESSAGE, f"the {left} bytes at {position} are not a complete record batch"
     )
 
 
 def _check_flags(attributes: int, producer_id: int) -> None:
-    """Refuse attributes that a client must not send."""
+    """Reject attributes that a client must not send."""
     if attributes & CODEC_MASK > CODEC_MAX:
         raise RefusedError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {attributes & CODEC_MASK}"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"unknown compression codec {attributes & CODEC_MASK}",
         )
     if attributes & CONTROL_BIT:
         raise RefusedError(ErrorCode.INVALID_RECORD, "clients cannot write control batches")
@@ -292,6 +317,6 @@ def _check_flags(attributes: int, producer_id: int) -> None:
         raise RefusedError(
             ErrorCode.INVALID_TIMESTAMP, "clients cannot set the timestamp type LogAppendTime"
         )
-    # Without a producer id no marker would ever end the transaction.
+    # Without a producer id no marker could end the transaction.
     if producer_id < 0:
         raise RefusedError(ErrorCode.INVALID_RECORD, "transactional batch without a producer id")

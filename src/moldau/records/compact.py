@@ -1,42 +1,32 @@
-"""Owns what compaction does to one batch: find its records, keep some, stand in for all.
+"""What compaction does to one batch: find its records, keep some, or replace it by an empty one.
 
 Records are never re-encoded. A batch that loses some of them keeps its base offset, base timestamp,
-last offset delta and producer fields, so the bytes of the others stay right as they are and are
-copied in runs. A batch that loses all of them becomes an *empty batch*: a header of 61 bytes that
-takes up the same offsets. Kafka keeps such batches too, and every client steps over them.
+last offset delta and producer fields, so the bytes of the others stay valid and are copied in runs.
+A batch that loses all of them becomes an *empty batch*: a header of 61 bytes that takes up the same
+offsets. Kafka keeps such batches too, and every client skips them.
 
-An empty batch without a producer means nothing but its range of offsets. So neighbours may become
-one (`empty_batch` over all of them), and one may be split anywhere (`split_empty`).
+An empty batch without a producer represents only its range of offsets. So adjacent ones may be
+merged (`empty_batch` over all of them), and one may be split at any offset (`split_empty`).
 """
 
-import struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
-from moldau.model.limits import DECOMPRESSED_BYTES_MAX
 from moldau.records.batch import (
     CODEC_MASK,
-    CRC_AT,
-    CRC_START,
     HEADER_BYTES,
-    LENGTH_END,
-    MAGIC,
     RECORD_BYTES_MIN,
     BatchFormatError,
     BatchHeader,
-    Buffer,
+    build_raw_batch,
 )
-from moldau.records.compression import Codec, compress, decompress
+from moldau.records.compression import Codec, compress
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_CRC = struct.Struct(">I")
 _NO_ID = -1
 
 
 class RecordSpans(NamedTuple):
-    """Where the records of a batch lie in its decompressed bytes, one list per fact."""
+    """The positions of records in the decompressed bytes of a batch, as parallel lists."""
 
     ends: list[int]
     """Position after each record; a record begins where the one before it ends."""
@@ -44,26 +34,15 @@ class RecordSpans(NamedTuple):
     """Offset minus base offset."""
     keys: list[bytes | None]
     tombstones: list[int]
-    """Places in these lists of the records without a value."""
+    """Indexes in these lists of the records without a value."""
     times: list[int]
     """Timestamp minus base timestamp."""
 
 
-def open_body(
-    batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
-) -> bytes:
-    """The decompressed records of a batch whose checksum has been checked."""
-    try:
-        codec = Codec(header.codec)
-    except ValueError:
-        raise BatchFormatError(f"unknown codec {header.codec}") from None
-    return decompress(codec, memoryview(batch)[HEADER_BYTES : header.size], bytes_max)
-
-
 def scan_records(body: bytes, header: BatchHeader) -> RecordSpans:
-    """Find the records without making an object of each. BatchFormatError if they do not add up.
+    """Find the records without making an object of each. Raises BatchFormatError.
 
-    This is most of what compaction costs, so short numbers are read in place: nearly all of them
+    This is most of the cost of compaction, so short numbers are read inline: nearly all of them
     have one byte, lengths two.
     """
     ends: list[int] = []
@@ -130,7 +109,7 @@ def scan_records(body: bytes, header: BatchHeader) -> RecordSpans:
 
 
 def _read_raw(data: bytes, position: int) -> tuple[int, int]:
-    """A varint before its zig-zag is undone, and the position after it. IndexError at the end."""
+    """A varint before zig-zag decoding, and the position after it. IndexError at the end."""
     value = 0
     shift = 0
     while True:
@@ -145,7 +124,7 @@ def _read_raw(data: bytes, position: int) -> tuple[int, int]:
 
 
 def keep_records(header: BatchHeader, body: bytes, spans: RecordSpans, kept: list[int]) -> bytes:
-    """The batch with only those of its records, by their places in `spans`, at least one."""
+    """The batch with only the `kept` records, given by index in `spans`; at least one."""
     ends = spans.ends
     pieces: list[bytes] = []
     run_start = run_end = -1
@@ -163,17 +142,15 @@ def keep_records(header: BatchHeader, body: bytes, spans: RecordSpans, kept: lis
         times = spans.times
         largest = TimestampMs(header.base_timestamp + max(times[place] for place in kept))
     payload = compress(Codec(header.codec), b"".join(pieces))
-    return _build(
-        header._replace(max_timestamp=largest, record_count=len(kept)), header.attributes, payload
-    )
+    return build_raw_batch(header._replace(max_timestamp=largest, record_count=len(kept)), payload)
 
 
 def empty_batch(
     base_offset: Offset, next_offset: Offset, leader_epoch: Epoch, max_timestamp: TimestampMs
 ) -> bytes:
-    """A batch of no records for a range of offsets.
+    """A batch without records for a range of offsets.
 
-    It keeps the largest timestamp of what it stands for: retention by time goes by it.
+    It has the largest timestamp of what it replaces, which retention by time uses.
     """
     header = BatchHeader(
         base_offset,
@@ -189,21 +166,22 @@ def empty_batch(
         _NO_ID,
         0,
     )
-    return _build(header, 0, b"")
+    return build_raw_batch(header, b"")
 
 
 def emptied_batch(header: BatchHeader) -> bytes:
-    """The batch without its records, but with its producer: who numbered what is still known."""
-    return _build(header._replace(record_count=0), header.attributes & ~CODEC_MASK, b"")
+    """The batch without its records, but with its producer and sequence."""
+    attributes = header.attributes & ~CODEC_MASK
+    return build_raw_batch(header._replace(record_count=0, attributes=attributes), b"")
 
 
 def is_filler(header: BatchHeader) -> bool:
-    """Whether a batch stands for nothing but its offsets, and may be split or joined."""
+    """Whether a batch represents only its offsets, and may be split or merged."""
     return header.record_count == 0 and header.producer_id < 0
 
 
 def split_empty(header: BatchHeader, offset: Offset) -> tuple[bytes, bytes]:
-    """A filler as two: the offsets below `offset`, which lies inside of it, and the rest."""
+    """Split a filler at an offset inside of it."""
     if not is_filler(header) or not header.base_offset < offset < header.next_offset:
         raise BatchFormatError(f"the batch at {header.base_offset} cannot be split at {offset}")
     epoch, time = header.leader_epoch, header.max_timestamp
@@ -211,29 +189,3 @@ def split_empty(header: BatchHeader, offset: Offset) -> tuple[bytes, bytes]:
         empty_batch(header.base_offset, offset, epoch, time),
         empty_batch(offset, header.next_offset, epoch, time),
     )
-
-
-def _build(header: BatchHeader, attributes: int, payload: bytes) -> bytes:
-    """A batch from a header, whose size and checksum are made new."""
-    batch = bytearray(
-        _HEADER.pack(
-            header.base_offset,
-            HEADER_BYTES + len(payload) - LENGTH_END,
-            header.leader_epoch,
-            MAGIC,
-            0,
-            attributes,
-            header.last_offset_delta,
-            header.base_timestamp,
-            header.max_timestamp,
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.record_count,
-        )
-    )
-    batch += payload
-    with memoryview(batch) as view:
-        crc = crc32c(view[CRC_START:])
-    _CRC.pack_into(batch, CRC_AT, crc)
-    return bytes(batch)

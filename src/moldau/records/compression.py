@@ -1,10 +1,10 @@
-"""Owns the compression codecs of record batches, with bounded decompression.
+"""The compression codecs of record batches, with bounded decompression.
 
-Compressed bytes come from clients, and a few kilobytes may claim to hold terabytes. So output
-always goes into a buffer of known size: it grows step by step up to the bound, and the decoder
-stops when it is full. Sizes declared by the sender only ever lead to a refusal, never to an
-allocation. (A zstd decoder also sets aside its window, at most 128 MiB of address space, of which
-only the bytes that are really produced become memory.)
+Compressed bytes come from clients, and a few kilobytes may claim to contain terabytes. So output
+goes into a buffer of known size: it grows step by step up to the limit, and the decoder stops when
+it is full. Sizes declared by the sender are used only to reject data, never to allocate memory. (A
+zstd decoder also reserves its window, at most 128 MiB of address space, of which only the bytes
+produced become memory.)
 """
 
 import struct
@@ -17,7 +17,7 @@ from moldau.records.batch import BatchFormatError, Buffer
 
 OUTPUT_BYTES_FIRST = 64 * 1024
 OUTPUT_RATIO_FIRST = 6
-"""First guess: what most batches fit into, so that they are decoded once."""
+"""First guess: large enough for most batches, so that they are decoded once."""
 OUTPUT_GROWTH = 4
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -49,7 +49,7 @@ class Codec(IntEnum):
     def from_config_name(cls, name: str) -> "Codec":
         """The codec that a configuration names; producers say `none` for `uncompressed`.
 
-        Raises KeyError: `producer` and unknown names are no codec.
+        Raises KeyError for `producer` and unknown names.
         """
         return _CODECS_BY_NAME[name]
 
@@ -67,7 +67,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            # Independent blocks: Kafka's Java client refuses linked ones.
+            # Independent blocks: Kafka's Java client rejects linked ones.
             compressor = cramjam.lz4.Compressor(level=0, content_checksum=False, block_linked=False)
             compressor.compress(bytes(data))
             return bytes(compressor.finish())
@@ -76,11 +76,11 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
-    """What `data` holds; BatchFormatError if it is damaged or holds more than `bytes_max`."""
+    """Raises BatchFormatError if the data is corrupt, or larger than `bytes_max` afterwards."""
     match codec:
         case Codec.NONE:
             if len(data) > bytes_max:
-                raise BatchFormatError(f"{len(data)} bytes; the bound is {bytes_max}")
+                raise BatchFormatError(f"{len(data)} bytes; the limit is {bytes_max}")
             return bytes(data)
         case Codec.GZIP:
             return _decompress_growing(cramjam.gzip.decompress_into, data, bytes_max)
@@ -95,10 +95,10 @@ def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
 def _decompress_growing(
     decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, bytes_max: int
 ) -> bytes:
-    """Decode into a buffer that grows until the data fits or the bound is reached.
+    """Decode into a buffer that grows until the data fits or the limit is reached.
 
-    The decoders report a full buffer and damaged data by the same exception. Trying damaged data
-    again with more room costs little: the steps together stay below 4/3 of the last.
+    The decoders report a full buffer and corrupt data by the same exception. Trying corrupt data
+    again with more room costs little: all steps together stay below 4/3 of the last.
     """
     capacity = min(bytes_max, max(OUTPUT_BYTES_FIRST, len(data) * OUTPUT_RATIO_FIRST))
     while True:
@@ -108,7 +108,7 @@ def _decompress_growing(
         except cramjam.DecompressionError as error:
             if capacity >= bytes_max:
                 raise BatchFormatError(
-                    f"damaged, or more than {bytes_max} bytes when decompressed: {error}"
+                    f"corrupt, or more than {bytes_max} bytes when decompressed: {error}"
                 ) from None
             capacity = min(bytes_max, capacity * OUTPUT_GROWTH)
         else:
@@ -131,13 +131,13 @@ def _decompress_snappy(data: memoryview, bytes_max: int) -> bytes:
     if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _decompress_snappy_block(data, bytes_max)
     if len(data) < len(XERIAL_HEADER):
-        raise BatchFormatError("xerial header cut short")
+        raise BatchFormatError("truncated xerial header")
     chunks = []
     bytes_left = bytes_max
     position = len(XERIAL_HEADER)
     while position < len(data):
         if len(data) - position < _block_length.size:
-            raise BatchFormatError("xerial block length cut short")
+            raise BatchFormatError("truncated xerial block length")
         (size,) = _block_length.unpack_from(data, position)
         position += _block_length.size
         if not 0 < size <= len(data) - position:
@@ -150,17 +150,17 @@ def _decompress_snappy(data: memoryview, bytes_max: int) -> bytes:
 
 
 def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
-    """A raw block declares its size; one that declares too much is refused unread."""
+    """A raw block declares its size; one that declares too much is rejected unread."""
     if not len(block):
         raise BatchFormatError("empty snappy block")
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > bytes_max:
-            raise BatchFormatError(f"snappy block of {size} bytes; {bytes_max} are left")
-        # Three bytes can make 64: a block that declares more than that allows is no snappy, and
-        # must not make us allocate what it claims.
+            raise BatchFormatError(f"snappy block of {size} bytes; the limit is {bytes_max}")
+        # Three bytes can encode 64: a block that declares a higher ratio is invalid, and must not
+        # cause an allocation of that size.
         if size > len(block) * 64:
-            raise BatchFormatError(f"{len(block)} bytes of snappy cannot hold {size}")
+            raise BatchFormatError(f"{len(block)} bytes of snappy cannot contain {size}")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise BatchFormatError(str(error)) from None

@@ -1,8 +1,8 @@
-"""Owns the markers that end transactions in a partition: control batches, byte for byte Kafka's.
+"""The markers that end transactions in a partition: control batches, identical to Kafka's.
 
-A marker is a batch of one record: its key says version and type (0 abort, 1 commit), its value
-version and epoch of the coordinator that ended the transaction. It bears the producer's id and
-epoch, no sequence, and takes up one offset.
+A marker is a batch of one record: its key contains version and type (0 abort, 1 commit), its value
+version and epoch of the coordinator that ended the transaction. It has the producer's id and epoch,
+no sequence, and takes up one offset.
 """
 
 import struct
@@ -26,7 +26,7 @@ _NO_COORDINATOR: Final = -1
 
 
 class EndMarker(NamedTuple):
-    """How a transaction ended, and in which epoch of its coordinator that was decided."""
+    """The end of a transaction, and the coordinator epoch in which it was decided."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -35,7 +35,7 @@ class EndMarker(NamedTuple):
 def build_end_marker(
     producer_id: ProducerId, producer_epoch: ProducerEpoch, marker: EndMarker, now: TimestampMs
 ) -> bytes:
-    """The whole control batch, without its place in the log."""
+    """The complete control batch, without its offset and epoch."""
     record = Record(
         Offset(0),
         now,
@@ -53,14 +53,14 @@ def build_end_marker(
 
 
 def read_end_marker(buffer: Buffer, position: int = 0) -> EndMarker | None:
-    """The marker of the control batch at `position`, whose checksum is known to be right.
+    """The marker of the control batch at `position`, whose checksum was verified.
 
     None if compaction has emptied it, or if it is a control batch of another kind. Raises
     BatchFormatError.
     """
     header = read_header(buffer, position)
     if not header.attributes & CONTROL_BIT:
-        raise BatchFormatError(f"the batch at offset {header.base_offset} is no control batch")
+        raise BatchFormatError(f"the batch at offset {header.base_offset} is not a control batch")
     if not header.record_count:
         return None
     view = memoryview(buffer)[position : position + header.size]
@@ -68,7 +68,7 @@ def read_end_marker(buffer: Buffer, position: int = 0) -> EndMarker | None:
         head, version, kind, length, _, epoch, _ = _BODY.unpack_from(view, HEADER_BYTES)
         if head == _BODY_HEAD and length == _VALUE_LENGTH and version == 0:
             return _marker(kind, epoch)
-    # Another version may say more, but what it begins with stays.
+    # Another version may have more fields, but begins with the same.
     record = read_records(bytes(view))[0]
     if record.key is None or len(record.key) < _KEY.size:
         raise BatchFormatError(f"control record at offset {header.base_offset} without a type")

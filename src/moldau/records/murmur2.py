@@ -1,7 +1,7 @@
-"""Owns the hash by which Kafka's own producers place keys on partitions.
+"""The hash by which Kafka's Java producer assigns keys to partitions.
 
-Whoever writes with the same key finds the same partition, in whatever language and through
-whatever door. It is the 32-bit MurmurHash2 of the key, without its sign, modulo the partitions.
+All clients and protocols use it, so that equal keys always go to the same partition. It is the
+32-bit MurmurHash2 of the key, without its sign, modulo the number of partitions.
 """
 
 from functools import lru_cache
@@ -33,10 +33,10 @@ def murmur2(data: bytes) -> int:
 
 
 _murmur2_of_short: Final = lru_cache(maxsize=8192)(murmur2)
-"""Keys come again, and the hash takes longer than all else that is done with a short record."""
+"""Keys repeat, and the hash takes longer than everything else for a short record."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where a record with that key belongs."""
+    """The partition of a record with that key."""
     value = _murmur2_of_short(key) if len(key) <= _SHORT_BYTES_MAX else murmur2(key)
     return (value & _POSITIVE) % partitions

@@ -1,17 +1,14 @@
-"""Owns the records inside a batch: reading, building, recompressing. Slow paths only.
+"""The records inside a batch: read, build, recompress. Slow paths only.
 
-The broker never comes here for ordinary produce and fetch. Internal topics, compaction, topics
-that rewrite batches, tests and the command line do.
+Ordinary produce and fetch do not use it. Internal topics, compaction, topics that rewrite batches,
+tests and the command line do.
 
 A record's numbers are zig-zag varints: length, attributes (one byte, unused), timestamp delta,
 offset delta, key length and key, value length and value, header count, headers. Length -1 is null.
 """
 
-import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-
-from crc32c import crc32c
 
 from moldau.model.ids import (
     NO_EPOCH,
@@ -26,8 +23,6 @@ from moldau.records.batch import (
     APPEND_TIME_BIT,
     CODEC_MASK,
     CONTROL_BIT,
-    CRC_AT,
-    CRC_START,
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
@@ -36,8 +31,11 @@ from moldau.records.batch import (
     BatchFormatError,
     BatchHeader,
     Buffer,
+    build_raw_batch,
     crc_matches,
+    pack_header,
     read_header,
+    seal_batch,
 )
 from moldau.records.compression import Codec, compress, decompress
 
@@ -46,10 +44,6 @@ NO_PRODUCER_ID = ProducerId(-1)
 NO_PRODUCER_EPOCH = ProducerEpoch(-1)
 NO_SEQUENCE = -1
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH = struct.Struct(">i")
-_CRC = struct.Struct(">I")
-_ATTRIBUTES = struct.Struct(">h")
 # Header keys are UTF-8 by contract, but brokers never check: keep what is not as it is.
 _KEY_ERRORS = "surrogateescape"
 
@@ -60,7 +54,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One message. `offset` counts in the partition; build_batch numbers anew and ignores it."""
+    """One message. `offset` is its offset in the partition; build_batch ignores it."""
 
     offset: Offset
     timestamp: TimestampMs
@@ -70,10 +64,10 @@ class Record(NamedTuple):
 
 
 def read_records(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """The records of exactly one batch; BatchFormatError if anything in it does not add up.
+    """The records of exactly one batch. Raises BatchFormatError.
 
-    Offsets may have gaps, as compaction leaves them, but they rise. With the append-time flag
-    every record bears the batch's time.
+    Offsets increase, and may have gaps after compaction. With the append-time flag every record
+    has the batch's timestamp.
     """
     header, body = _open_batch(batch, bytes_max)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -113,8 +107,8 @@ def _read_fields(
 ) -> tuple[int, int, bytes | None, bytes | None, int]:
     """Time and offset deltas, key and value, and the position of the header count.
 
-    Numbers of one byte, which nearly all are, are read without a call: coordinators read hundreds
-    of thousands of records when they are elected.
+    Numbers of one byte, the common case, are read without a call: coordinators read hundreds of
+    thousands of records when they are elected.
     """
     timestamp_delta = data[position]
     if timestamp_delta < 0x80:
@@ -148,7 +142,7 @@ def _read_fields(
 
 
 def has_null_key(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bool:
-    """Whether any record has no key. Steps over the rest of each record without checking it."""
+    """Whether any record has no key. Skips the rest of each record without checking it."""
     header, body = _open_batch(batch, bytes_max)
     position = 0
     try:
@@ -169,15 +163,12 @@ def has_null_key(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> b
 
 
 def recompress(batch: Buffer, codec: Codec, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The same batch with its records under another codec. All else is kept, but for the CRC."""
+    """The same batch with another codec. Only the CRC changes as well."""
     header, body = _open_batch(batch, bytes_max)
     if header.codec == codec:
         return bytes(batch)
-    result = bytearray(memoryview(batch)[:HEADER_BYTES])
-    result += compress(codec, body)
-    _LENGTH.pack_into(result, LENGTH_END - _LENGTH.size, len(result) - LENGTH_END)
-    _ATTRIBUTES.pack_into(result, CRC_START, header.attributes & ~CODEC_MASK | codec)
-    return _seal(result)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return build_raw_batch(header._replace(attributes=attributes), compress(codec, body))
 
 
 def build_batch(
@@ -195,11 +186,11 @@ def build_batch(
 ) -> bytes:
     """One batch of at least one record. Record i gets offset base_offset + i.
 
-    With `append_time` the batch bears that time for all its records; their own stay inside,
-    unseen.
+    With `append_time` the batch has that timestamp for all its records; their own stay inside,
+    unused.
     """
     if not records:
-        raise ValueError("a batch holds at least one record")
+        raise ValueError("a batch needs at least one record")
     base_timestamp = records[0].timestamp
     body = _encode_records(records, base_timestamp)
     attributes = int(codec)
@@ -212,7 +203,7 @@ def build_batch(
         max_timestamp = max(record.timestamp for record in records)
     payload = compress(codec, body)
     result = bytearray(
-        _HEADER.pack(
+        pack_header(
             base_offset,
             HEADER_BYTES + len(payload) - LENGTH_END,
             leader_epoch,
@@ -229,29 +220,28 @@ def build_batch(
         )
     )
     result += payload
-    return _seal(result)
+    return seal_batch(result)
 
 
 def _open_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
-    """Header and decompressed records of exactly one batch, checksum checked."""
+    """Header and decompressed records of exactly one batch, after verifying its checksum."""
     header = read_header(batch)
     if header.size != len(batch):
         raise BatchFormatError(f"batch of {header.size} bytes in {len(batch)}")
     if not crc_matches(batch, 0, header.size, header.crc):
-        raise BatchFormatError("the batch's checksum does not match")
+        raise BatchFormatError("checksum mismatch in the batch")
+    return header, open_body(batch, header, bytes_max=bytes_max)
+
+
+def open_body(
+    batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """The decompressed records of a batch whose checksum was verified."""
     try:
         codec = Codec(header.codec)
     except ValueError:
         raise BatchFormatError(f"unknown codec {header.codec}") from None
-    return header, decompress(codec, memoryview(batch)[HEADER_BYTES:], bytes_max)
-
-
-def _seal(batch: bytearray) -> bytes:
-    """Write the checksum of a finished batch."""
-    with memoryview(batch) as view:
-        crc = crc32c(view[CRC_START:])
-    _CRC.pack_into(batch, CRC_AT, crc)
-    return bytes(batch)
+    return decompress(codec, memoryview(batch)[HEADER_BYTES : header.size], bytes_max)
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -281,7 +271,7 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     size, position = _read_varint(data, position)
     if size < 0:
         if size != -1:
-            raise BatchFormatError(f"field of {size} bytes")
+            raise BatchFormatError(f"negative field length {size}")
         return None, position
     field_end = position + size
     if field_end > end:
@@ -295,9 +285,9 @@ def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     if count == 0:
         return [], position
     if count < 0:
-        raise BatchFormatError(f"{count} headers")
+        raise BatchFormatError(f"negative header count {count}")
     headers: Headers = []
-    # A hostile count ends at the end of the record: every header takes bytes.
+    # A malicious count ends at the end of the record: every header takes bytes.
     for _ in range(count):
         key, position = _read_bytes(data, position, end)
         if key is None:
@@ -308,10 +298,10 @@ def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
 
 
 def _encode_records(records: Sequence[Record], base_timestamp: int) -> bytes:
-    """One after another, each with its length.
+    """All records, each with its length.
 
-    Doors that take single records spend most of their time here: small numbers, which nearly all
-    are, come from a table, and nothing is called for a record without headers.
+    Protocols that accept single records spend most of their time here: small numbers, the common
+    case, come from a table, and a record without headers needs no call.
     """
     parts: list[bytes] = []
     append = parts.append

@@ -1,1 +1,1 @@
-"""Drives one Raft group over one log. Effects run only here."""
+"""Runs Raft groups over partition logs: executes the effects of the Raft core on disk and peers."""

@@ -1,9 +1,9 @@
-"""Owns the list of a partition's aborted transactions, for consumers that read committed.
+"""The aborted transactions of a partition, for read_committed consumers.
 
-Such a consumer is sent the records of aborted transactions as well, and the list of those that
-reach into what it is sent; it leaves their records out. The list is ordered by the markers. Each
-entry also holds the last stable offset just after its marker: whatever was aborted later begins
-there or behind, so a search ends at the first entry whose stable offset lies beyond its range.
+A fetch response holds the records of aborted transactions too, with the list of those that overlap
+it; the consumer filters their records. The list is ordered by marker offset. Each entry keeps the
+last stable offset after its marker: transactions aborted later begin at or above it, so a search
+ends at the first entry whose stable offset lies beyond the range.
 """
 
 import sys
@@ -19,17 +19,17 @@ _TYPE = "q"
 
 
 class AbortedTransaction(NamedTuple):
-    """Records of a producer from `first` on, up to its marker at `last`, were never committed."""
+    """A producer's records from `first` up to its abort marker at `last`."""
 
     producer_id: ProducerId
     first: Offset
     last: Offset
     stable: Offset
-    """The last stable offset once the marker was there."""
+    """The last stable offset after the marker was appended."""
 
 
 class AbortedTransactions:
-    """In columns of numbers: a log may hold very many."""
+    """Stored as columns of integers: a log may hold very many."""
 
     __slots__ = ("_firsts", "_lasts", "_producers", "_stables")
 
@@ -43,14 +43,14 @@ class AbortedTransactions:
         return len(self._lasts)
 
     def append(self, producer: ProducerId, first: Offset, last: Offset, stable: Offset) -> None:
-        """A marker was appended; its offset is above all before."""
+        """Add the transaction that an abort marker ended; markers come in offset order."""
         self._producers.append(producer)
         self._firsts.append(first)
         self._lasts.append(last)
         self._stables.append(stable)
 
     def between(self, start: Offset, end: Offset) -> list[AbortedTransaction]:
-        """Those that have records, or their marker, in this range."""
+        """Transactions that have records, or their marker, in this range."""
         found = []
         for place in range(bisect_left(self._lasts, start), len(self._lasts)):
             if self._firsts[place] < end:
@@ -71,7 +71,7 @@ class AbortedTransactions:
         )
 
     def forget_below(self, offset: Offset) -> None:
-        """The log begins there now, or holds nothing of them below."""
+        """Drop transactions whose marker is below `offset`, the new log start."""
         place = bisect_left(self._lasts, offset)
         if place:
             for column in (self._producers, self._firsts, self._lasts, self._stables):
@@ -93,7 +93,7 @@ class AbortedTransactions:
             try:
                 column.frombytes(data)
             except ValueError:
-                raise CorruptionError("the list of aborted transactions is cut") from None
+                raise CorruptionError("the list of aborted transactions is truncated") from None
             if sys.byteorder == "big":
                 column.byteswap()
         return aborted

@@ -1,7 +1,7 @@
-"""Owns Appends whose entries lie on the disk: a thread reads them before they are sent.
+"""Prefetches entries that are not in the page cache, in a thread, before an Append is sent.
 
-A follower that is far behind must not make all groups of this broker wait for the disk. Of a peer
-only a few are read at a time: what is read long before it can be sent is forgotten by then.
+A follower that is far behind must not make all groups of this broker wait for the disk. Only a few
+reads per peer run at once: pages read long before they can be sent would be evicted again.
 """
 
 import logging
@@ -23,22 +23,22 @@ _READS_MAX: Final = 4
 
 
 class ColdSends:
-    """Holds back what is cold, and gives it back to `Peer.waiting` once it was read."""
+    """Defers Appends with uncached entries, and returns them to `Peer.waiting` after the read."""
 
     def __init__(
-        self, *, loop: AbstractEventLoop, steps: CoreStepper, on_read: Callable[[], None]
+        self, *, loop: AbstractEventLoop, stepper: CoreStepper, on_read: Callable[[], None]
     ) -> None:
-        """`on_read`: there is something to send again."""
+        """`on_read`: a deferred Append is ready to be sent."""
         self._loop = loop
-        self._steps = steps
+        self._stepper = stepper
         self._on_read = on_read
 
-    def holds_back(self, peer: Peer, group: RaftGroup, bulk: SendAppend | SendSnapshot) -> bool:
-        """Whether it is read first; it waits no more then. Raises CorruptionError, OSError."""
+    def defer_if_cold(self, peer: Peer, group: RaftGroup, bulk: SendAppend | SendSnapshot) -> bool:
+        """True if it was deferred until its entries are read. Raises CorruptionError, OSError."""
         if not isinstance(bulk, SendAppend) or not bulk.bytes_max or not group.is_leader:
             return False
         if peer.warm and peer.warm.pop(group, None) is bulk:
-            # Read a moment ago: it goes, also where memory is so short that it is cold again.
+            # Just read: send it, even if memory pressure already evicted it again.
             return False
         task = group.view.begin_prefetch(bulk.start, bulk.bytes_max)
         if task is None:
@@ -63,15 +63,17 @@ class ColdSends:
     ) -> None:
         peer.reading.discard(group)
         if reading.cancelled():
-            # The loop ends.
+            # The loop is closing.
             return
         try:
-            if (defect := reading.exception()) is not None:
-                log.error("%s: what was to be sent could not be read ahead: %r", group.name, defect)
+            if (error := reading.exception()) is not None:
+                log.error(
+                    "group %s: prefetch of entries for a follower failed: %r", group.name, error
+                )
             elif group.is_running:
                 self._end_check(group, task)
         finally:
-            # Also after a defect in an owner: others wait for their turn.
+            # Also if a callback raised: other groups wait for their turn.
             if peer.cold.get(group) is bulk:
                 self._give_back(peer, group, bulk)
             self._read_next(peer)
@@ -81,8 +83,8 @@ class ColdSends:
         try:
             group.log.end_check(task)
         except CorruptionError as error:
-            self._steps.fail(group, error)
-            self._steps.tell(group)
+            self._stepper.fail(group, error)
+            self._stepper.notify(group)
 
     def _give_back(self, peer: Peer, group: RaftGroup, bulk: SendAppend) -> None:
         del peer.cold[group]
@@ -97,7 +99,7 @@ class ColdSends:
             try:
                 task = group.view.begin_prefetch(bulk.start, bulk.bytes_max)
             except (CorruptionError, OSError):
-                # Whoever sends it meets that as well, and knows what to do.
+                # The send fails in the same way, and handles it.
                 task = None
             if task is None:
                 self._give_back(peer, group, bulk)

@@ -1,7 +1,7 @@
-"""Owns how the core of a group is stepped: one event after another, each with all that follows.
+"""Steps the Raft core of a group: one event after another, each with all its effects.
 
-What the core wants of log and peers is done before its next event; what the owner must hear is told
-once the core is at rest. A group that breaks a rule or finds its log damaged stops here, alone.
+Effects on log and peers are executed before the next event; the owner is notified after the last
+one. A group with an internal error or a corrupt log stops on this broker, alone.
 """
 
 import logging
@@ -43,7 +43,7 @@ class CoreStepper:
         peers: Mapping[BrokerId, Peer],
         on_touched: Callable[[], None],
     ) -> None:
-        """`on_touched`: there are groups to look at, at the end of the turn."""
+        """`on_touched`: some group needs the work at the end of the loop turn."""
         self._loop = loop
         self._now = now
         self._effects = effects
@@ -51,10 +51,10 @@ class CoreStepper:
         self._peers = peers
         self._on_touched = on_touched
         self.touched: dict[RaftGroup, None] = {}
-        """Groups to which something happened in this turn."""
+        """Groups that were stepped or changed in this loop turn."""
 
     def touch(self, group: RaftGroup) -> None:
-        """Something happened in the group: look at it at the end of the turn."""
+        """Schedule the group for the end of the loop turn."""
         if group.failure is None and not group.is_removed:
             touched = self.touched
             if not touched:
@@ -64,13 +64,13 @@ class CoreStepper:
     # ---- events
 
     def handle(self, group: RaftGroup, event: Event) -> None:
-        """Step the core, and everything that follows at once. Raises RaftRefusal."""
+        """Step the core and execute its effects. Raises RaftRejection."""
         if group.failure is not None or group.is_removed:
             return
         group.is_alone = False
         queue = group.queue
         if group.is_grown:
-            # Whatever happens next happens to the log as it is now.
+            # The event applies to the log as it is now.
             group.is_grown = False
             queue.append(e.Appended(group.log.end_index))
         queue.append(event)
@@ -85,8 +85,8 @@ class CoreStepper:
                     for effect in core.step(now, queue.popleft()):
                         execute(group, effect)
                 except DiskFullError as error:
-                    log.warning("%s: %s", group.name, error)
-                    # The rest of the step never happened, and the core must hear of it next.
+                    log.warning("group %s: disk full, will retry: %s", group.name, error)
+                    # The rest of the step was not executed, which the core must learn next.
                     queue.appendleft(e.AppendFailed())
         except (RaftError, CorruptionError) as error:
             self.fail(group, error)
@@ -97,11 +97,11 @@ class CoreStepper:
             queue.clear()
             group.is_stepping = False
         self.touch(group)
-        if group.news:
-            self.tell(group)
+        if group.notifications:
+            self.notify(group)
 
     def handle_sent(self, group: RaftGroup, event: e.AppendSent) -> None:
-        """An Append has left: all that can come of it is the next one."""
+        """An Append was sent: its only possible effect is the next Append."""
         if group.is_grown or group.is_stepping or not group.is_running:
             self.handle(group, event)
             return
@@ -110,10 +110,10 @@ class CoreStepper:
                 self._effects.execute(group, effect)
         except (RaftError, CorruptionError) as error:
             self.fail(group, error)
-            self.tell(group)
+            self.notify(group)
 
     def handle_all(self, work: deque[tuple[RaftGroup, Event]]) -> None:
-        """Events of many groups. A defect in the owner of one must not cost another its event."""
+        """Handle events of many groups. An error in one must not lose the events of others."""
         try:
             while work:
                 self.handle(*work.popleft())
@@ -121,27 +121,28 @@ class CoreStepper:
             if work:
                 self._loop.call_soon(self.handle_all, work)
 
-    # ---- what the owner appended
+    # ---- appends of the owner
 
     def handle_grown(self, group: RaftGroup) -> None:
-        """Step what the owner appended in this turn, as one."""
+        """Step the core with all appends of this loop turn."""
         group.is_grown = False
         self.handle(group, e.Appended(group.log.end_index))
 
     def settled(self, group: RaftGroup) -> None:
-        """All that the core wanted is done. Any further event takes back what is noted here."""
+        """No work is pending: decide whether the single-voter fast path applies until the next
+        event."""
         core = group.core
         group.is_alone = (
             core.role is Role.LEADER
             and not core.progress
             and core.is_voter
             and core.is_ready
-            and not group.news
+            and not group.notifications
             and not group.has_controls
         )
 
     def advance_single_voter(self, group: RaftGroup) -> None:
-        """As handle_grown, and the commit, where `is_alone`: nobody is sent to, no timer is set."""
+        """As handle_grown plus the commit, if `is_alone`: no followers and no timers."""
         group.is_grown = False
         core, partition_log = group.core, group.log
         end = partition_log.end_index
@@ -152,12 +153,12 @@ class CoreStepper:
             )
         except RaftError as error:
             self.fail(group, error)
-            self.tell(group)
+            self.notify(group)
             return
         if not is_commit:
             return
         if is_flushed and not group.proposed:
-            # What note_commit does, on the path of every record of a broker without others.
+            # Inlined note_commit: this is the hot path of a single broker.
             group.commit_notified = end
             group.owner.on_commit(group, partition_log.end_offset)
         else:
@@ -165,29 +166,31 @@ class CoreStepper:
 
     # ---- the owner
 
-    def tell(self, group: RaftGroup) -> None:
-        """What happened, in order."""
-        while group.news:
-            group.news.popleft()()
+    def notify(self, group: RaftGroup) -> None:
+        """Deliver the queued notifications, in order."""
+        while group.notifications:
+            group.notifications.popleft()()
 
     def fail(self, group: RaftGroup, error: MoldauError) -> None:
-        """Stop the group; `tell` tells."""
-        # A broken rule is a defect of this program: where, whoever mends it has to know.
-        defect = error if isinstance(error, RaftError) else None
-        log.error("group %s stops: %s", group.name, error, exc_info=defect)
-        # Without the frames that it came through: they would keep files of the log open.
+        """Stop the group; the caller then calls `notify`."""
+        # A RaftError is a bug: log the traceback.
+        bug = error if isinstance(error, RaftError) else None
+        log.error(
+            "group %s stops on this broker, its files are kept: %s", group.name, error, exc_info=bug
+        )
+        # Without the traceback, whose frames would keep files of the log open.
         group.failure = error.with_traceback(None)
-        group.news.clear()
-        group.news.append(lambda: group.owner.on_failed(group, error))
+        group.notifications.clear()
+        group.notifications.append(lambda: group.owner.on_failed(group, error))
         self.detach(group)
 
     def detach(self, group: RaftGroup) -> None:
-        """Nothing is sent, promised or answered for the group any more."""
+        """Drop everything queued for the group, and fail its pending reads and transfer."""
         group.is_alone = False
         self.touched.pop(group, None)
         for peer in self._peers.values():
             peer.forget(group)
-            peer.beat.forget(group)
+            peer.heartbeat.forget(group)
         reads, group.reads = group.reads, {}
         for future in reads.values():
             if not future.done():

@@ -1,9 +1,9 @@
-"""Owns what happens when a follower cannot take entries because they are damaged.
+"""Handles corrupt entries in an Append: the follower reports them, the leader checks its own log.
 
-A batch that fails its checksum on arrival was mostly damaged where it came from. The follower
-leaves it out and says so; the leader looks at its own entries as the follower did. If they are
-damaged, that group stops here, and the others of the group go on without this broker; if not, they
-are sent again in a while. Connections and other groups have no part in it.
+A batch that fails its checksum on arrival was most likely corrupt at its source. The follower
+ignores it and reports it; the leader verifies its own entries in the same way. If they are corrupt,
+the group stops on this broker and the other members go on without it; if not, the entries are sent
+again later. Connections and other groups are not affected.
 """
 
 import logging
@@ -21,44 +21,55 @@ from moldau.replica.peer_codec import (
     RaftEnvelope,
     decode_frame,
     encode_append,
-    encode_corrupt_append,
+    encode_message,
 )
 from moldau.replica.raft_group import RaftGroup
 
 log = logging.getLogger(__name__)
 
 _CHECK_MS_MIN: Final = 400
-"""Between two looks at one group's entries: a look costs a read of the disk."""
+"""Between two checks of one group: a check reads from the disk."""
 
 
-def report_to_leader(peer: Peer, group: RaftGroup, parcel: RaftEnvelope) -> None:
-    """Its Append brought entries that nobody can have written."""
-    message = parcel.message
-    log.error("%s: broker %d sent damaged entries: %s", group.name, peer.id, parcel.damage)
+def report_to_leader(peer: Peer, group: RaftGroup, envelope: RaftEnvelope) -> None:
+    message = envelope.message
+    log.error(
+        "group %s: rejected corrupt entries from leader %d, which was notified: %s",
+        group.name,
+        peer.id,
+        envelope.corruption,
+    )
     if isinstance(message, AppendRequest):
-        peer.post(encode_corrupt_append(group.wire, CorruptAppend(message.epoch, message.start)))
+        peer.post(encode_message(group.wire, CorruptAppend(message.epoch, message.start)))
 
 
-def check_own_entries(group: RaftGroup, told: CorruptAppend, now: int, bytes_max: int) -> None:
-    """A follower says that it was sent damaged entries. Raises CorruptionError if they are."""
+def check_own_entries(group: RaftGroup, report: CorruptAppend, now: int, bytes_max: int) -> None:
+    """Check entries that a follower reported. Raises CorruptionError if they are corrupt here."""
     core, view = group.core, group.view
-    if core.role is not Role.LEADER or told.epoch != core.epoch:
+    if core.role is not Role.LEADER or report.epoch != core.epoch:
         return
-    is_entry = view.start_index <= told.start < group.log.end_index
-    if not is_entry or now - group.damage_checked_at < _CHECK_MS_MIN:
+    is_entry = view.start_index <= report.start < group.log.end_index
+    if not is_entry or now - group.corruption_checked_at < _CHECK_MS_MIN:
         return
-    group.damage_checked_at = now
-    if view.boundary(told.start) != told.start:
+    group.corruption_checked_at = now
+    if view.boundary(report.start) != report.start:
         return
-    reason = _find_damage(group, told.start, bytes_max)
+    reason = _find_corruption(group, report.start, bytes_max)
     if reason:
-        raise CorruptionError(f"entries of {group.name} from {told.start} on: {reason}")
-    log.warning("%s: entries from %d on are intact here", group.name, told.start)
+        raise CorruptionError(
+            f"corrupt entries in group {group.name} from index {report.start} on: {reason}"
+        )
+    log.warning(
+        "group %s: a follower reported corrupt entries from index %d on, but they are intact here; "
+        "they are sent again",
+        group.name,
+        report.start,
+    )
 
 
-def _find_damage(group: RaftGroup, start: RaftIndex, bytes_max: int) -> str:
-    """Take the entries in as a follower would."""
-    # From the disk, and not what was read before it was damaged.
+def _find_corruption(group: RaftGroup, start: RaftIndex, bytes_max: int) -> str:
+    """Decode the entries as a follower would; returns what is wrong, or an empty string."""
+    # From the disk, not from a read before the corruption.
     group.view.forget_read()
     try:
         reading = group.view.read(start, bytes_max)
@@ -69,7 +80,7 @@ def _find_damage(group: RaftGroup, start: RaftIndex, bytes_max: int) -> str:
         # Deleted meanwhile.
         return ""
     except OSError as error:
-        raise StorageError(f"{group.name} cannot be read: {error}") from error
+        raise StorageError(f"cannot read the log of group {group.name}: {error}") from error
     core = group.core
     head = encode_append(group.wire, core.epoch, start, core.epoch, core.commit, len(entries))
-    return next(decode_frame(memoryview(head + entries))).damage
+    return next(decode_frame(memoryview(head + entries))).corruption

@@ -1,12 +1,12 @@
-"""Owns every Raft group of this broker: steps their cores, and runs what they want done.
+"""Runs every Raft group of this broker: steps the cores and executes their effects.
 
-Everything happens on the event loop. An event is one step of one core (steps.py); what it wants of
-log and peers is done before the next step of that group. What can be shared between groups waits
-for the end of the loop's turn (turns.py): one frame per peer, one write of votes, one look at what
-is flushed. So ten proposals of one turn travel as one Append and are answered once.
+Everything happens on the event loop. An event is one step of one core (core_stepper.py); its
+effects on log and peers are executed before that group's next step. What groups can share waits for
+the end of the loop turn (turn_batcher.py): one frame per peer, one write of votes, one check of
+what is flushed. So ten proposals of one turn travel as one Append and get one response.
 
-Signs of life are per pair of brokers (beats.py) and reach a core only when it matters to it:
-before its timer fires, and before it judges a candidate.
+Heartbeats are per pair of brokers (heartbeats.py). A core receives them only when it needs them:
+before its timer fires, and before it decides about a vote.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 150
 UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of one group: more is refused until a majority has caught up."""
+"""Per group: proposals beyond it are rejected until a majority has caught up."""
 
 
 class RaftDriver:
-    """All groups of one broker."""
+    """Runs all Raft groups of one broker."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RaftDriver:
         heartbeat_ms: int = HEARTBEAT_MS,
         uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
     ) -> None:
-        """A failed disk is reported through the flusher, which ends the process."""
+        """A disk failure is reported through the flusher, which ends the process."""
         self._loop = loop
         monotonic = clock.monotonic
 
@@ -87,28 +87,28 @@ class RaftDriver:
             loop=loop, votes=votes, on_persisted=self._on_votes, on_failure=flusher.report
         )
         self._effects = EffectExecutor(peers=self._peers, votes=self._votes, flusher=flusher)
-        self._steps = CoreStepper(
+        self._stepper = CoreStepper(
             loop=loop,
             now=now,
             effects=self._effects,
             flusher=flusher,
             peers=self._peers,
-            on_touched=lambda: self._turns.soon(),
+            on_touched=lambda: self._batcher.soon(),
         )
         self._timers = GroupTimers(loop=loop, now=now, on_due=self._on_due)
-        self._beats = HeartbeatExchange(
+        self._heartbeats = HeartbeatExchange(
             loop=loop,
             now=now,
             interval_ms=heartbeat_ms,
             peers=self._peers,
             groups=self._groups,
-            handle_all=self._steps.handle_all,
+            handle_all=self._stepper.handle_all,
         )
-        self._turns = TurnBatcher(
+        self._batcher = TurnBatcher(
             loop=loop,
-            steps=self._steps,
+            stepper=self._stepper,
             effects=self._effects,
-            beats=self._beats,
+            heartbeats=self._heartbeats,
             timers=self._timers,
             votes=self._votes,
             flusher=flusher,
@@ -117,9 +117,9 @@ class RaftDriver:
         self._receiver = RaftReceiver(
             loop=loop,
             now=now,
-            steps=self._steps,
+            stepper=self._stepper,
             effects=self._effects,
-            beats=self._beats,
+            heartbeats=self._heartbeats,
             flusher=flusher,
             peers=self._peers,
             groups=self._groups,
@@ -129,37 +129,36 @@ class RaftDriver:
         transport.attach(self)
 
     def start(self) -> None:
-        """Begin to beat; the transport is started by its owner."""
-        self._beats.start()
+        """Start heartbeats; the caller starts the transport."""
+        self._heartbeats.start()
 
     def stop(self) -> None:
-        """Step nothing any more. Logs, flusher and transport are closed by their owners."""
+        """Stop stepping. The caller closes logs, flusher and transport."""
         self._timers.stop()
-        self._beats.stop()
+        self._heartbeats.stop()
         for group in list(self._names.values()):
             self.remove_group(group)
         self._votes.stop()
 
     @property
     def now(self) -> int:
-        """Milliseconds of the steady clock, as the cores count."""
+        """Milliseconds of the monotonic clock, as the cores use them."""
         return self._now()
 
     # ---- peers and groups
 
     def add_peer(self, broker: BrokerId, address: tuple[str, int]) -> None:
-        """A broker of the cluster, or its new address."""
+        """Add a broker of the cluster, or update its address."""
         link = self._transport.add_peer(broker, address)
         if broker not in self._peers:
             peer = self._peers[broker] = Peer(broker, link, PeerHeartbeat(self._session, broker))
             for group in self._names.values():
                 if group.is_leader and broker in group.core.progress:
-                    peer.beat.lead(group)
-            # What was to be sent to it before had nowhere to wait.
+                    peer.heartbeat.lead(group)
+            # Messages to it from before were dropped: there was no queue for it.
             self._handle_led(broker, e.PeerDisconnected(broker))
 
     def remove_peer(self, broker: BrokerId) -> None:
-        """It left the cluster."""
         self._transport.remove_peer(broker)
         self._peers.pop(broker, None)
 
@@ -170,13 +169,13 @@ class RaftDriver:
         members: Members,
         owner: GroupOwner,
     ) -> RaftGroup:
-        """Run a group. `members`: as created; what the log says is more recent.
+        """Run a group. `members` are the initial ones; those in the log are more recent.
 
-        A group with this broker as its only voter elects itself at once.
+        If this broker is the only voter, it is elected at once.
         """
         wire = key.wire
         if wire in self._groups:
-            raise ValueError(f"group {key.name} runs already")
+            raise ValueError(f"group {key.name} is already running")
         view = GroupLog(partition_log, members)
         epoch, voted_for = self._votes.get(key.name)
         core = RaftCore(
@@ -189,16 +188,16 @@ class RaftDriver:
             voted_for=voted_for,
             log_id=partition_log.log_id,
         )
-        handle = FlushHandle(partition_log, lambda: self._steps.touch(group))
+        handle = FlushHandle(partition_log, lambda: self._stepper.touch(group))
         group = RaftGroup(
             key=key, log=partition_log, view=view, core=core, owner=owner, flush_handle=handle
         )
         self._groups[wire] = group
         self._names[group.name] = group
         if core.epoch > epoch:
-            # By its log, which was quicker: without an entry a lost log would look like none.
-            self._votes.ask(group.name, (core.epoch, NO_BROKER))
-        self._steps.touch(group)
+            # The log knows a higher epoch. Record it, or a lost log would look like a new group.
+            self._votes.request(group.name, (core.epoch, NO_BROKER))
+        self._stepper.touch(group)
         if partition_log.flushed_index < partition_log.end_index:
             self._effects.flush_later(group, 0)
         if core.members.voters == (self.me,):
@@ -206,64 +205,66 @@ class RaftDriver:
         return group
 
     def remove_group(self, group: RaftGroup, *, forget_vote: bool = False) -> None:
-        """Stop a group; the owner closes its log. A deleted topic's vote is forgotten, too."""
+        """Stop a group; the owner closes its log. `forget_vote`: the topic was deleted."""
         if self._names.pop(group.name, None) is None:
             return
         del self._groups[group.wire]
         group.is_removed = True
         group.flush_handle.is_dropped = True
-        self._steps.detach(group)
+        self._stepper.detach(group)
         if forget_vote:
             self._votes.forget(group.name)
 
     def forget_vote(self, key: GroupKey) -> None:
-        """Of a group that does not run here any more, and is deleted everywhere."""
+        """Forget the vote of a group that was deleted in the whole cluster."""
         if self.knows(key):
             self._votes.forget(key.name)
 
     def knows(self, key: GroupKey) -> bool:
-        """Whether this broker ever took part in the group, with a log that may be gone by now."""
+        """Whether this broker was ever a member of the group, even if its log is lost."""
         return self._votes.get(key.name)[0] != NO_EPOCH
 
     def new_log_id(self, key: GroupKey, members: Members) -> LogId:
-        """For the log of a group, if there is none here: the one that was begun with the group, as
-        `members` were, or one that comes later and knows nothing of what was acknowledged."""
+        """The id for a new log of a group: FIRST_LOG for an initial voter, which has lost nothing;
+        otherwise one that says the log may lack acknowledged entries."""
         if self.me in members.voters and not self.knows(key):
             return FIRST_LOG
         return self.make_log_id()
 
     def make_log_id(self) -> LogId:
-        """Of a log that knows nothing of what was acknowledged in the group."""
+        """An id for a log that may lack entries which the group has acknowledged."""
         return LogId(self._rng.getrandbits(62) + 1)
 
     @property
     def groups(self) -> Mapping[str, RaftGroup]:
-        """By name."""
         return self._names
 
-    # ---- what the owner asks for
+    # ---- for the owner of a group
 
     def check_leadership(self, group: RaftGroup) -> None:
-        """Raises RefusedError unless records may be appended now, also if too many wait."""
+        """Raises RefusedError unless this broker leads and not too much is uncommitted."""
         if group.is_alone and not group.proposed_bytes:
             return
         if group.failure is not None or group.is_removed or not group.core.may_propose:
-            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{group.name} is led elsewhere")
+            raise RefusedError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"not leader for group {group.name}"
+            )
         if group.proposed_bytes >= self._uncommitted_bytes_max:
             raise RefusedError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{group.proposed_bytes} bytes of {group.name} wait for a majority",
+                f"{group.proposed_bytes} bytes of group {group.name} are not committed yet "
+                f"(limit {self._uncommitted_bytes_max}); retry once a majority has caught up",
             )
 
     def appended(self, group: RaftGroup, size: int) -> None:
-        """For an owner that appends stamped batches of the current epoch to the log itself.
+        """The owner appended stamped batches of the current epoch to the log.
 
-        The core hears of it at the end of this turn, once for all, or before its next event; at
-        once if there is nobody to send it to and nothing to wait for.
+        The core is stepped at the end of this loop turn, once for all appends, or before its next
+        event; at once if there are no followers and nothing to wait for.
         """
         if group.is_alone and group.log.config.flush is not FlushPolicy.ALWAYS:
             group.flush_handle.unflushed_bytes += size
-            self._steps.advance_single_voter(group)
+            self._stepper.advance_single_voter(group)
             return
         if group.failure is not None or group.is_removed:
             return
@@ -272,16 +273,16 @@ class RaftDriver:
         group.proposed_bytes += size
         if not group.is_grown:
             group.is_grown = True
-            self._steps.touched[group] = None
-        self._turns.proposed()
+            self._stepper.touched[group] = None
+        self._batcher.proposed()
 
     def append_control(self, group: RaftGroup, kind: ControlKind, payload: bytes) -> RaftIndex:
-        """Append an entry that is no record; on_control says on every member when it counts.
+        """Append a control entry; `on_control` reports its commit on every member.
 
         Raises RefusedError, DiskFullError, StorageError.
         """
         if kind in (ControlKind.NOOP, ControlKind.MEMBERSHIP):
-            raise ValueError(f"{kind.name} is written by the consensus alone")
+            raise ValueError(f"only the Raft core writes {kind.name} entries")
         self.check_leadership(group)
         index = group.log.end_index
         with self._flusher.fencing():
@@ -292,20 +293,20 @@ class RaftDriver:
         return index
 
     def campaign(self, group: RaftGroup) -> None:
-        """Stand for election now, e.g. as the preferred leader of a fresh group."""
-        self._steps.handle(group, e.CampaignRequested())
+        """Start an election now, e.g. as the preferred leader of a new group."""
+        self._stepper.handle(group, e.CampaignRequested())
 
     def transfer(self, group: RaftGroup, target: BrokerId) -> asyncio.Future[bool]:
-        """Hand leadership over. Raises RaftRefusal.
+        """Transfer leadership. Raises RaftRejection.
 
-        Tells whether the target leads: True once it says so; False if somebody else does, if it
-        was given up (this broker still leads then), or if nobody knows in time.
+        The result is True once the target leads; False if another broker does, if the transfer was
+        aborted (this broker still leads then), or if it timed out.
         """
         future: asyncio.Future[bool] = self._loop.create_future()
         if not group.is_running:
             future.set_result(False)
             return future
-        self._steps.handle(group, e.TransferRequested(target))
+        self._stepper.handle(group, e.TransferRequested(target))
         group.end_transfer(NO_BROKER)
         group.transfer = (target, future)
         config = self._config
@@ -314,66 +315,66 @@ class RaftDriver:
         future.add_done_callback(lambda _: timer.cancel())
         return future
 
-    def look_at(self, group: RaftGroup) -> None:
-        """The log's settings changed: what counts as flushed may have, too."""
-        self._steps.touch(group)
+    def recheck_flushed(self, group: RaftGroup) -> None:
+        """The log's configuration changed, so the flushed index may have changed too."""
+        self._stepper.touch(group)
 
     def change_members(self, group: RaftGroup, members: Members) -> None:
-        """Raises RaftRefusal."""
-        self._steps.handle(group, e.MembershipChangeRequested(members))
+        """Raises RaftRejection."""
+        self._stepper.handle(group, e.MembershipChangeRequested(members))
 
     def read_index(self, group: RaftGroup) -> asyncio.Future[Offset]:
-        """From which offset on a read is fresh. Raises RaftRefusal; the future RefusedError."""
+        """Raft's ReadIndex as an offset. Raises RaftRejection; the future raises RefusedError."""
         if not group.is_running:
-            raise RaftRejection(f"{group.name} does not run here any more")
+            raise RaftRejection(f"group {group.name} no longer runs on this broker")
         self._read_number += 1
         future: asyncio.Future[Offset] = self._loop.create_future()
         group.reads[self._read_number] = future
         try:
-            self._steps.handle(group, e.ReadIndexRequested(self._read_number))
+            self._stepper.handle(group, e.ReadIndexRequested(self._read_number))
         except MoldauError:
             del group.reads[self._read_number]
             raise
         return future
 
     def in_sync(self, group: RaftGroup, lag_ms_max: int) -> list[BrokerId]:
-        """Voters that held everything within that time; empty unless this broker leads."""
+        """Voters that were caught up within that time; empty unless this broker leads."""
         if group.is_running:
             self._receiver.refresh(group)
         return group.core.in_sync(lag_ms_max)
 
     def has_recent_majority(self, group: RaftGroup) -> bool:
-        """Whether a majority has answered this leader lately: one that stood still may be one no
-        more, and not know it yet."""
+        """Whether a majority responded to this leader recently: after a stall, another broker may
+        lead without this one knowing."""
         if not group.is_running or not group.is_leader:
             return False
         self._receiver.refresh(group)
         core = group.core
         since = self.now - core.config.election_ms_min
-        heard = sum(
+        in_contact = sum(
             voter == self.me
             or (core.progress[voter].last_contact_at > since and self._is_linked(voter))
             for voter in core.members.voters
         )
-        return heard >= core.members.quorum
+        return in_contact >= core.members.quorum
 
     def _is_linked(self, broker: BrokerId) -> bool:
-        """A broker that cannot be reached may take this one for ended, and vote for another."""
+        """A broker without a link may consider this one down, and vote for another."""
         peer = self._peers.get(broker)
         return peer is not None and peer.link.is_connected
 
     def has_recent_leader(self, group: RaftGroup, within_ms: int) -> bool:
-        """Whether this broker follows somebody who told it so within that time."""
+        """Whether this broker leads, or heard from its leader within that time."""
         if not group.is_running or group.core.leader in (NO_BROKER, self.me):
             return group.core.leader == self.me
         self._receiver.refresh(group)
         return self.now - group.core.last_contact_at <= within_ms
 
     def can_lose_replica(self, group: RaftGroup, broker: BrokerId) -> bool:
-        """Leader: whether the group goes on if that member forgets all that it acknowledged.
+        """On the leader: whether the group survives if that member loses its whole log.
 
-        Without it, a majority of the voters must be heard, have the logs that the group counts on,
-        and hold all that is committed."""
+        A majority of the other voters must be in contact, have their original logs, and hold
+        everything committed."""
         members = group.core.members
         if broker not in members.voters or not self.has_recent_majority(group):
             return group.is_leader and broker not in members.voters
@@ -395,7 +396,7 @@ class RaftDriver:
         return len(sound) >= members.quorum
 
     def followers(self, group: RaftGroup) -> dict[BrokerId, FollowerProgress]:
-        """How far the other members are; empty unless this broker leads."""
+        """Replication progress of the other members; empty unless this broker leads."""
         return {
             broker: FollowerProgress(
                 progress.match, progress.received, progress.caught_up_at, progress.state
@@ -404,19 +405,19 @@ class RaftDriver:
         }
 
     def send_heartbeats_now(self) -> None:
-        """Let all peers hear at the end of this turn what else waits for the next heartbeat."""
-        self._beats.is_due = True
-        self._turns.soon()
+        """Send heartbeats, with the newest commits, at the end of this loop turn."""
+        self._heartbeats.is_due = True
+        self._batcher.soon()
 
     def alive(self, within_ms: int) -> set[BrokerId]:
-        """Peers whose heartbeat was heard within that time."""
-        return self._beats.alive(within_ms)
+        """Peers whose heartbeat arrived within that time."""
+        return self._heartbeats.alive(within_ms)
 
     # ---- events of many groups
 
     def _handle_led(self, broker: BrokerId, event: Event) -> None:
-        """In every group that this broker leads, with that member."""
-        self._steps.handle_all(
+        """Step every group that this broker leads and that member belongs to."""
+        self._stepper.handle_all(
             deque(
                 (group, event)
                 for group in self._names.values()
@@ -425,7 +426,7 @@ class RaftDriver:
         )
 
     def _on_votes(self, votes: Mapping[str, Vote]) -> None:
-        self._steps.handle_all(
+        self._stepper.handle_all(
             deque(
                 (self._names[name], e.VotePersisted(epoch, voted_for))
                 for name, (epoch, voted_for) in votes.items()
@@ -436,15 +437,15 @@ class RaftDriver:
     def _on_due(self, group: RaftGroup, now: int) -> None:
         self._receiver.refresh(group)
         if group.core.deadline <= now:
-            self._steps.handle(group, e.Tick())
+            self._stepper.handle(group, e.Tick())
         else:
-            self._steps.touch(group)
+            self._stepper.touch(group)
 
-    # ---- what the transport says
+    # ---- TransportHandler
 
     def on_heartbeat(self, sender: BrokerId, body: memoryview) -> None:
         """Raises PeerProtocolError."""
-        self._beats.receive(sender, body)
+        self._heartbeats.receive(sender, body)
 
     def on_raft(self, sender: BrokerId, body: memoryview) -> None:
         """Raises PeerProtocolError."""
@@ -456,20 +457,20 @@ class RaftDriver:
         self._handle_led(broker, e.PeerConnected(broker))
 
     def on_link_room(self, broker: BrokerId) -> None:
-        self._turns.soon()
+        self._batcher.soon()
 
     def on_link_lost(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)
         if peer is None:
             return
         peer.drop()
-        peer.beat.link_lost()
+        peer.heartbeat.link_lost()
         self._handle_led(broker, e.PeerDisconnected(broker))
 
     def on_peer_changed(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)
         if peer is not None:
-            peer.beat.peer_disconnected()
+            peer.heartbeat.peer_disconnected()
 
     def on_peer_ended(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)
@@ -478,6 +479,10 @@ class RaftDriver:
         ended = e.PeerExited(broker)
         led = [group for group in self._names.values() if group.core.leader == broker]
         if led and not peer.is_ended:
-            log.info("broker %d has ended: %d partitions elect new leaders", broker, len(led))
+            log.info(
+                "the process of broker %d has ended: electing new leaders for %d partitions",
+                broker,
+                len(led),
+            )
         peer.is_ended = True
-        self._steps.handle_all(deque((group, ended) for group in led))
+        self._stepper.handle_all(deque((group, ended) for group in led))

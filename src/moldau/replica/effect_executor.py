@@ -1,11 +1,12 @@
-"""Owns what the effects of a core do: to the log, to the peers' queues, to the owner's ears."""
+"""Executes the effects of a Raft core: on the log, the peers' queues and the group's owner."""
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, assert_never
 
 from moldau.log.interface import ControlKind
-from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
+from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.net.peers.frames import FRAME_BYTES_MAX
 from moldau.raft import events as e
@@ -13,13 +14,14 @@ from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, RareEffect, Role
 from moldau.raft.membership import NO_BROKER, encode_members
 from moldau.raft.messages import InstallSnapshot
-from moldau.records.batch import BatchHeader
+from moldau.records.batch import CONTROL_BIT, BatchFormatError, BatchHeader
+from moldau.records.control import EndMarker, read_end_marker
 from moldau.replica.flusher import Flusher
-from moldau.replica.markers import read_markers
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import (
     BatchRun,
     ControlPart,
+    Part,
     RaftEnvelope,
     encode_append,
     encode_message,
@@ -34,22 +36,22 @@ _SNAPSHOT_BYTES_MAX: Final = FRAME_BYTES_MAX - 1024
 
 
 class EffectExecutor:
-    """Carries out effects. What the owner hears of waits until the step is over."""
+    """Executes effects. Notifications to the owner wait until the step is over."""
 
     def __init__(self, *, peers: dict[BrokerId, Peer], votes: VoteWriter, flusher: Flusher) -> None:
         self._peers = peers
         self._votes = votes
         self._flusher = flusher
         self.truncations_total = 0
-        """Ends of logs taken away, each with several flushes of its own."""
+        """Truncations and resets of logs; each needs several flushes."""
 
     def execute(self, group: RaftGroup, effect: Effect) -> None:
         """Raises RaftError, CorruptionError, StorageError."""
-        # The four of every entry first, without patterns: they cost as much as the rest.
+        # The four most frequent first, without pattern matching, which is slower.
         if isinstance(effect, e.SendAppend):
             peer = self._peers.get(effect.peer)
             if peer is not None:
-                peer.ask(group, effect)
+                peer.send_later(group, effect)
         elif isinstance(effect, e.Committed):
             self.notify_commit(group, effect.end)
         elif isinstance(effect, e.Send):
@@ -66,9 +68,9 @@ class EffectExecutor:
             case e.SendSnapshot(broker):
                 peer = self._peers.get(broker)
                 if peer is not None:
-                    peer.ask(group, effect)
+                    peer.send_later(group, effect)
             case e.PersistVote(epoch, voted_for):
-                self._votes.ask(group.name, (epoch, voted_for))
+                self._votes.request(group.name, (epoch, voted_for))
             case e.AppendNoop(epoch):
                 self.append_control(group, epoch, ControlKind.NOOP, b"")
             case e.AppendMembership(epoch, members):
@@ -84,90 +86,92 @@ class EffectExecutor:
                 for read_id in read_ids:
                     future = group.reads.pop(read_id)
                     if not future.done():
-                        group.news.append(partial(future.set_result, offset))
+                        group.notifications.append(partial(future.set_result, offset))
             case e.ReadFailed(read_ids):
                 for read_id in read_ids:
                     future = group.reads.pop(read_id)
                     if not future.done():
                         refusal = RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                        group.news.append(partial(future.set_exception, refusal))
+                        group.notifications.append(partial(future.set_exception, refusal))
             case e.VoterReplaced(voter):
-                group.news.append(partial(group.owner.on_voter_replaced, group, voter))
+                group.notifications.append(partial(group.owner.on_voter_replaced, group, voter))
             case e.TransferEnded():
-                group.news.append(partial(group.end_transfer, NO_BROKER))
+                group.notifications.append(partial(group.end_transfer, NO_BROKER))
             case _:
                 assert_never(effect)
 
     # ---- the log
 
     def flush_later(self, group: RaftGroup, size: int) -> None:
-        """The log has grown by that much."""
+        """The log has grown by `size` bytes."""
         if group.flushes_always:
             self._flusher.request(group.flush_handle, size)
         else:
-            # Counted all the same: the flusher must know a large flush when it comes.
+            # Counted anyway: the flusher must recognize a large flush later.
             group.flush_handle.unflushed_bytes += size
 
     def append_control(
         self, group: RaftGroup, epoch: Epoch, kind: ControlKind, payload: bytes
     ) -> None:
-        """Flushed soon, whatever the policy for records is."""
+        """Append a control entry; it is flushed soon, whatever the flush policy for records."""
         group.log.append_control(epoch, kind, payload)
         self._flusher.request(group.flush_handle, len(payload))
 
     def _store(self, group: RaftGroup, start: RaftIndex) -> None:
-        parcel = group.current_envelope
-        if parcel is None:
-            raise RaftError("entries are to be stored that nobody sent")
+        envelope = group.current_envelope
+        if envelope is None:
+            raise RaftError("the core stores entries without a received Append")
         end = group.log.end_offset
         try:
-            size, headers = group.view.store(parcel.parts, start)
+            size, headers = group.view.store(envelope.parts, start)
         except DiskFullError:
-            # The part that went in stays in the log, and nobody sends it a second time.
-            self._tell_stored(group, parcel, _between(parcel, end, group.log.end_offset))
+            # The part that was written stays in the log, and is not sent again.
+            self._tell_stored(group, envelope, _between(envelope, end, group.log.end_offset))
             raise
         finally:
-            # A part may be in the log even if the disk was full for the rest.
+            # A part may be in the log even if the disk was too full for the rest.
             self.flush_later(group, 0)
-            for part in parcel.parts:
+            for part in envelope.parts:
                 if isinstance(part, ControlPart):
                     group.has_controls = True
                     self._flusher.request(group.flush_handle, 0)
         group.flush_handle.unflushed_bytes += size
-        self._tell_stored(group, parcel, headers)
+        self._tell_stored(group, envelope, headers)
 
     def _tell_stored(
-        self, group: RaftGroup, parcel: RaftEnvelope, headers: list[BatchHeader]
+        self, group: RaftGroup, envelope: RaftEnvelope, headers: list[BatchHeader]
     ) -> None:
         if headers:
-            markers = read_markers(parcel.parts)
-            group.news.append(partial(group.owner.on_stored, group, headers, markers))
+            markers = _read_markers(envelope.parts)
+            group.notifications.append(partial(group.owner.on_stored, group, headers, markers))
 
     def _truncate(self, group: RaftGroup, end: RaftIndex) -> None:
         self._unsend_files(group)
         self.truncations_total += 1
         group.view.truncate(end)
-        group.news.append(partial(group.owner.on_truncated, group, group.log.end_offset))
+        group.notifications.append(partial(group.owner.on_truncated, group, group.log.end_offset))
 
     def _reset(self, group: RaftGroup) -> None:
-        parcel = group.current_envelope
-        if parcel is None or parcel.start is None:
-            raise RaftError("a log is to be reset without a snapshot")
+        envelope = group.current_envelope
+        if envelope is None or envelope.start is None:
+            raise RaftError("the core resets the log without a received snapshot")
         self._unsend_files(group)
         self.truncations_total += 1
-        group.view.reset(parcel.start, parcel.payload)
-        group.news.append(partial(group.owner.on_reset, group, parcel.start.offset, parcel.payload))
+        group.view.reset(envelope.start, envelope.payload)
+        group.notifications.append(
+            partial(group.owner.on_reset, group, envelope.start.offset, envelope.payload)
+        )
 
     def _unsend_files(self, group: RaftGroup) -> None:
-        """Bytes that still wait to be sent from its files are about to be others."""
+        """Drop connections whose queues hold slices of its files, which are about to change."""
         for peer in self._peers.values():
             if group in peer.sliced and peer.link.has_files_queued:
-                peer.link.reset("a log was cut while parts of it were on their way")
+                peer.link.reset("a log was truncated while parts of it were being sent")
 
     # ---- the owner
 
     def notify_commit(self, group: RaftGroup, end: RaftIndex) -> None:
-        """To the owner, and to the members that this broker leads."""
+        """Notify the owner, and the followers of this broker."""
         if end <= group.commit_notified:
             return
         offset = self.note_commit(group, end)
@@ -175,11 +179,11 @@ class EffectExecutor:
             for broker in group.core.progress:
                 peer = self._peers.get(broker)
                 if peer is not None:
-                    peer.beat.note_commit(group)
-        group.news.append(partial(group.owner.on_commit, group, offset))
+                    peer.heartbeat.note_commit(group)
+        group.notifications.append(partial(group.owner.on_commit, group, offset))
 
     def note_commit(self, group: RaftGroup, end: RaftIndex) -> Offset:
-        """Returns the offset of which the owner is to hear."""
+        """Record the commit; returns it as an offset for the owner."""
         group.commit_notified = end
         proposed = group.proposed
         while proposed and proposed[0][0] <= end:
@@ -187,13 +191,14 @@ class EffectExecutor:
         return group.log.offset_of(end)
 
     def notify_controls(self, group: RaftGroup) -> None:
-        """Those of the owner that are committed and flushed by now: it may delete what they say."""
+        """Notify the owner of its control entries that are committed and flushed: it may delete
+        records because of them."""
         core, view = group.core, group.view
         end = min(core.commit, core.flushed)
         if end <= group.controls_notified:
             return
         for index, control in view.owner_controls(group.controls_notified, end):
-            group.news.append(
+            group.notifications.append(
                 partial(group.owner.on_control, group, control.kind, control.payload, index)
             )
         group.controls_notified = end
@@ -204,12 +209,12 @@ class EffectExecutor:
         group.proposed_bytes = 0
         for peer in self._peers.values():
             is_following = effect.role is Role.FOLLOWER and effect.leader == peer.id
-            peer.beat.check(group, effect.epoch if is_following else NO_EPOCH)
+            peer.heartbeat.check(group, effect.epoch if is_following else NO_EPOCH)
             if effect.role is not Role.LEADER:
                 peer.forget(group)
         if effect.leader != NO_BROKER:
-            group.news.append(partial(group.end_transfer, effect.leader))
-        group.news.append(
+            group.notifications.append(partial(group.end_transfer, effect.leader))
+        group.notifications.append(
             partial(group.owner.on_role, group, effect.role, effect.epoch, effect.leader)
         )
 
@@ -218,7 +223,7 @@ class EffectExecutor:
     def send_bulk(
         self, peer: Peer, group: RaftGroup, effect: e.SendAppend | e.SendSnapshot
     ) -> tuple[Event | None, int]:
-        """Send what waited for room; returns what the core must hear, and the size.
+        """Send what waited for room; returns the next event for the core, and the size.
 
         Raises CorruptionError.
         """
@@ -230,7 +235,7 @@ class EffectExecutor:
         if effect.epoch != core.epoch:
             return None, 0
         if effect.start < view.start_index:
-            # Retention was faster: what was to be sent is gone.
+            # Retention deleted the entries before they could be sent.
             return e.PeerDisconnected(peer.id), 0
         end, size = effect.start, 0
         head_of = partial(
@@ -246,7 +251,7 @@ class EffectExecutor:
         else:
             head = head_of(0)
             peer.post_bulk([head], len(head))
-        peer.beat.commit_sent(group)
+        peer.heartbeat.commit_sent(group)
         return e.AppendSent(peer.id, effect.epoch, end, size), size
 
     def _send_snapshot(
@@ -261,24 +266,48 @@ class EffectExecutor:
         try:
             payload = group.owner.snapshot(group, start.offset)
         except RefusedError as error:
-            log.warning("%s: %s", group.name, error)
+            log.warning("group %s: cannot send a snapshot now, will retry: %s", group.name, error)
             return e.PeerDisconnected(peer.id), 0
         data = encode_snapshot(group.wire, message, start, payload)
         if len(data) > _SNAPSHOT_BYTES_MAX:
-            log.error("%s: a snapshot of %d bytes is too large to be sent", group.name, len(data))
+            log.error(
+                "group %s: snapshot of %d bytes exceeds the limit of %d; broker %d cannot catch up",
+                group.name,
+                len(data),
+                _SNAPSHOT_BYTES_MAX,
+                peer.id,
+            )
             return e.PeerDisconnected(peer.id), 0
-        # In a frame of its own: what is gathered already must fit as well.
+        # In a frame of its own: the messages collected so far must fit as well.
         peer.flush()
         peer.post_bulk([data], len(data))
         return None, len(data)
 
 
-def _between(parcel: RaftEnvelope, start: Offset, end: Offset) -> list[BatchHeader]:
-    """The batches of a message that are at these offsets."""
+def _between(envelope: RaftEnvelope, start: Offset, end: Offset) -> list[BatchHeader]:
     return [
         header
-        for part in parcel.parts
+        for part in envelope.parts
         if isinstance(part, BatchRun)
         for header in part.headers
         if start <= header.base_offset < end
     ]
+
+
+def _read_markers(parts: Sequence[Part]) -> dict[Offset, EndMarker]:
+    """The transaction markers in received entries, by offset. Raises CorruptionError."""
+    markers: dict[Offset, EndMarker] = {}
+    for part in parts:
+        if not isinstance(part, BatchRun):
+            continue
+        position = 0
+        for header in part.headers:
+            if header.attributes & CONTROL_BIT:
+                try:
+                    marker = read_end_marker(part.data, position)
+                except BatchFormatError as error:
+                    raise CorruptionError(str(error)) from None
+                if marker is not None:
+                    markers[header.base_offset] = marker
+            position += header.size
+    return markers

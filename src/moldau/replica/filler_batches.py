@@ -1,10 +1,9 @@
-"""Owns what replication does about fillers: empty batches that stand for several of old.
+"""Splits fillers, the empty batches that compaction leaves in place of several removed ones.
 
-Every replica compacts its log by itself, and where nothing is left of several batches it keeps one
-empty batch for all of them. All that is in it is committed, so the logs do not contradict each
-other; but a place between two batches of one log may lie inside a filler of another. Fillers hold
-nothing but offsets and an epoch, so one is split wherever that is needed: on its way out, where the
-reader's log ends inside of it, and on its way in, where this log ends or has another epoch.
+Every replica compacts its log independently, so a batch boundary of one log may lie inside a filler
+of another. All of it is committed, so the logs do not contradict each other. A filler holds only
+offsets and an epoch and can be split anywhere: when it is sent, where the reader's log ends inside
+it, and when it is received, where this log ends or has another epoch.
 """
 
 from typing import Final
@@ -22,9 +21,9 @@ _RIGHT: Final = 1
 
 
 def trim_front(read: LogRead, offset: Offset) -> tuple[list[Chunk], int]:
-    """Chunks and size of a read that is to begin at `offset`, inside of its first batch.
+    """Chunks and size of a read that must begin at `offset`, inside its first batch.
 
-    What is no filler is left whole: the reader will see that it does not fit.
+    A batch that is not a filler is left whole: the reader will reject it.
     """
     data = read.data
     head = read_slice(
@@ -47,33 +46,33 @@ def trim_front(read: LogRead, offset: Offset) -> tuple[list[Chunk], int]:
     return chunks, len(part) + rest
 
 
-def split_fillers(parcel: RaftEnvelope, log: PartitionLog) -> RaftEnvelope:
-    """The parcel with no filler that is only partly new to `log`.
+def split_fillers(envelope: RaftEnvelope, log: PartitionLog) -> RaftEnvelope:
+    """Split the filler that is only partly new to `log`, if there is one.
 
-    Beyond the first one everything is new, so one split is enough.
+    All batches after it are new, so one split is enough.
     """
-    message = parcel.message
+    message = envelope.message
     if (
         not isinstance(message, AppendRequest)
         or message.start >= log.end_index
         or not message.entries
     ):
-        return parcel
+        return envelope
     parts: list[Part] = []
     cut: RaftIndex | None = None
-    for part in parcel.parts:
+    for part in envelope.parts:
         if cut is None and isinstance(part, BatchRun):
             part, cut = _split_run(part, log)
         parts.append(part)
     if cut is None:
-        return parcel
+        return envelope
     entries: list[EntryInfo] = []
     for entry in message.entries:
         if entry.start < cut < entry.end:
             entries += (entry._replace(end=cut), entry._replace(start=cut))
         else:
             entries.append(entry)
-    return parcel._replace(message=message._replace(entries=tuple(entries)), parts=tuple(parts))
+    return envelope._replace(message=message._replace(entries=tuple(entries)), parts=tuple(parts))
 
 
 def _split_run(run: BatchRun, log: PartitionLog) -> tuple[BatchRun, RaftIndex | None]:
@@ -97,13 +96,13 @@ def _split_run(run: BatchRun, log: PartitionLog) -> tuple[BatchRun, RaftIndex | 
 def split_index(
     header: BatchHeader, index: RaftIndex, end: RaftIndex, log: PartitionLog
 ) -> RaftIndex | None:
-    """First index inside of a filler from which on this log has something else, or nothing."""
+    """First index inside a filler at which this log ends or has another epoch."""
     start = log.start
     low = max(index, RaftIndex(start.offset + start.control_count))
     high = min(end, log.end_index)
     if low >= high or log.epoch_of(low) != header.leader_epoch:
         return None
-    # Epochs never fall along a log: the first other one is found by halving.
+    # Epochs never decrease along a log, so a binary search finds the first other one.
     while high - low > 1:
         middle = RaftIndex((low + high) // 2)
         if log.epoch_of(middle) == header.leader_epoch:

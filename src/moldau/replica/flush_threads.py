@@ -1,4 +1,4 @@
-"""Owns the threads in which logs are flushed: few, started when they are needed."""
+"""The threads that flush logs: a few, started on demand."""
 
 import threading
 from collections.abc import Callable
@@ -9,19 +9,19 @@ FlushWork = Callable[[], None]
 
 
 class FlushWorkers(Protocol):
-    """Who does what must not hold up the event loop."""
+    """Runs work that must not block the event loop."""
 
     def run(self, work: FlushWork, running: int) -> None:
-        """Do it, beside or after others; `running` are not done yet, with this one."""
+        """Queue the work; `running` counts unfinished work, including this one."""
         ...
 
     def stop(self) -> None:
-        """Returns when all that was begun is done."""
+        """Returns when all queued work is done."""
         ...
 
 
 class FlushThreads:
-    """A plain queue: a pool of the standard library costs as much as a small flush."""
+    """Threads on a plain queue: the standard library's pool costs as much as a small flush."""
 
     def __init__(self, threads_max: int) -> None:
         self._threads_max = threads_max

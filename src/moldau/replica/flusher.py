@@ -1,12 +1,12 @@
-"""Owns when and where logs are flushed: group commit, off the event loop.
+"""Flushes logs: group commit, off the event loop.
 
-All replicas that were written to in one turn of the loop are flushed together, in parallel, from
-a few threads; what is appended while a flush runs is covered by the next one. The hand-off to a
-thread costs about as much as the flush of a few kilobytes on a good disk, so a small flush of a
-single log runs at once on the loop, as long as such flushes have proved to be quick.
+All replicas that were written to in one loop turn are flushed together, in parallel, by a few
+threads; the next flush covers what is appended meanwhile. The hand-off to a thread costs about as
+much as the flush of a few kilobytes on a good disk, so a small flush of a single log runs on the
+loop, as long as such flushes have proved to be fast.
 
-A failed flush is never retried: after an error the page cache may claim that lost bytes are clean.
-A flush that could not begin because the disk is full has lost nothing, and is tried again.
+A failed flush is never retried: after an error the page cache may mark lost bytes as clean. A flush
+that could not begin because the disk is full has lost nothing, and is retried.
 """
 
 from asyncio import AbstractEventLoop
@@ -26,7 +26,7 @@ _DISK_FULL_RETRY_SECONDS = 0.5
 
 
 class FlushHandle:
-    """One log's place in the flusher. `on_flushed` runs on the loop after each flush."""
+    """One log's state in the flusher. `on_flushed` runs on the loop after each flush."""
 
     __slots__ = ("again", "busy", "is_dropped", "log", "on_flushed", "queued", "unflushed_bytes")
 
@@ -38,11 +38,11 @@ class FlushHandle:
         self.busy = False
         self.again = False
         self.is_dropped = False
-        """The log is being deleted: a flush under way may find its files gone, rightly."""
+        """The log is being deleted: a running flush may fail because its files are deleted."""
 
 
 class Flusher:
-    """Flushes many logs from a few threads; without any, at the end of each turn of the loop."""
+    """Flushes many logs from a few threads, or without threads at the end of each loop turn."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Flusher:
 
     @property
     def small_flush_seconds(self) -> float | None:
-        """What a small flush takes lately, smoothed; None before the first one."""
+        """Recent duration of a small flush, smoothed; None before the first one."""
         return self._small_flush_seconds if self._small_flush_seconds_seen else None
 
     def request(self, handle: FlushHandle, appended_bytes: int) -> None:
-        """The log was written to; flush it at the end of this turn of the loop."""
+        """The log was written to; flush it at the end of this loop turn."""
         handle.unflushed_bytes += appended_bytes
         if handle.busy:
             handle.again = True
@@ -95,7 +95,7 @@ class Flusher:
                 handle.queued = False
                 self._begin(handle, alone)
         finally:
-            # A defect in whoever is told of a commit must not cost other logs their flush.
+            # A callback that raises must not cost other logs their flush.
             for handle in dirty[begun:]:
                 handle.queued = False
                 self.request(handle, 0)
@@ -136,18 +136,18 @@ class Flusher:
         self._finish(handle, task)
 
     def _work(self, handle: FlushHandle, task: FlushTask, small: bool) -> None:
-        """In a thread."""
+        """Runs in a thread."""
         started = self._clock.monotonic()
-        failure: OSError | None = OSError("a defect ended the flush")
+        failure: OSError | None = OSError("internal error during the flush")
         try:
             task.run()
             failure = None
         except OSError as error:
             failure = error
         finally:
-            # Whatever happened: a broker that ends is better than a log that waits for ever.
+            # Report any failure: a broker that stops is better than a log that waits forever.
             seconds = self._clock.monotonic() - started
-            # Without a loop there is nobody left who waits.
+            # If the loop is closed, nothing waits for this flush.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(
                     self._handed_back, handle, task, failure, seconds if small else None
@@ -175,7 +175,7 @@ class Flusher:
         try:
             handle.log.end_flush(task)
         except DiskFullError:
-            # The flush counts; there was no room for the note that says so.
+            # The flush is valid; only its flush mark could not be written.
             pass
         except StorageError as error:
             self.report(error)
@@ -191,7 +191,7 @@ class Flusher:
 
     @contextmanager
     def fencing(self) -> Iterator[None]:
-        """Around whatever else writes: a disk that failed ends the process, a full one does not."""
+        """Wraps other writes: a failed disk ends the process, a full disk does not."""
         try:
             yield
         except DiskFullError:
@@ -201,13 +201,13 @@ class Flusher:
             raise
 
     def report(self, error: StorageError) -> None:
-        """The disk failed, here or in a write: flush nothing any more, and let the process end."""
+        """The disk failed, here or in a write: stop flushing, and let the process end."""
         if not self.failed:
             self.failed = True
             self._on_failure(error)
 
     def stop(self) -> None:
-        """End the threads; flushes already handed off are finished first, later ones not begun."""
+        """Finish the flushes that were handed to threads, begin no others, and end the threads."""
         self._stopped = True
         if self._workers is not None:
             self._workers.stop()

@@ -1,7 +1,7 @@
-"""Owns when brokers give each other signs of life, and what those tell the groups' cores.
+"""Sends and receives heartbeats: one per peer and interval for all Raft groups together.
 
-One heartbeat per peer and interval, and one more in between when somebody must hear of a commit
-soon. Signs are noted per peer (heartbeat.py); a core hears of them only when it matters to it.
+An extra heartbeat is sent early when followers should learn of a commit soon. The state per peer is
+in peer_heartbeat.py; a core receives it only before a decision that depends on it.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
@@ -39,7 +39,7 @@ class HeartbeatExchange:
         self._handle_all = handle_all
         self._timer: TimerHandle | None = None
         self.is_due = False
-        """One is wanted at the end of this turn, before its time."""
+        """Send one at the end of this loop turn, ahead of the interval."""
 
     def start(self) -> None:
         self._timer = self._loop.call_later(self._interval_seconds, self._on_time)
@@ -56,11 +56,11 @@ class HeartbeatExchange:
             if not peer.link.is_connected:
                 continue
             due = e.HeartbeatDue(peer.id)
-            self._handle_all(deque((group, due) for group in peer.beat.unconfirmed))
+            self._handle_all(deque((group, due) for group in peer.heartbeat.unconfirmed))
             self._send(peer)
 
     def send_due(self) -> None:
-        """At the end of a turn: what was asked for in it."""
+        """Send the early heartbeat that was requested in this loop turn, if any."""
         if self.is_due:
             self.is_due = False
             for peer in self._peers.values():
@@ -68,24 +68,24 @@ class HeartbeatExchange:
                     self._send(peer)
 
     def _send(self, peer: Peer) -> None:
-        beat = encode_heartbeat(peer.beat.compose())
-        if not peer.link.send(FrameKind.HEARTBEAT, [beat]):
-            peer.beat.not_sent()
+        heartbeat = encode_heartbeat(peer.heartbeat.compose())
+        if not peer.link.send(FrameKind.HEARTBEAT, [heartbeat]):
+            peer.heartbeat.not_sent()
 
     # ---- receiving
 
     def receive(self, sender: BrokerId, body: memoryview) -> None:
         """Raises PeerProtocolError."""
         peer = self._peers.get(sender)
-        beat = decode_heartbeat(body)
+        heartbeat = decode_heartbeat(body)
         if peer is None:
             return
         now = self._now()
-        commits = peer.beat.take(beat, now, self._groups)
-        if beat.listed is not None:
-            for group in peer.beat.listed:
+        commits = peer.heartbeat.take(heartbeat, now, self._groups)
+        if heartbeat.listed is not None:
+            for group in peer.heartbeat.listed:
                 self._check_following(peer, group)
-        peer.beat.take_answer(beat, now, self._groups)
+        peer.heartbeat.take_answer(heartbeat, now, self._groups)
         self._handle_all(
             deque((group, e.LeaderAlive(sender, epoch, commit)) for group, epoch, commit in commits)
         )
@@ -93,57 +93,58 @@ class HeartbeatExchange:
     def _check_following(self, peer: Peer, group: RaftGroup) -> None:
         core = group.core
         is_following = group.is_running and core.leader == peer.id
-        peer.beat.check(group, core.epoch if is_following else NO_EPOCH)
+        peer.heartbeat.check(group, core.epoch if is_following else NO_EPOCH)
 
     def alive(self, within_ms: int) -> set[BrokerId]:
-        """Peers that were heard of within that time."""
         since = self._now() - within_ms
         return {
-            broker for broker, peer in self._peers.items() if peer.beat.last_contact_at >= since
+            broker
+            for broker, peer in self._peers.items()
+            if peer.heartbeat.last_contact_at >= since
         }
 
-    # ---- what groups have of it
+    # ---- per group
 
-    def signs(self, group: RaftGroup) -> Iterator[tuple[int, Event]]:
-        """What the heartbeats said of the group's members that its core has not heard, and when."""
+    def contacts(self, group: RaftGroup) -> Iterator[tuple[int, Event]]:
+        """Contacts with the group's members that its core does not know yet, with their times."""
         core = group.core
         if core.role is Role.LEADER:
             for broker, progress in core.progress.items():
                 peer = self._peers.get(broker)
                 if peer is None:
                     continue
-                answered_at = peer.beat.acknowledged_at(group, core.epoch)
+                answered_at = peer.heartbeat.acknowledged_at(group, core.epoch)
                 if answered_at > progress.last_contact_at:
                     yield answered_at, e.PeerAlive(broker, core.epoch)
             return
         peer = self._peers.get(core.leader)
         if peer is not None:
-            last_contact_at = peer.beat.leader_heard_at(group, core.epoch)
+            last_contact_at = peer.heartbeat.leader_heard_at(group, core.epoch)
             if last_contact_at > core.last_contact_at:
-                # Commits came with the heartbeat itself.
+                # The commit index was handled when the heartbeat arrived.
                 yield (
                     last_contact_at,
                     e.LeaderAlive(core.leader, core.epoch, group.view.start_index),
                 )
 
     def track(self, group: RaftGroup) -> None:
-        """The members to beat to are others now."""
+        """Update the followers that receive this group's heartbeats after a membership change."""
         core, old = group.core, group.tracked
         is_same_epoch = group.tracked_epoch == core.epoch
         group.tracked, group.tracked_epoch = core.progress, core.epoch
         for broker in old:
             peer = self._peers.get(broker)
             if peer is not None and broker not in core.progress:
-                peer.beat.leave(group)
+                peer.heartbeat.leave(group)
                 peer.forget(group)
         for broker in core.progress:
             peer = self._peers.get(broker)
             if peer is not None and not (is_same_epoch and broker in old):
-                peer.beat.lead(group)
+                peer.heartbeat.lead(group)
 
     def confirm(self, peer: Peer, group: RaftGroup, epoch: Epoch) -> None:
-        """The peer answered in that epoch."""
-        if group in peer.beat.unconfirmed:
+        """The peer responded as a follower in that epoch."""
+        if group in peer.heartbeat.unconfirmed:
             core = group.core
             if core.role is Role.LEADER and core.epoch == epoch:
-                peer.beat.confirm(group, epoch)
+                peer.heartbeat.confirm(group, epoch)

@@ -1,7 +1,7 @@
-"""Owns who waits for more copies than a commit needs: min.insync.replicas above a majority.
+"""Delays acks=all where min.insync.replicas is above a majority.
 
-A commit is a majority. Where acks=all asks for more than that, the others are looked after until
-so many have it: such topics are rare.
+A commit needs a majority. Where acks=all needs more replicas, their progress is polled until enough
+have flushed; such topics are rare.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from moldau.model.ids import Offset
 from moldau.replica.driver import RaftDriver
 from moldau.replica.raft_group import RaftGroup
 
-_LOOK_SECONDS = 0.005
+_POLL_SECONDS = 0.005
 
 Waiters = deque[tuple[Offset, Callable[[ErrorCode], None]]]
 
 
 def insert_waiter(waiters: Waiters, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
-    """Keep the order by offset: a retry of an earlier batch may come after a later one."""
+    """Insert in offset order: a retry of an earlier batch may come after a later one."""
     if not waiters or waiters[-1][0] <= offset:
         waiters.append((offset, callback))
         return
@@ -31,7 +31,7 @@ def insert_waiter(waiters: Waiters, offset: Offset, callback: Callable[[ErrorCod
 
 
 class InsyncWaiters:
-    """Of one partition, on its leader."""
+    """The waiters of one partition, on its leader."""
 
     def __init__(
         self, driver: RaftDriver, group: RaftGroup, log: PartitionLog, count_min: Callable[[], int]
@@ -41,16 +41,16 @@ class InsyncWaiters:
         self._log = log
         self._count_min = count_min
         self._waiting: Waiters = deque()
-        """Committed, but on too few disks."""
+        """Committed, but flushed by too few replicas."""
 
-    def has(self, offset: Offset) -> bool:
-        """Whether enough voters have everything below `offset`, which is committed."""
+    def is_reached(self, offset: Offset) -> bool:
+        """Whether enough voters flushed everything below `offset`, which is committed."""
         if self._count_min() <= self._group.members.quorum:
             return True
         return self._log.index_of(offset) <= self.end()
 
     def end(self) -> int:
-        """Below this, all entries are on as many disks as acks=all wants; -1: on too few."""
+        """Enough voters flushed all entries below this index; -1 if there are too few voters."""
         voters = self._group.members.voters
         ends = [self._log.flushed_index] if self._driver.me in voters else []
         for broker, progress in self._driver.followers(self._group).items():
@@ -63,14 +63,14 @@ class InsyncWaiters:
 
     def wait(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         if not self._waiting:
-            self._look_later()
+            self._poll_later()
         insert_waiter(self._waiting, offset, callback)
 
-    def _look_later(self) -> None:
-        asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+    def _poll_later(self) -> None:
+        asyncio.get_running_loop().call_later(_POLL_SECONDS, self._poll)
 
-    def _look(self) -> None:
-        """One look for all: a follower that is away for long may have kept many waiting."""
+    def _poll(self) -> None:
+        """One poll for all waiters: a follower that was down for long may hold up many."""
         waiting = self._waiting
         if not waiting:
             return
@@ -78,9 +78,8 @@ class InsyncWaiters:
         while waiting and self._log.index_of(waiting[0][0]) <= end:
             waiting.popleft()[1](ErrorCode.NONE)
         if waiting:
-            self._look_later()
+            self._poll_later()
 
     def take_all(self) -> Waiters:
-        """Nobody waits here any more."""
         waiting, self._waiting = self._waiting, deque()
         return waiting

@@ -1,7 +1,7 @@
-"""Owns a partition's log as its Raft group uses it: the core's view, and entries in and out.
+"""A partition's log as its Raft group uses it: the core's view, and entries in and out.
 
-An index counts record offsets and control entries alike. Entries leave as they stand in the files,
-to be sent without being read, and come in as the parts of a received Append.
+A Raft index counts record offsets and control entries alike. Entries are sent from the files
+without being decoded, and received as the parts of an Append.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,7 @@ _OWN_KINDS: Final = (ControlKind.NOOP, ControlKind.MEMBERSHIP)
 
 
 _KEPT_BYTES_MAX: Final = SENDFILE_BYTES_MIN
-"""Of the last read: so little is in memory, and holds no file open."""
+"""Largest last read that is kept: reads up to this size are in memory, and hold no file open."""
 
 
 class EncodedEntries(NamedTuple):
@@ -43,10 +43,10 @@ class EncodedEntries(NamedTuple):
 
 
 class GroupLog:
-    """LogView over a PartitionLog, and the way of entries between logs."""
+    """LogView over a PartitionLog; reads entries to send, and stores received ones."""
 
     def __init__(self, log: PartitionLog, initial: Members) -> None:
-        """`initial`: the members as long as the log names none."""
+        """`initial`: the members while the log contains no membership entry."""
         self.log = log
         self._initial = initial
         self._start: LogStart | None = None
@@ -89,7 +89,7 @@ class GroupLog:
         offset = self.log.offset_of(index)
         header = next(self.log.headers(offset))
         if is_filler(header):
-            # It is split wherever somebody wants to begin.
+            # A filler can be split at any index.
             return index
         return RaftIndex(index - (offset - header.base_offset))
 
@@ -106,7 +106,7 @@ class GroupLog:
         return RaftIndex(-1), self._initial
 
     def snapshot_start(self) -> LogStart:
-        """Where a member begins that fell behind the start: at a boundary, as start_index."""
+        """Where a follower that needs a snapshot begins: at a batch boundary, as start_index."""
         start = self.log.start
         return start._replace(offset=Offset(self.start_index - start.control_count))
 
@@ -117,9 +117,9 @@ class GroupLog:
         return RaftIndex(self.log.controls()[place].offset + start.control_count + place)
 
     def _first_control(self, index: RaftIndex) -> int:
-        """Place of the first control entry at or above `index`."""
+        """Position of the first control entry at or above `index`."""
         count = len(self.log.controls())
-        # Mostly the last entries are wanted, and no control entry is among them.
+        # Usually the last entries are read, with no control entry among them.
         if not count or index > self._index_of_control(count - 1):
             return count
         return bisect_left(range(count), index, key=self._index_of_control)
@@ -134,7 +134,7 @@ class GroupLog:
     def owner_controls(
         self, start: RaftIndex, end: RaftIndex
     ) -> list[tuple[RaftIndex, ControlEntry]]:
-        """Control entries in that range that are not the consensus's own."""
+        """Control entries in that range, without those of Raft itself."""
         found = []
         controls = self.log.controls()
         for place in range(self._first_control(start), len(controls)):
@@ -148,13 +148,13 @@ class GroupLog:
     # ---- entries out
 
     def read(self, start: RaftIndex, bytes_max: int) -> EncodedEntries:
-        """Entries from `start` on, about bytes_max of them, but at least one if there is one."""
+        """Entries from `start` on: about bytes_max, but at least one if there is one."""
         last = self._last_read
         end = self.log.end_index
         if last is not None and last[0] == start and last[1] == bytes_max and last[2] == end:
             return last[3]
         reading = self._read(start, bytes_max)
-        # Followers that keep up are sent the same, one after another.
+        # All followers that keep up are sent the same entries.
         is_small = reading.size <= _KEPT_BYTES_MAX
         self._last_read = (start, bytes_max, end, reading) if is_small else None
         return reading
@@ -167,7 +167,7 @@ class GroupLog:
         return self.log.begin_prefetch(self.log.offset_of(start), bytes_max)
 
     def forget_read(self) -> None:
-        """Read anew, even what was read just before."""
+        """Read from disk again, even what was just read."""
         self._last_read = None
 
     def _read(self, start: RaftIndex, bytes_max: int) -> EncodedEntries:
@@ -192,14 +192,14 @@ class GroupLog:
             limit = controls[place].offset if place < len(controls) else log.end_offset
             read = log.read(offset, max(1, bytes_max - size), limit)
             if not read.size:
-                raise CorruptionError(f"nothing at offset {offset} of a log up to {limit}")
+                raise CorruptionError(f"no batch at offset {offset} of a log that ends at {limit}")
             pieces: list[Chunk] = [read.data]
             read_bytes = read.size
             if index == start and read.first_offset < log.offset_of(index):
                 pieces, read_bytes = trim_front(read, log.offset_of(index))
             head = encode_batches_head(read_bytes)
             chunks.append(head)
-            # Small pieces are read now: the log may be cut before the socket takes them.
+            # Small pieces are read now: the log may be truncated before the socket sends them.
             is_small = read_bytes < SENDFILE_BYTES_MIN
             has_files = has_files or not is_small
             chunks += [
@@ -213,12 +213,11 @@ class GroupLog:
     # ---- entries in
 
     def truncate(self, end: RaftIndex) -> None:
-        """Cut every entry at or above `end`: others may come to stand in their place."""
         self._last_read = None
         self.log.truncate(end)
 
     def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
-        """Drop every entry and begin at `start`, with what the leader says of the state there."""
+        """Drop every entry and begin at `start`, with the leader's snapshot for it."""
         self._last_read = None
         self.log.reset(start, snapshot)
 
@@ -236,8 +235,8 @@ class GroupLog:
                     continue
                 if headers[0].base_offset != self.log.end_offset:
                     raise CorruptionError(
-                        f"the leader's entry {start} is at offset {headers[0].base_offset}, "
-                        f"here it is {self.log.end_offset}"
+                        f"entry {start} has offset {headers[0].base_offset} on the leader, "
+                        f"but {self.log.end_offset} here"
                     )
                 self.log.append(data, headers)
                 size += len(data)

@@ -1,4 +1,4 @@
-"""Owns what is on its way to one peer: messages of all groups, gathered into frames."""
+"""The send queue to one peer: messages of all groups, collected into frames."""
 
 from typing import Final
 
@@ -16,14 +16,13 @@ _WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class Peer:
-    """One other broker."""
+    """The send queue to one other broker."""
 
     __slots__ = (
         "_chunks",
         "_size",
-        "beat",
         "cold",
-        "dropped_total",
+        "heartbeat",
         "id",
         "is_ended",
         "link",
@@ -33,33 +32,32 @@ class Peer:
         "warm",
     )
 
-    def __init__(self, broker: BrokerId, link: PeerLink, beat: PeerHeartbeat) -> None:
+    def __init__(self, broker: BrokerId, link: PeerLink, heartbeat: PeerHeartbeat) -> None:
         self.id = broker
         self.link = link
-        self.beat = beat
+        self.heartbeat = heartbeat
         self.waiting: dict[RaftGroup, SendAppend | SendSnapshot] = {}
-        """Bulk that goes out when the link has room; never more than one of a group."""
+        """Bulk to send when the link has room; at most one per group."""
         self.cold: dict[RaftGroup, SendAppend] = {}
-        """Bulk that a thread reads first (cold_sends.py); it does not wait at the same time."""
+        """Bulk that a thread prefetches first (cold_sends.py); not in `waiting` meanwhile."""
         self.reading: set[RaftGroup] = set()
-        """Groups for which a thread reads now."""
+        """Groups for which a prefetch runs."""
         self.warm: dict[RaftGroup, SendAppend] = {}
-        """Of what waits, that which was read."""
+        """The part of `waiting` that was prefetched."""
         self.sliced: set[RaftGroup] = set()
-        """Groups of which slices of files were sent on this connection."""
+        """Groups whose file slices were sent on this connection."""
         self.is_ended = False
-        """Its process is gone, as far as can be told."""
+        """Its process has ended, as far as known."""
         self._chunks: list[Chunk] = []
         self._size = 0
-        self.dropped_total = 0
 
-    def ask(self, group: RaftGroup, bulk: SendAppend | SendSnapshot) -> None:
-        """Send it when there is room, instead of what else the group has; groups take turns."""
+    def send_later(self, group: RaftGroup, bulk: SendAppend | SendSnapshot) -> None:
+        """Send it when there is room; replaces the group's earlier bulk. Groups take turns."""
         self.forget(group)
         self.waiting[group] = bulk
 
     def forget(self, group: RaftGroup) -> None:
-        """What the group has for this peer is not to be sent any more."""
+        """Drop what the group has queued for this peer."""
         self.waiting.pop(group, None)
         if self.cold:
             self.cold.pop(group, None)
@@ -67,16 +65,15 @@ class Peer:
             self.warm.pop(group, None)
 
     def post(self, data: bytes) -> None:
-        """A small message, sent at the end of this turn of the loop."""
+        """Queue a small message, sent at the end of this loop turn."""
         if not self.link.is_connected or self._size > _WAITING_BYTES_MAX:
-            # Nobody waits for ever for an answer: all of them are asked again.
-            self.dropped_total += 1
+            # Safe to drop: Raft repeats every request that gets no response.
             return
         self._chunks.append(data)
         self._size += len(data)
 
     def post_bulk(self, chunks: list[Chunk], size: int) -> None:
-        """Only when the link has room."""
+        """Queue bulk; call only when the link has room."""
         self._chunks += chunks
         self._size += size
         if self._size >= FRAME_BYTES_TARGET:
@@ -86,8 +83,7 @@ class Peer:
         """Hand everything to the link, as one frame."""
         if self._chunks:
             chunks, self._chunks, self._size = self._chunks, [], 0
-            if not self.link.send(FrameKind.RAFT, chunks):
-                self.dropped_total += 1
+            self.link.send(FrameKind.RAFT, chunks)
 
     def drop(self) -> None:
         """The link is lost."""

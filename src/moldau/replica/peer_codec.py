@@ -1,15 +1,15 @@
-"""Owns how the messages of Raft groups look between brokers, several of any groups in one frame.
+"""The wire format of Raft messages between brokers; one frame holds messages of several groups.
 
 Each message begins with its group (topic id and partition) and its type. The entries of an Append
-follow it as they stand in the log: runs of record batches, and control entries between them. They
-are not described a second time: the receiver reads the batches' own headers and checks their sums.
-Entries that are not what a leader may hold are no breach of the protocol: the leader's disk may be
-damaged, in that group alone, and it is told so. All integers are big endian.
+follow as they are in the log: runs of record batches, with control entries between them. The
+receiver reads the batch headers and verifies the checksums. Invalid entries are not a protocol
+error: the leader's disk may be corrupt, in that group alone, and the follower reports it
+(corruption_reports.py). All integers are big endian.
 """
 
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from moldau.log.interface import ControlKind, LogStart
 from moldau.model.errors import CorruptionError, PeerProtocolError
@@ -30,13 +30,12 @@ from moldau.raft.messages import (
 from moldau.records.batch import BatchFormatError, BatchHeader, crc_matches, read_header
 
 _new_entry = tuple.__new__
-"""Without the keyword arguments of a NamedTuple's own: one for every batch that is replicated."""
+"""Faster than the NamedTuple constructor: called for every replicated batch."""
 _KEY: Final = struct.Struct(">16si")
-KEY_BYTES: Final = _KEY.size
 
 
 class GroupKey(NamedTuple):
-    """Names one Raft group in the cluster. A topic made anew is another group."""
+    """Identifies one Raft group in the cluster. A recreated topic has other groups."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -47,7 +46,7 @@ class GroupKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In the vote journal."""
+        """The name in the vote journal and in logs."""
         return f"{self.topic_id.hex()}-{self.partition}"
 
 
@@ -55,7 +54,7 @@ METADATA_GROUP: Final = GroupKey(TopicId(bytes(15) + b"\x01"), PartitionIndex(0)
 
 
 class BatchRun(NamedTuple):
-    """Record batches that follow each other, the first at `start`."""
+    """Consecutive record batches, the first at `start`."""
 
     start: RaftIndex
     headers: list[BatchHeader]
@@ -75,33 +74,32 @@ Part = BatchRun | ControlPart
 
 
 class CorruptAppend(NamedTuple):
-    """A follower's word that the entries which it was sent from `start` on are damaged."""
+    """A follower's report that the entries it received from `start` on are corrupt."""
 
     epoch: Epoch
     start: RaftIndex
 
 
 class RaftEnvelope(NamedTuple):
-    """One message with what travels along with it. Valid as long as the frame."""
+    """One Raft message with its entries or snapshot. Valid as long as the frame."""
 
     group: bytes
     message: Message | CorruptAppend
     parts: tuple[Part, ...] = ()
     """The entries of an Append."""
     start: LogStart | None = None
-    """Of a Snapshot: where the log begins then."""
+    """Of a Snapshot: where the log begins after it."""
     payload: bytes = b""
-    """Of a Snapshot: what the state machine needs there."""
-    damage: str = ""
-    """Of an Append: why its entries were left out."""
+    """Of a Snapshot: the state machine's state there."""
+    corruption: str = ""
+    """Of an Append: why its entries were rejected; empty if they are valid."""
 
     @property
     def entries_bytes(self) -> int:
-        """Of the batches that it brings."""
         return sum(len(part.data) for part in self.parts if isinstance(part, BatchRun))
 
     def kept(self) -> "RaftEnvelope":
-        """The same for longer than the frame: with memory of its own."""
+        """A copy that outlives the frame."""
         return self._replace(
             parts=tuple(
                 part._replace(data=memoryview(bytes(part.data)))
@@ -112,16 +110,9 @@ class RaftEnvelope(NamedTuple):
         )
 
 
-_APPEND, _ANSWER, _VOTE, _VOTED, _PING, _PONG, _SNAPSHOT, _TIMEOUT, _DAMAGE = range(1, 10)
+_APPEND, _APPENDED, _VOTE, _VOTED, _PING, _PONG, _SNAPSHOT, _TIMEOUT, _CORRUPT = range(1, 10)
 _HEAD: Final = struct.Struct(">20sB")
 _APPEND_BODY: Final = struct.Struct(">iqiqI")
-_ANSWER_BODY: Final = struct.Struct(">i?qqqiq")
-_VOTE_BODY: Final = struct.Struct(">iqi??q")
-_VOTED_BODY: Final = struct.Struct(">i??")
-_PING_BODY: Final = struct.Struct(">iqq")
-_PONG_BODY: Final = struct.Struct(">iqq")
-_TIMEOUT_BODY: Final = struct.Struct(">i")
-_DAMAGE_BODY: Final = struct.Struct(">iq")
 _SNAPSHOT_BODY: Final = struct.Struct(">iqiqqiHHI")
 _BATCHES: Final = struct.Struct(">BI")
 _CONTROL: Final = struct.Struct(">BBiH")
@@ -133,27 +124,10 @@ _CONTROL_KINDS: Final = frozenset(ControlKind)
 # ---- encoding
 
 
-def encode_message(group: bytes, message: Message) -> bytes:
-    """Any message but those that bring something along."""
-    match message:
-        case AppendResponse():
-            return _HEAD.pack(group, _ANSWER) + _ANSWER_BODY.pack(*message)
-        case RaftHeartbeat():
-            return _HEAD.pack(group, _PING) + _PING_BODY.pack(*message)
-        case RaftHeartbeatResponse():
-            return _HEAD.pack(group, _PONG) + _PONG_BODY.pack(*message)
-        case VoteRequest():
-            return _HEAD.pack(group, _VOTE) + _VOTE_BODY.pack(*message)
-        case VoteResponse():
-            return _HEAD.pack(group, _VOTED) + _VOTED_BODY.pack(*message)
-        case TimeoutNow():
-            return _HEAD.pack(group, _TIMEOUT) + _TIMEOUT_BODY.pack(*message)
-        case AppendRequest() | InstallSnapshot():
-            raise ValueError(f"{type(message).__name__} is not sent alone")
-
-
-def encode_corrupt_append(group: bytes, told: CorruptAppend) -> bytes:
-    return _HEAD.pack(group, _DAMAGE) + _DAMAGE_BODY.pack(*told)
+def encode_message(group: bytes, message: Message | CorruptAppend) -> bytes:
+    """Encode any message but AppendRequest and InstallSnapshot, which carry data."""
+    kind, body = _KINDS[type(message)]
+    return _HEAD.pack(group, kind) + body.pack(*message)
 
 
 def encode_append(
@@ -164,14 +138,13 @@ def encode_append(
     commit: RaftIndex,
     entries_bytes: int,
 ) -> bytes:
-    """An Append up to its entries, which the caller adds: that many bytes of parts."""
+    """The head of an Append; the caller adds its entries, `entries_bytes` in total."""
     return _HEAD.pack(group, _APPEND) + _APPEND_BODY.pack(
         epoch, start, prev_epoch, commit, entries_bytes
     )
 
 
 def encode_batches_head(size: int) -> bytes:
-    """What stands before a run of batches of that size."""
     return _BATCHES.pack(_IS_BATCHES, size)
 
 
@@ -201,67 +174,66 @@ def encode_snapshot(
 
 
 def decode_frame(body: memoryview) -> Iterator[RaftEnvelope]:
-    """The messages of a frame, one after another. Raises PeerProtocolError at the first bad one."""
+    """The messages of a frame. Raises PeerProtocolError at the first invalid one."""
     position = 0
     while position < len(body):
         try:
-            parcel, position = _decode(body, position)
+            envelope, position = _decode(body, position)
         except struct.error:
-            raise PeerProtocolError(f"a message at {position} ends early") from None
-        yield parcel
+            raise PeerProtocolError(f"truncated Raft message at byte {position}") from None
+        yield envelope
 
 
 def _decode(body: memoryview, position: int) -> tuple[RaftEnvelope, int]:
     group, kind = _HEAD.unpack_from(body, position)
     position += _HEAD.size
-    message: Message | CorruptAppend
     if kind == _APPEND:
         return _decode_append(group, body, position)
-    if kind == _ANSWER:
-        message = AppendResponse(*_ANSWER_BODY.unpack_from(body, position))
-        _check(
-            message.epoch,
-            message.hint_epoch,
-            message.asked,
-            message.matched,
-            message.flushed,
-            message.log_id,
-        )
-        position += _ANSWER_BODY.size
-    elif kind == _PING:
-        message = RaftHeartbeat(*_PING_BODY.unpack_from(body, position))
-        _check(message.epoch, 0, message.commit)
-        position += _PING_BODY.size
-    elif kind == _PONG:
-        message = RaftHeartbeatResponse(*_PONG_BODY.unpack_from(body, position))
-        _check(message.epoch, 0, message.log_id)
-        position += _PONG_BODY.size
-    elif kind == _VOTE:
-        message = VoteRequest(*_VOTE_BODY.unpack_from(body, position))
-        _check(message.epoch, message.last_epoch, message.end, message.voter_log)
-        position += _VOTE_BODY.size
-    elif kind == _VOTED:
-        message = VoteResponse(*_VOTED_BODY.unpack_from(body, position))
-        _check(message.epoch, 0)
-        position += _VOTED_BODY.size
-    elif kind == _TIMEOUT:
-        message = TimeoutNow(*_TIMEOUT_BODY.unpack_from(body, position))
-        _check(message.epoch, 0)
-        position += _TIMEOUT_BODY.size
-    elif kind == _DAMAGE:
-        message = CorruptAppend(*_DAMAGE_BODY.unpack_from(body, position))
-        _check(message.epoch, 0, message.start)
-        position += _DAMAGE_BODY.size
-    elif kind == _SNAPSHOT:
+    if kind == _SNAPSHOT:
         return _decode_snapshot(group, body, position)
-    else:
-        raise PeerProtocolError(f"a message of unknown type {kind}")
-    return RaftEnvelope(group, message), position
+    known = _PLAIN.get(kind)
+    if known is None:
+        raise PeerProtocolError(f"unknown Raft message type {kind}")
+    message = known.type(*known.body.unpack_from(body, position))
+    known.check(message)
+    return RaftEnvelope(group, message), position + known.body.size
 
 
 def _check(epoch: int, other_epoch: int, *indexes: int) -> None:
     if epoch < _EPOCH_MIN or other_epoch < _EPOCH_MIN or (indexes and min(indexes) < 0):
-        raise PeerProtocolError(f"epochs {epoch}, {other_epoch}, indexes {indexes}")
+        raise PeerProtocolError(
+            f"invalid epoch or index: epochs {epoch}, {other_epoch}, indexes {indexes}"
+        )
+
+
+class _Plain(NamedTuple):
+    """How a message without data is encoded and checked."""
+
+    type: Callable[..., Message | CorruptAppend]
+    body: struct.Struct
+    check: Callable[[Any], None]
+
+
+_PLAIN: Final = {
+    _APPENDED: _Plain(
+        AppendResponse,
+        struct.Struct(">i?qqqiq"),
+        lambda m: _check(m.epoch, m.hint_epoch, m.rejected_start, m.matched, m.flushed, m.log_id),
+    ),
+    _VOTE: _Plain(
+        VoteRequest,
+        struct.Struct(">iqi??q"),
+        lambda m: _check(m.epoch, m.last_epoch, m.end, m.voter_log),
+    ),
+    _VOTED: _Plain(VoteResponse, struct.Struct(">i??"), lambda m: _check(m.epoch, 0)),
+    _PING: _Plain(RaftHeartbeat, struct.Struct(">iqq"), lambda m: _check(m.epoch, 0, m.commit)),
+    _PONG: _Plain(
+        RaftHeartbeatResponse, struct.Struct(">iqq"), lambda m: _check(m.epoch, 0, m.log_id)
+    ),
+    _TIMEOUT: _Plain(TimeoutNow, struct.Struct(">i"), lambda m: _check(m.epoch, 0)),
+    _CORRUPT: _Plain(CorruptAppend, struct.Struct(">iq"), lambda m: _check(m.epoch, 0, m.start)),
+}
+_KINDS: Final = {plain.type: (kind, plain.body) for kind, plain in _PLAIN.items()}
 
 
 def _decode_append(group: bytes, body: memoryview, position: int) -> tuple[RaftEnvelope, int]:
@@ -270,14 +242,16 @@ def _decode_append(group: bytes, body: memoryview, position: int) -> tuple[RaftE
     position += _APPEND_BODY.size
     end = position + size
     if end > len(body):
-        raise PeerProtocolError(f"an Append of {size} bytes where {len(body) - position} are left")
+        raise PeerProtocolError(
+            f"Append with {size} bytes of entries, but {len(body) - position} bytes are left"
+        )
     entries: list[EntryInfo] = []
     try:
         parts = _decode_entries(body, position, end, start, entries)
         _check_epochs(entries, epoch)
     except (PeerProtocolError, struct.error) as error:
         message = AppendRequest(epoch, start, prev_epoch, (), commit)
-        return RaftEnvelope(group, message, damage=str(error)), end
+        return RaftEnvelope(group, message, corruption=str(error)), end
     message = AppendRequest(epoch, start, prev_epoch, tuple(entries), commit)
     return RaftEnvelope(group, message, tuple(parts)), end
 
@@ -285,7 +259,7 @@ def _decode_append(group: bytes, body: memoryview, position: int) -> tuple[RaftE
 def _decode_entries(
     body: memoryview, position: int, end: int, index: RaftIndex, entries: list[EntryInfo]
 ) -> list[Part]:
-    """The entries of an Append; adds what the core must know of them to `entries`.
+    """Decode the entries of an Append; adds the core's view of them to `entries`.
 
     Raises PeerProtocolError, struct.error.
     """
@@ -295,7 +269,7 @@ def _decode_entries(
             _, run_bytes = _BATCHES.unpack_from(body, position)
             position += _BATCHES.size
             if not 0 < run_bytes <= end - position:
-                raise PeerProtocolError(f"{run_bytes} bytes of batches")
+                raise PeerProtocolError(f"invalid size of a run of batches: {run_bytes} bytes")
             run = _decode_run(body[position : position + run_bytes], index, entries)
             parts.append(run)
             position += run_bytes
@@ -303,18 +277,18 @@ def _decode_entries(
             _, kind, entry_epoch, payload_bytes = _CONTROL.unpack_from(body, position)
             position += _CONTROL.size
             if payload_bytes > end - position:
-                raise PeerProtocolError(f"a control entry of {payload_bytes} bytes")
+                raise PeerProtocolError(f"truncated control entry of {payload_bytes} bytes")
             payload = bytes(body[position : position + payload_bytes])
             parts.append(_control_part(index, entry_epoch, kind, payload, entries))
             position += payload_bytes
         else:
-            raise PeerProtocolError(f"entries of unknown type {body[position]}")
+            raise PeerProtocolError(f"unknown entry type {body[position]}")
         index = entries[-1].end
     return parts
 
 
 def _decode_run(data: memoryview, index: RaftIndex, entries: list[EntryInfo]) -> BatchRun:
-    """Batches with their sums checked; adds what the core must know of them to `entries`."""
+    """Decode batches, verifying checksums; adds the core's view of them to `entries`."""
     start = index
     headers: list[BatchHeader] = []
     position = 0
@@ -324,14 +298,14 @@ def _decode_run(data: memoryview, index: RaftIndex, entries: list[EntryInfo]) ->
         try:
             header = read_header(data, position)
         except BatchFormatError as error:
-            raise PeerProtocolError(f"no batch: {error}") from None
+            raise PeerProtocolError(f"invalid batch header: {error}") from None
         batch_bytes, base_offset = header.size, header.base_offset
         if batch_bytes > size - position:
-            raise PeerProtocolError(f"a batch of {batch_bytes} bytes is cut")
+            raise PeerProtocolError(f"truncated batch of {batch_bytes} bytes")
         if not crc_matches(data, position, batch_bytes, header.crc):
-            raise PeerProtocolError(f"the batch at offset {base_offset} fails its checksum")
+            raise PeerProtocolError(f"checksum mismatch in the batch at offset {base_offset}")
         if base_offset != next_offset and headers:
-            raise PeerProtocolError(f"offset {base_offset} after {next_offset - 1}")
+            raise PeerProtocolError(f"expected offset {next_offset}, got {base_offset}")
         count = header.last_offset_delta + 1
         next_offset = base_offset + count
         end = RaftIndex(index + count)
@@ -349,17 +323,19 @@ def _control_part(
     if kind == ControlKind.MEMBERSHIP:
         members = _read_members(payload)
     elif kind not in _CONTROL_KINDS:
-        raise PeerProtocolError(f"a control entry of unknown kind {kind}")
+        raise PeerProtocolError(f"unknown control entry kind {kind}")
     entries.append(EntryInfo(index, RaftIndex(index + 1), epoch, members))
     return ControlPart(index, epoch, ControlKind(kind), payload)
 
 
 def _check_epochs(entries: list[EntryInfo], epoch: Epoch) -> None:
-    """Epochs never fall along a log, and no leader holds entries of a later one."""
+    """Epochs never decrease along a log, and never exceed the leader's epoch."""
     last = 0
     for entry in entries:
         if not last <= entry.epoch <= epoch:
-            raise PeerProtocolError(f"an entry of epoch {entry.epoch} after {last}, from {epoch}")
+            raise PeerProtocolError(
+                f"entry of epoch {entry.epoch} after epoch {last}, from the leader of epoch {epoch}"
+            )
         last = entry.epoch
 
 
@@ -378,11 +354,13 @@ def _decode_snapshot(group: bytes, body: memoryview, position: int) -> tuple[Raf
     _check(epoch, last_epoch, start, offset, control_count)
     _check(start_epoch, 0)
     if offset + control_count != start:
-        raise PeerProtocolError(f"a snapshot at {start} for a log from {offset}+{control_count}")
+        raise PeerProtocolError(
+            f"snapshot at index {start} for a log that begins at {offset}+{control_count}"
+        )
     position += _SNAPSHOT_BODY.size
     end = position + members_bytes + voters_bytes + payload_bytes
     if end > len(body):
-        raise PeerProtocolError("a snapshot that ends early")
+        raise PeerProtocolError("truncated snapshot")
     members = _read_members(bytes(body[position : position + members_bytes]))
     position += members_bytes
     voters = bytes(body[position : position + voters_bytes])
@@ -401,5 +379,5 @@ def _read_members(payload: bytes) -> Members:
         raise PeerProtocolError(str(error)) from None
     everyone = members.everyone
     if not members.voters or len(set(everyone)) != len(everyone):
-        raise PeerProtocolError(f"members {members}")
+        raise PeerProtocolError(f"invalid members: {members}")
     return members

@@ -1,7 +1,6 @@
-"""Owns the stored form of the table of producers, beside the log and on the way to a follower, and
-how it is built from what is stored.
+"""Encodes the producer table as a snapshot, on disk and to followers, and loads it from the log.
 
-Version 2 knows transactions; version 1, of brokers that knew none, is still read.
+Version 2 contains transactions; version 1, from brokers without them, can still be read.
 """
 
 from itertools import takewhile
@@ -31,10 +30,9 @@ _Full = tuple[list[_Producer], list[tuple[int, int]], int, list[bytes]]
 def load_producers(
     log: PartitionLog, now: TimestampMs, end: Offset | None = None
 ) -> tuple[ProducerTable, Offset]:
-    """The table as the log has it, and the offset of the snapshot that was of use.
+    """The table for the log, and the offset of the snapshot that it started from.
 
-    `end`: nothing from there on is looked at; no snapshot may lie beyond it. Raises
-    CorruptionError.
+    `end`: ignore the log from there on; no snapshot may lie beyond it. Raises CorruptionError.
     """
     table, snapshot_offset = _load_snapshot(log)
     start = log.start_offset
@@ -44,7 +42,9 @@ def load_producers(
         try:
             return read_end_marker(read_slice(read.data))
         except BatchFormatError as error:
-            raise CorruptionError(f"marker at offset {header.base_offset}: {error}") from None
+            raise CorruptionError(
+                f"invalid transaction marker at offset {header.base_offset}: {error}"
+            ) from None
 
     headers = log.headers(max(snapshot_offset, start))
     if end is not None:
@@ -55,10 +55,10 @@ def load_producers(
 
 
 def _load_snapshot(log: PartitionLog) -> tuple[ProducerTable, Offset]:
-    """A snapshot is only a shortcut: the log's headers say the same, more slowly.
+    """Load the snapshot, a shortcut for replaying all batch headers.
 
-    One from before the log's start is none. What came between is gone: how transactions ended, and
-    which numbers producers have reached.
+    A snapshot from below the log start is unusable: batches between them were deleted, and with
+    them ends of transactions and producers' sequences.
     """
     snapshot = log.load_snapshot()
     if snapshot is None:
@@ -99,8 +99,10 @@ def decode_producers(payload: bytes) -> ProducerTable:
         if version == _VERSION:
             return _from_full(msgspec.msgpack.decode(raw, type=_Full))
     except msgspec.DecodeError as error:
-        raise CorruptionError(f"producer snapshot cannot be read: {error}") from None
-    raise CorruptionError(f"producer snapshot of version {version}; this broker knows {_VERSION}")
+        raise CorruptionError(f"cannot decode the producer snapshot: {error}") from None
+    raise CorruptionError(
+        f"producer snapshot has version {version}; this broker supports up to {_VERSION}"
+    )
 
 
 def _state(epoch: int, seen_at: int, batches: list[_Batch]) -> ProducerState:

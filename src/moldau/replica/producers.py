@@ -1,15 +1,15 @@
-"""Owns what a partition remembers of its producers: last batches, epochs, open transactions.
+"""The producer state of a partition: last batches, epochs, open transactions.
 
 A producer numbers its records per partition. A batch that repeats one of the last five is a retry
-whose reply was lost: it is answered with the offset of the original. A gap means that something
-was lost on the way, and is refused.
+whose response was lost: the response names the offset of the original. A gap means that a batch was
+lost, and is rejected.
 
-The first transactional batch of a producer opens a transaction here, the marker that its
-coordinator has written ends it. From the first offset of the oldest transaction on, nothing is
-stable: neither what is open, nor what was ended by a marker that is not committed yet.
+The first transactional batch of a producer opens a transaction; the coordinator's marker ends it.
+The last stable offset is the first offset of the oldest transaction that is open, or whose marker
+is not committed yet.
 
-The state follows *appended* batches, so it is rebuilt from the log's headers and markers, from the
-last snapshot on, and goes back when a log is cut.
+The state follows *appended* batches: it is rebuilt from the last snapshot and the headers and
+markers after it, and rolled back when the log is truncated.
 """
 
 from collections import deque
@@ -26,13 +26,13 @@ REMEMBERED_BATCHES = 5
 NO_TRANSACTION: Final = Offset(-1)
 NO_COORDINATOR: Final = -1
 TRANSACTIONS_V2: Final = 2
-"""From this version of transactions on, each marker bears an epoch above that of its batches."""
+"""From this transaction version on, a marker has a higher epoch than its batches."""
 _SEQUENCE_MASK = 0x7FFFFFFF
 _NO_MARKER: Final = Offset(-1)
 
 
 class RememberedBatch(NamedTuple):
-    """Where one batch of a producer went."""
+    """Sequences and offsets of one appended batch."""
 
     base_sequence: int
     last_sequence: int
@@ -51,21 +51,21 @@ class ProducerState:
         self.seen_at = seen_at
         self.batches: list[RememberedBatch] = []
         self.first = NO_TRANSACTION
-        """Where its open transaction begins here."""
+        """First offset of its open transaction."""
         self.coordinator_epoch = NO_COORDINATOR
         self.marked_at = _NO_MARKER
-        """Its last marker: where the epoch is known from, if there are no batches."""
+        """Offset of its last marker: the source of `epoch` if there are no batches."""
 
 
 def next_sequence(state: ProducerState) -> int:
-    """What the next batch of its epoch begins with."""
+    """The sequence that the next batch of its epoch must begin with."""
     if not state.batches:
         return 0
     return (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction whose marker is not known to be committed."""
+    """A transaction whose marker may not be committed yet."""
 
     marker: Offset
     first: Offset
@@ -95,12 +95,12 @@ class ProducerTable:
         return self._states.get(producer)
 
     def is_open(self, producer: ProducerId, epoch: ProducerEpoch) -> bool:
-        """Whether it has an open transaction here, and is still in that epoch."""
+        """Whether the producer has an open transaction here in that epoch."""
         state = self._states.get(producer)
         return state is not None and state.first >= 0 and state.epoch == epoch
 
     def may_open(self, header: BatchHeader) -> bool:
-        """Whether a transactional batch would open a transaction: no retry, nor of an old epoch."""
+        """Whether a transactional batch would open a transaction: not a retry or an old epoch."""
         state = self._states.get(header.producer_id)
         if state is None or state.epoch < header.producer_epoch:
             return True
@@ -109,33 +109,29 @@ class ProducerTable:
         span = header.base_sequence, header.last_sequence
         return not any(batch[:2] == span for batch in state.batches if batch.base_sequence >= 0)
 
-    @property
-    def open_first(self) -> Offset | None:
-        """Where the oldest open transaction begins."""
-        return next(iter(self._open), None)
-
     # ---- checks
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
-        """The original, if the batch is a retry of it; None if it is the next one.
+        """The original batch if this is a retry; None if it is the next one.
 
         Raises RefusedError for an old epoch or a gap.
         """
         state = self._states.get(header.producer_id)
         if state is None:
-            # Unknown here, perhaps expired: any sequence may start (KIP-360).
+            # Unknown or expired: it may start with any sequence (KIP-360).
             return None
         if header.producer_epoch < state.epoch:
-            _refuse_epoch(header.producer_id, header.producer_epoch, state.epoch, "the batch")
+            _reject_epoch(header.producer_id, header.producer_epoch, state.epoch, "the batch")
         sequence = header.base_sequence
         if sequence < 0:
-            # Written by a coordinator, which numbers nothing.
+            # Written by a coordinator, which uses no sequences.
             return None
         if header.producer_epoch > state.epoch:
             if sequence != 0:
                 raise RefusedError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"epoch {header.producer_epoch} starts at {sequence}, not 0",
+                    f"producer {header.producer_id}: epoch {header.producer_epoch} must start at "
+                    f"sequence 0, got {sequence}",
                 )
             return None
         for batch in state.batches:
@@ -145,13 +141,13 @@ class ProducerTable:
         if sequence != expected:
             raise RefusedError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id}: expected {expected}, got {sequence}",
+                f"producer {header.producer_id}: expected sequence {expected}, got {sequence}",
             )
         if state.first >= 0 and not header.attributes & TRANSACTIONAL_BIT:
             raise RefusedError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open, "
-                "and the batch does not belong to it",
+                f"producer {header.producer_id} has an open transaction, "
+                "but the batch is not transactional",
             )
         return None
 
@@ -162,40 +158,40 @@ class ProducerTable:
         coordinator_epoch: int,
         transaction_version: int,
     ) -> bool:
-        """Whether a marker has to be written; False if it is there already.
+        """Whether a marker has to be written; False if it already was.
 
-        Raises RefusedError for one of an earlier epoch of the producer or the coordinator.
+        Raises RefusedError for an earlier epoch of the producer or the coordinator.
         """
         state = self._states.get(producer)
         if state is None:
-            # Even without a transaction here, it keeps batches of earlier epochs out.
+            # Even without a transaction here, it fences batches of earlier epochs.
             return True
         if epoch < state.epoch:
-            _refuse_epoch(producer, epoch, state.epoch, "the marker")
+            _reject_epoch(producer, epoch, state.epoch, "the marker")
         if coordinator_epoch < state.coordinator_epoch:
             raise RefusedError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"producer {producer}: a coordinator of epoch {state.coordinator_epoch} was here, "
-                f"the marker is of {coordinator_epoch}",
+                f"producer {producer}: the marker has coordinator epoch {coordinator_epoch}, but "
+                f"the partition has already seen {state.coordinator_epoch}",
             )
         if epoch > state.epoch:
             return True
         if state.first < 0:
-            # Again the same, unless another coordinator says it: then it is noted that it did.
+            # A repeated marker; written only if it brings a newer coordinator epoch.
             return coordinator_epoch > state.coordinator_epoch
         if transaction_version >= TRANSACTIONS_V2:
-            # Of the transaction before, whose end raised the epoch to what it is now (KIP-1228).
-            _refuse_epoch(producer, epoch, state.epoch, "the open transaction has it, the marker")
+            # A late marker of the previous transaction, whose end raised the epoch (KIP-1228).
+            _reject_epoch(producer, epoch, state.epoch, "of its open transaction; the marker")
         return True
 
-    # ---- what is in the log
+    # ---- appended batches
 
     def appended(
         self, header: BatchHeader, now: TimestampMs, marker: EndMarker | None = None
     ) -> None:
-        """Remember a batch that is now in the log; `header` carries its final offsets.
+        """Record a batch that is now in the log; `header` has its final offsets.
 
-        `marker` is what a control batch says; None if compaction has emptied it.
+        `marker` is the content of a control batch; None if compaction emptied it.
         """
         state = self._states.get(header.producer_id)
         if state is None or header.producer_epoch > state.epoch:
@@ -207,7 +203,7 @@ class ProducerTable:
                 if marker is not None:
                     self._end(state, header.producer_id, header.base_offset, marker)
                 return
-            # One without records was emptied by compaction: its transaction ended long ago.
+            # A batch without records was emptied by compaction: its transaction has ended.
             if state.first < 0 and header.record_count:
                 self._open_at(state, header.producer_id, header.base_offset)
         batches = state.batches
@@ -226,7 +222,6 @@ class ProducerTable:
     def _begin(
         self, header: BatchHeader, now: TimestampMs, before: ProducerState | None
     ) -> ProducerState:
-        """A new producer, or a new epoch of one."""
         state = self._states[header.producer_id] = ProducerState(header.producer_epoch, now)
         if before is not None:
             state.first = before.first
@@ -256,7 +251,7 @@ class ProducerTable:
         self.ended.append(EndedTransaction(offset, first))
 
     def settle(self, watermark: Offset) -> None:
-        """Everything below is committed, markers too."""
+        """Everything below `watermark` is committed, including markers."""
         ended = self.ended
         while ended and ended[0].marker < watermark:
             del self._unstable[ended.popleft().first]
@@ -268,26 +263,26 @@ class ProducerTable:
         now: TimestampMs,
         read_marker: Callable[[BatchHeader], EndMarker | None],
     ) -> None:
-        """Follow batches of the log after a restart.
+        """Replay batches of the log after a restart.
 
-        They count as seen now: clients choose the time in a batch, and a producer that copies old
-        records would be forgotten, and its retries doubled, while it is at work.
+        They count as seen now, not at their timestamp, which clients choose: an active producer
+        that copies old records would expire, and its retries would be stored twice.
         """
         for header in headers:
             if header.producer_id >= 0:
                 marker = read_marker(header) if header.attributes & CONTROL_BIT else None
                 self.appended(header, now, marker)
 
-    # ---- what the log has lost
+    # ---- truncation
 
-    def cut(self, offset: Offset) -> bool:
-        """Forget batches from `offset` on, which the log has lost.
+    def truncate(self, offset: Offset) -> bool:
+        """Forget batches from `offset` on, which were removed from the log.
 
-        False if that is not enough: a marker was lost, or a producer has nothing left here,
-        although the log may still hold earlier batches of it. The table is to be built anew then.
+        False if the table must be rebuilt: a marker was removed, or a producer has no batches left
+        here although the log may hold earlier ones.
 
-        A producer with some batches left may lack older ones. These were answered, because a
-        producer has no more in flight than the table remembers: they are not sent again.
+        A producer with some batches left may lack older ones. Those were acknowledged, because a
+        producer has no more in flight than the table remembers, so they are not retried.
         """
         if self.last_marker >= offset:
             return False
@@ -304,16 +299,15 @@ class ProducerTable:
         return is_enough
 
     def below(self, offset: Offset) -> "ProducerTable":
-        """What is known from batches below `offset`, for a log that begins there.
+        """The state from batches below `offset`, for a log that begins there.
 
-        Not every transaction that was open there need be known: whatever of it the log still holds
-        lies above, and says the same again.
+        It may lack transactions that were open there: their batches above `offset` are in the log,
+        and open them again.
         """
         table = ProducerTable()
         for producer, state in self._states.items():
             batches = [batch for batch in state.batches if batch.last_offset < offset]
-            # An epoch that began above must not be known before: what comes of the one before it
-            # would be taken for its.
+            # Leave out an epoch that began above: batches of the previous one still follow.
             if batches or (not state.batches and state.marked_at < offset):
                 kept = table._states[producer] = ProducerState(state.epoch, state.seen_at)
                 kept.batches = batches
@@ -325,7 +319,7 @@ class ProducerTable:
         return table
 
     def _index_open(self) -> None:
-        """From the states, the open transactions in order."""
+        """Rebuild the ordered index of open transactions from the states."""
         states = self._states.items()
         firsts = {state.first: producer for producer, state in states if state.first >= 0}
         self._open = dict(sorted(firsts.items()))
@@ -334,7 +328,7 @@ class ProducerTable:
         self.first_unstable = next(iter(self._unstable), None)
 
     def expire(self, before: TimestampMs) -> int:
-        """Forget producers that were silent since `before` and have no transaction open."""
+        """Forget producers that were idle since `before` and have no open transaction."""
         expired = [
             producer
             for producer, state in self._states.items()
@@ -353,7 +347,6 @@ class ProducerTable:
         last_marker: Offset,
         aborted: AbortedTransactions,
     ) -> None:
-        """Begin with what a snapshot says."""
         self._states = states
         self.ended = deque(ended)
         self.last_marker = last_marker
@@ -361,7 +354,8 @@ class ProducerTable:
         self._index_open()
 
 
-def _refuse_epoch(producer: ProducerId, epoch: int, known: int, what: str) -> None:
+def _reject_epoch(producer: ProducerId, epoch: int, known: int, what: str) -> None:
     raise RefusedError(
-        ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer} has epoch {known}, {what} {epoch}"
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer} is at epoch {known}, {what} has epoch {epoch}",
     )

@@ -1,4 +1,4 @@
-"""Owns one Raft group on this broker as the driver sees it, and what its owner is told."""
+"""One Raft group on this broker as the driver sees it, and the callbacks to its owner."""
 
 import asyncio
 from collections import deque
@@ -20,13 +20,10 @@ from moldau.replica.peer_codec import GroupKey, RaftEnvelope
 
 
 class GroupOwner(Protocol):
-    """Who is told what happens in a group, after each step and in order.
-
-    It may call the driver from inside these.
-    """
+    """The state machine of a group. Called in order, after each step; may call the driver."""
 
     def on_role(self, group: "RaftGroup", role: Role, epoch: Epoch, leader: BrokerId) -> None:
-        """`leader` is NO_BROKER while none is known."""
+        """The role or the leader changed; NO_BROKER while no leader is known."""
         ...
 
     def on_commit(self, group: "RaftGroup", offset: Offset) -> None:
@@ -36,9 +33,9 @@ class GroupOwner(Protocol):
     def on_control(
         self, group: "RaftGroup", kind: ControlKind, payload: bytes, index: RaftIndex
     ) -> None:
-        """A control entry of an owner is committed, and on this broker's disk.
+        """A control entry of the owner is committed, and flushed on this broker.
 
-        In the order of the log, each after the on_commit that covers it; after a start again for
+        Called in log order, each after the on_commit that covers it; repeated after a restart for
         those that are still in the log.
         """
         ...
@@ -46,41 +43,41 @@ class GroupOwner(Protocol):
     def on_stored(
         self, group: "RaftGroup", headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
     ) -> None:
-        """Batches of the leader are in the log; what the control batches among them say."""
+        """Batches from the leader are in the log; `markers`: the control batches among them."""
         ...
 
     def on_truncated(self, group: "RaftGroup", offset: Offset) -> None:
-        """Records from `offset` on are gone from the log: they never were committed."""
+        """The log was truncated to `offset`: the removed records were never committed."""
         ...
 
     def snapshot(self, group: "RaftGroup", offset: Offset) -> bytes:
-        """What a state machine that begins at `offset` must know; empty if nothing.
+        """The state at `offset`, for a follower that begins there; may be empty.
 
-        Raises RefusedError if that cannot be told now; it is asked again in a moment.
+        Raises RefusedError if temporarily unavailable; the driver retries.
         """
         ...
 
     def on_reset(self, group: "RaftGroup", offset: Offset, payload: bytes) -> None:
-        """The log begins anew at `offset`, and keeps the leader's snapshot for there."""
+        """The log was reset to begin at `offset`; `payload` is the leader's snapshot there."""
         ...
 
     def on_voter_replaced(self, group: "RaftGroup", voter: BrokerId) -> None:
-        """This broker leads, and the voter has another log than the group counts on."""
+        """On the leader: the voter lost its log and has a new one."""
         ...
 
     def on_failed(self, group: "RaftGroup", error: MoldauError) -> None:
-        """The group stopped on this broker; its files are kept as they are."""
+        """The group stopped on this broker because of an error; its files are kept unchanged."""
         ...
 
 
 def expire_transfer(transfer: asyncio.Future[bool]) -> None:
-    """Nobody told in time how a transfer ended."""
+    """The transfer timed out without a known result."""
     if not transfer.done():
         transfer.set_result(False)
 
 
 class FollowerProgress(NamedTuple):
-    """How far a member is, as its leader knows."""
+    """Replication progress of a member, as its leader knows it."""
 
     flushed: RaftIndex
     received: RaftIndex
@@ -96,8 +93,8 @@ class RaftGroup:
         "commit_notified",
         "controls_notified",
         "core",
+        "corruption_checked_at",
         "current_envelope",
-        "damage_checked_at",
         "failure",
         "flush_handle",
         "has_controls",
@@ -108,7 +105,7 @@ class RaftGroup:
         "key",
         "log",
         "name",
-        "news",
+        "notifications",
         "owner",
         "proposed",
         "proposed_bytes",
@@ -142,31 +139,31 @@ class RaftGroup:
         self.flush_handle = flush_handle
         self.failure: MoldauError | None = None
         self.is_alone = False
-        """This broker leads, there are no other members, and all that it did is done."""
+        """This broker leads, is the only member, and has no work pending: a fast path applies."""
         self.is_grown = False
-        """The owner appended, and the core has not heard of it yet."""
+        """The owner appended, and the core was not stepped with it yet."""
         self.is_removed = False
         self.is_stepping = False
         self.queue: deque[Event] = deque()
-        self.news: deque[Callable[[], None]] = deque()
-        """For the owner, once the step is over."""
+        self.notifications: deque[Callable[[], None]] = deque()
+        """Calls to the owner, made once the step is over."""
         self.current_envelope: RaftEnvelope | None = None
-        """The message that the core is stepped with."""
+        """The message that the core is being stepped with."""
         self.proposed: deque[tuple[RaftIndex, int]] = deque()
-        """End and size of what was proposed here in this epoch and is not committed."""
+        """End and size of proposals of this epoch that are not committed."""
         self.proposed_bytes = 0
         self.timer_at = FOREVER
         self.commit_notified = core.commit
         self.controls_notified = core.commit
         self.has_controls = bool(view.owner_controls(core.commit, core.end))
-        """There may be control entries that the owner has not heard of."""
+        """There may be control entries that were not reported to the owner yet."""
         self.tracked: dict[BrokerId, Progress] = core.progress
-        """The members whose heartbeats are set up: the core makes a new one at each change."""
+        """The followers that heartbeats track; the core replaces the dict at each change."""
         self.tracked_epoch = core.epoch
-        self.damage_checked_at = -FOREVER
+        self.corruption_checked_at = -FOREVER
         self.reads: dict[int, asyncio.Future[Offset]] = {}
         self.transfer: tuple[BrokerId, asyncio.Future[bool]] | None = None
-        """Whom leadership is handed to, and who wants to know how that ends."""
+        """The target of a running leadership transfer, and the future for its result."""
 
     @property
     def is_running(self) -> bool:
@@ -189,16 +186,11 @@ class RaftGroup:
         return self.core.members
 
     @property
-    def commit_offset(self) -> Offset:
-        """The high watermark, as far as this broker knows."""
-        return max(self.log.offset_of(self.core.commit), self.log.start_offset)
-
-    @property
     def flushes_always(self) -> bool:
         return self.log.config.flush is FlushPolicy.ALWAYS
 
     def end_transfer(self, leader: BrokerId) -> None:
-        """A transfer is over, well or not: that broker leads, or NO_BROKER: nobody knows."""
+        """The transfer is over: `leader` leads now, or NO_BROKER if unknown."""
         if self.transfer is not None:
             target, future = self.transfer
             self.transfer = None

@@ -1,4 +1,4 @@
-"""Owns what a frame of a peer does: message by message to the cores of the groups that it names."""
+"""Receives frames of Raft messages from peers, and steps the addressed groups with them."""
 
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -26,21 +26,21 @@ from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import CorruptAppend, RaftEnvelope, decode_frame
 from moldau.replica.raft_group import RaftGroup
 
-_HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of messages that wait for the next turn, by the size of their entries."""
+_DEFERRED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bound on deferred messages, by the size of their entries."""
 
 
 class RaftReceiver:
-    """Takes in what peers and their heartbeats say."""
+    """Handles received messages, and refreshes cores with contacts from heartbeats."""
 
     def __init__(
         self,
         *,
         loop: AbstractEventLoop,
         now: Callable[[], int],
-        steps: CoreStepper,
+        stepper: CoreStepper,
         effects: EffectExecutor,
-        beats: HeartbeatExchange,
+        heartbeats: HeartbeatExchange,
         flusher: Flusher,
         peers: Mapping[BrokerId, Peer],
         groups: Mapping[bytes, RaftGroup],
@@ -48,108 +48,110 @@ class RaftReceiver:
     ) -> None:
         self._loop = loop
         self._now = now
-        self._steps = steps
+        self._stepper = stepper
         self._effects = effects
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._flusher = flusher
         self._peers = peers
         self._groups = groups
         self._append_bytes_max = append_bytes_max
         self.unknown_total = 0
-        """Messages for groups that are not here."""
-        self._cuts = 0
-        self._has_cut = False
-        """In this turn of the loop. Each cut waits for the disk several times, and a former leader
-        has to cut hundreds of logs: one per turn, so that heartbeats get in between."""
-        self._held: dict[RaftGroup, list[tuple[Peer, RaftEnvelope]]] = {}
-        """What has to wait for the next turn."""
-        self._held_bytes = 0
+        """Messages for groups that do not run here."""
+        self._truncations = 0
+        self._has_truncated = False
+        """In this loop turn. A truncation waits for the disk several times, and a former leader
+        may truncate hundreds of logs: one per turn, so that heartbeats are handled in between."""
+        self._deferred: dict[RaftGroup, list[tuple[Peer, RaftEnvelope]]] = {}
+        """Messages deferred to the next loop turn."""
+        self._deferred_bytes = 0
 
     def take(self, sender: BrokerId, body: memoryview) -> None:
-        """A frame of Raft messages. Raises PeerProtocolError."""
+        """Handle a frame of Raft messages. Raises PeerProtocolError."""
         peer = self._peers.get(sender)
         if peer is None:
             return
-        for parcel in decode_frame(body):
-            self._give(peer, parcel)
+        for envelope in decode_frame(body):
+            self._deliver(peer, envelope)
 
-    def _give(self, peer: Peer, parcel: RaftEnvelope, *, is_kept: bool = False) -> None:
-        group = self._groups.get(parcel.group)
+    def _deliver(self, peer: Peer, envelope: RaftEnvelope, *, is_kept: bool = False) -> None:
+        group = self._groups.get(envelope.group)
         if group is None or group.failure is not None:
             self.unknown_total += 1
-        elif parcel.damage:
-            report_to_leader(peer, group, parcel)
-        elif self._has_cut and (group in self._held or may_truncate(group, parcel.message)):
-            self._hold(peer, group, parcel if is_kept else parcel.kept())
+        elif envelope.corruption:
+            report_to_leader(peer, group, envelope)
+        elif self._has_truncated and (
+            group in self._deferred or may_truncate(group, envelope.message)
+        ):
+            self._defer(peer, group, envelope if is_kept else envelope.kept())
         else:
-            self._receive(peer, group, parcel)
-            if self._effects.truncations_total != self._cuts:
-                self._cuts = self._effects.truncations_total
-                self._wait_for_next_turn()
+            self._receive(peer, group, envelope)
+            if self._effects.truncations_total != self._truncations:
+                self._truncations = self._effects.truncations_total
+                self._defer_to_next_turn()
 
-    def _hold(self, peer: Peer, group: RaftGroup, parcel: RaftEnvelope) -> None:
-        size = parcel.entries_bytes
-        if self._held_bytes + size > _HELD_BYTES_MAX:
-            # As if the network had lost it: it is sent again.
+    def _defer(self, peer: Peer, group: RaftGroup, envelope: RaftEnvelope) -> None:
+        size = envelope.entries_bytes
+        if self._deferred_bytes + size > _DEFERRED_BYTES_MAX:
+            # Drop it as if the network had lost it: the peer sends it again.
             return
-        self._held_bytes += size
-        self._held.setdefault(group, []).append((peer, parcel))
+        self._deferred_bytes += size
+        self._deferred.setdefault(group, []).append((peer, envelope))
 
-    def _wait_for_next_turn(self) -> None:
-        if not self._has_cut:
-            self._has_cut = True
-            self._loop.call_soon(self._give_held)
+    def _defer_to_next_turn(self) -> None:
+        if not self._has_truncated:
+            self._has_truncated = True
+            self._loop.call_soon(self._deliver_deferred)
 
-    def _give_held(self) -> None:
-        """In the next turn: up to the next message that cuts a log."""
-        work = deque(one for kept in self._held.values() for one in kept)
-        self._held, self._held_bytes, self._has_cut = {}, 0, False
+    def _deliver_deferred(self) -> None:
+        """In the next turn: handle deferred messages up to the next truncation."""
+        work = deque(one for kept in self._deferred.values() for one in kept)
+        self._deferred, self._deferred_bytes, self._has_truncated = {}, 0, False
         try:
             while work:
-                peer, parcel = work.popleft()
-                self._give(peer, parcel, is_kept=True)
+                peer, envelope = work.popleft()
+                self._deliver(peer, envelope, is_kept=True)
         finally:
-            # A defect in the owner of one group must not cost another its messages.
-            for peer, parcel in work:
-                if (group := self._groups.get(parcel.group)) is not None:
-                    self._wait_for_next_turn()
-                    self._hold(peer, group, parcel)
+            # An error in one group's callbacks must not lose the messages of others.
+            for peer, envelope in work:
+                if (group := self._groups.get(envelope.group)) is not None:
+                    self._defer_to_next_turn()
+                    self._defer(peer, group, envelope)
 
-    def _receive(self, peer: Peer, group: RaftGroup, parcel: RaftEnvelope) -> None:
-        parcel = split_fillers(parcel, group.log)
-        message = parcel.message
+    def _receive(self, peer: Peer, group: RaftGroup, envelope: RaftEnvelope) -> None:
+        envelope = split_fillers(envelope, group.log)
+        message = envelope.message
         if isinstance(message, CorruptAppend):
             self._check_own(group, message)
             return
         if isinstance(message, VoteRequest):
             self.refresh(group)
-        group.current_envelope = parcel
+        group.current_envelope = envelope
         try:
-            self._steps.handle(group, e.Received(peer.id, message))
+            self._stepper.handle(group, e.Received(peer.id, message))
         finally:
             group.current_envelope = None
         if isinstance(message, (AppendResponse, RaftHeartbeatResponse)):
-            self._beats.confirm(peer, group, message.epoch)
+            self._heartbeats.confirm(peer, group, message.epoch)
 
-    def _check_own(self, group: RaftGroup, told: CorruptAppend) -> None:
+    def _check_own(self, group: RaftGroup, report: CorruptAppend) -> None:
         try:
             with self._flusher.fencing():
-                check_own_entries(group, told, self._now(), self._append_bytes_max)
+                check_own_entries(group, report, self._now(), self._append_bytes_max)
         except (CorruptionError, StorageError) as error:
-            self._steps.fail(group, error)
-            self._steps.tell(group)
+            self._stepper.fail(group, error)
+            self._stepper.notify(group)
 
     def refresh(self, group: RaftGroup) -> None:
-        """Let the core know what the brokers' heartbeats said of its members."""
+        """Step the core with contacts to its members, known from heartbeats."""
         if group.is_grown:
-            self._steps.handle_grown(group)
-        for last_contact_at, sign in self._beats.signs(group):
-            for effect in group.core.step(last_contact_at, sign):
+            self._stepper.handle_grown(group)
+        for last_contact_at, contact in self._heartbeats.contacts(group):
+            for effect in group.core.step(last_contact_at, contact):
                 self._effects.execute(group, effect)
 
 
 def may_truncate(group: RaftGroup, message: Message | CorruptAppend) -> bool:
-    """Whether it may take entries away that the log has."""
+    """Whether handling the message may remove entries from the log."""
     if isinstance(message, AppendRequest):
         return bool(message.entries) and message.start < group.core.end
     return isinstance(message, InstallSnapshot)

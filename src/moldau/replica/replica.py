@@ -1,15 +1,12 @@
-"""Owns one partition on this broker: its log, its Raft group, and who waits for either.
+"""One partition on this broker: its log, its Raft group, its producers and transactions.
 
-`propose` appends, the driver flushes and replicates, and when the group commits, whoever waits for
-that offset is called back. Everything runs on the event loop, by callbacks and without awaiting,
-because this is the path of every record.
+`propose` appends, the driver flushes and replicates, and the group's commit calls back.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.model.clock import Clock
@@ -45,8 +42,7 @@ from moldau.records.batch import (
 from moldau.records.control import EndMarker, build_end_marker
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
-from moldau.replica.insync_waiters import InsyncWaiters, Waiters, insert_waiter
-from moldau.replica.peer_codec import GroupKey
+from moldau.replica.insync_waiters import InsyncWaiters
 from moldau.replica.producer_snapshot import (
     NO_SNAPSHOT,
     decode_producers,
@@ -55,6 +51,7 @@ from moldau.replica.producer_snapshot import (
 )
 from moldau.replica.producers import TRANSACTIONS_V2, ProducerTable
 from moldau.replica.raft_group import RaftGroup
+from moldau.replica.raft_replica import Proposal, RaftReplica
 from moldau.replica.sequence_gaps import SequenceGaps
 from moldau.replica.stamping import check_anonymous, stamp_all
 from moldau.replica.verification_guards import VerificationGuard, VerificationGuards
@@ -68,43 +65,33 @@ LAG_MS_MAX = 10_000
 """A follower that was behind for longer is not in sync."""
 
 
-class Proposal(NamedTuple):
-    """Where a batch went."""
-
-    base_offset: Offset
-    end_offset: Offset
-    """Committed means: the high watermark has reached this."""
-    append_time: TimestampMs
-    """The broker's timestamp with LogAppendTime, else -1."""
-
-
 class WatermarkWatcher(Protocol):
-    """Somebody who waits for the high watermark to move."""
+    """Waits for the high watermark to advance."""
 
     def on_progress(self, replica: "Replica") -> None: ...
 
     def on_gone(self, replica: "Replica") -> None:
-        """It leads no longer, or is closed."""
+        """The replica lost leadership, or was closed."""
         ...
 
 
 class ReplicaListener(Protocol):
-    """Who keeps the replicas. All are called between steps of the group."""
+    """The host of replicas. Called between steps of the group."""
 
     def on_leadership(self, replica: "Replica") -> None:
-        """Somebody else leads now as far as is known here, or this replica became ready."""
+        """The known leader changed, or this replica became ready to lead."""
         ...
 
     def on_voter_replaced(self, replica: "Replica") -> None:
-        """This one leads, and a voter has another log than the group counts on."""
+        """On the leader: a voter lost its log and has a new one."""
         ...
 
     def on_failed(self, replica: "Replica", error: MoldauError) -> None:
-        """The group stopped here."""
+        """The group stopped on this broker because of an error."""
         ...
 
 
-class Replica:
+class Replica(RaftReplica):
     """One partition's replica."""
 
     def __init__(
@@ -119,38 +106,35 @@ class Replica:
         clock: Clock,
         listener: ReplicaListener,
     ) -> None:
-        """`members` are those of the group's creation; what the log says is more recent."""
-        self.partition = partition
-        self.topic_id = topic_id
-        self.log = log
         self._clock = clock
-        self._flusher = flusher
-        self._driver = driver
         self._listener = listener
-        self.high_watermark = log.start_offset
-        self._waiters: Waiters = deque()
+        self.watchers: dict[WatermarkWatcher, None] = {}
         self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self._trim_to = Offset(0)
-        self.watchers: dict[WatermarkWatcher, None] = {}
-        self.is_open = False
-        self._is_leading = False
-        self._led_since = 0.0
-        self.is_ready = False
-        """Leads, and its own epoch's no-op is committed: offsets that it tells are true."""
+        self._leader_since = 0.0
         self.min_insync_replicas = 1
-        """min.insync.replicas: on so many disks before acks=all is answered."""
+        """Replicas that must have flushed a batch before acks=all is acknowledged."""
         self._bytes_since_snapshot = 0
         self._snapshot_offset = NO_SNAPSHOT
         self.producers = ProducerTable()
         self._guards = VerificationGuards()
-        self.refusals = SequenceGaps()
-        self._load_state()
-        self.group = driver.add_group(GroupKey(topic_id, partition.partition), log, members, self)
-        self._copies = InsyncWaiters(driver, self.group, log, lambda: self.min_insync_replicas)
-        self.is_open = True
+        self.sequence_gaps = SequenceGaps()
+        super().__init__(
+            partition=partition,
+            topic_id=topic_id,
+            log=log,
+            members=members,
+            driver=driver,
+            flusher=flusher,
+            on_leadership=lambda: listener.on_leadership(self),
+            on_failed=lambda error: listener.on_failed(self, error),
+        )
+        self._insync_waiters = InsyncWaiters(
+            driver, self.group, log, lambda: self.min_insync_replicas
+        )
 
     def _load_state(self, end: Offset | None = None) -> None:
-        """What is derived from the records, those below `end`: the producers."""
+        """Rebuild the producer state from the log below `end`."""
         table, self._snapshot_offset = load_producers(self.log, self._clock.wall_ms(), end)
         table.settle(self.high_watermark)
         self.producers = table
@@ -158,87 +142,51 @@ class Replica:
     # ---- leadership
 
     @property
-    def epoch(self) -> Epoch:
-        return self.group.core.epoch
-
-    @property
-    def is_leader(self) -> bool:
-        return self.is_open and self._is_leading
-
-    @property
-    def leader(self) -> BrokerId:
-        """NO_BROKER while none is known."""
-        return self.group.core.leader
-
-    @property
-    def members(self) -> Members:
-        return self.group.core.members
-
-    @property
     def is_active_member(self) -> bool:
-        """Whether a leader that was heard lately counts this broker among its group."""
+        """Whether a recently heard leader has this broker among its members."""
         is_member = self._driver.me in self.members.everyone
         return is_member and self._driver.has_recent_leader(self.group, _HEARD_MS_MAX)
 
-    def in_sync(self, lag_ms_max: int) -> tuple[BrokerId, ...]:
-        """Voters that held everything lately; empty unless this one leads."""
-        return tuple(self._driver.in_sync(self.group, lag_ms_max))
-
     @property
     def replicated_offset(self) -> Offset:
-        """Below it, every member of the group holds all records; 0 unless this one leads."""
-        held = self.group.core.held
+        """Every member has all records below it; 0 unless this replica leads."""
+        replicated = self.group.core.replicated
         start = self.log.start
-        if held <= start.offset + start.control_count:
+        if replicated <= start.offset + start.control_count:
             return Offset(0)
-        return self.log.offset_of(held)
+        return self.log.offset_of(replicated)
 
     def check_leadership(self) -> None:
-        """Raises RefusedError unless clients are served here."""
+        """Raises RefusedError unless this replica leads."""
         if not self._is_leading:
             raise RefusedError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {self.leader} leads {self.partition.topic}-{self.partition.partition}"
-                if self.leader >= 0
-                else f"{self.partition.topic}-{self.partition.partition} has no leader now",
+                f"not leader for {self.partition.topic}-{self.partition.partition}: "
+                + (f"broker {self.leader} leads it" if self.leader >= 0 else "it has no leader"),
             )
 
     def has_recent_majority(self) -> bool:
-        """Whether this one surely leads, or did a moment ago."""
+        """Whether a majority responded recently: no other broker leads, or only since then."""
         return self._driver.has_recent_majority(self.group)
 
     async def confirm_leadership(self) -> None:
-        """Ask a majority whether this one still leads: nobody has committed more elsewhere before
-        this was called. Raises RefusedError. Without it, one that stood still may not know yet."""
+        """Confirm leadership with a majority (Raft ReadIndex): no other leader committed anything
+        before the call. A leader that stalled may not know that it was deposed. Raises
+        RefusedError."""
         try:
             await self._driver.read_index(self.group)
         except RaftRejection as error:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from None
 
-    # ---- what the driver tells
+    # ---- callbacks of the driver
 
     def on_role(self, group: RaftGroup, role: Role, epoch: Epoch, leader: BrokerId) -> None:
-        was_leading, self._is_leading = self._is_leading, role is Role.LEADER
-        if self._is_leading:
-            self._led_since = self._clock.monotonic()
-        self.is_ready = self._is_leading and group.core.is_ready
-        if was_leading:
-            # Also if it was elected again: what it proposed before may be cut.
-            self._guards.clear()
-            self._answer_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        # A group that stands for election tells so before it is opened; nobody listens yet.
-        if self.is_open:
-            self._listener.on_leadership(self)
-
-    def on_commit(self, group: RaftGroup, offset: Offset) -> None:
-        if offset > self.high_watermark:
-            self._advance(offset)
-        core = group.core
-        if self._is_leading and not self.is_ready and core.is_ready:
-            self.is_ready = True
-            self._listener.on_leadership(self)
+        if role is Role.LEADER:
+            self._leader_since = self._clock.monotonic()
+        super().on_role(group, role, epoch, leader)
 
     def _advance(self, watermark: Offset) -> None:
+        # Without super(), whose call would cost as much as the rest: every commit comes here.
         self.high_watermark = watermark
         if self.producers.ended:
             self.producers.settle(watermark)
@@ -261,8 +209,8 @@ class Replica:
 
     def on_truncated(self, group: RaftGroup, offset: Offset) -> None:
         self._guards.clear()
-        if not self.producers.cut(offset):
-            # What came in place of what was cut is in the log already, and on_stored tells of it.
+        if not self.producers.truncate(offset):
+            # The replacing batches are already in the log; on_stored reports them.
             self._load_state(offset)
 
     def on_control(
@@ -274,7 +222,7 @@ class Replica:
             self._delete_trimmed()
 
     def _delete_trimmed(self) -> None:
-        """Begin where the group has agreed to. On a full disk that waits for the next retention."""
+        """Delete records below the agreed start. On a full disk, retention retries it later."""
         code = ErrorCode.NONE
         if self._trim_to > self.log.start_offset:
             try:
@@ -295,20 +243,15 @@ class Replica:
         try:
             self.producers = decode_producers(payload)
         except CorruptionError as error:
-            # Without it, retries of old batches would be stored twice.
-            self._listener.on_failed(self, error)
+            # Without the producer state, retries of old batches would be stored twice.
+            self._on_failed(error)
             return
-        self.high_watermark = offset
+        super().on_reset(group, offset, payload)
         self._bytes_since_snapshot = 0
         self._snapshot_offset = offset
 
     def on_voter_replaced(self, group: RaftGroup, voter: BrokerId) -> None:
         self._listener.on_voter_replaced(self)
-
-    def on_failed(self, group: RaftGroup, error: MoldauError) -> None:
-        self._is_leading = self.is_ready = False
-        self._answer_all(ErrorCode.KAFKA_STORAGE_ERROR)
-        self._listener.on_failed(self, error)
 
     # ---- writing
 
@@ -323,8 +266,7 @@ class Replica:
         """Append checked batches. `data` is stamped in place and not kept.
 
         A transactional batch needs an open transaction, or a `guard` to open one: see guard_for.
-        Raises RefusedError (sequence, epoch, transaction) and StorageError; nothing is appended
-        then.
+        Raises RefusedError (sequence, epoch, transaction) or StorageError if nothing was appended.
         """
         log = self.log
         group = self.group
@@ -333,14 +275,14 @@ class Replica:
         offset = log.end_offset
         first = headers[0]
         if first.producer_id >= 0:
-            if self.refusals.waiting:
+            if self.sequence_gaps.waiting:
                 state = self.producers.get(first.producer_id)
-                self.refusals.check(first, state, self._clock.monotonic())
+                self.sequence_gaps.check(first, state, self._clock.monotonic())
             original = self._check_sequence(headers, append_time, guard)
             if original is not None:
                 return original
         if len(headers) == 1 and not append_time:
-            # The usual case, without the loop. _replace would cost more than the append.
+            # The usual case, without a loop. _replace would cost more than the append.
             stamp(data, 0, offset, epoch)
             time = NO_TIMESTAMP
             size = first.size
@@ -362,7 +304,7 @@ class Replica:
             self.producers.appended(stamped[0], self._clock.wall_ms())
         self._bytes_since_snapshot += size
         self._driver.appended(group, size)
-        return _new_header(Proposal, (offset, end, time))
+        return _new_header(Proposal, (offset, end, time, self))
 
     def _check_sequence(
         self, headers: list[BatchHeader], append_time: bool, guard: VerificationGuard | None
@@ -375,24 +317,24 @@ class Replica:
         except RefusedError as error:
             state = self.producers.get(header.producer_id)
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and state is not None:
-                self.refusals.miss(header, state, self._clock.monotonic(), self._led_since)
+                self.sequence_gaps.miss(header, state, self._clock.monotonic(), self._leader_since)
             raise
         if original is None:
             if header.attributes & TRANSACTIONAL_BIT:
                 self._check_transaction(header, guard)
             return None
         time = original.timestamp if append_time else NO_TIMESTAMP
-        return Proposal(original.base_offset, Offset(original.last_offset + 1), time)
+        return Proposal(original.base_offset, Offset(original.last_offset + 1), time, self)
 
     def _check_transaction(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
         if not self.producers.is_open(header.producer_id, header.producer_epoch):
             self._guards.check(header, guard)
 
     def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
-        """To be taken before the coordinator is asked whether a batch may open a transaction here.
+        """Take a guard before asking the coordinator to verify a batch that opens a transaction.
 
-        None if nobody need be asked: it is open, or the batch is a retry, or refused anyway.
-        Raises RefusedError if this one does not lead.
+        None if no verification is needed: the transaction is open, or the batch is a retry or will
+        be rejected. Raises RefusedError if this replica does not lead.
         """
         self.check_leadership()
         producer, epoch = header.producer_id, header.producer_epoch
@@ -409,8 +351,8 @@ class Replica:
         *,
         transaction_version: int = 0,
     ) -> None:
-        """End the transaction of a producer here; called back when that is committed, or when
-        nobody knows whether it will be. A marker that is there already is not written again.
+        """End a producer's transaction here; calls back when the marker is committed, or its fate
+        is unknown. A marker that was already written is not repeated.
 
         Raises RefusedError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or why nothing
         can be appended now.
@@ -419,8 +361,8 @@ class Replica:
         is_due = self.producers.check_marker(
             producer, epoch, marker.coordinator_epoch, transaction_version
         )
-        # Whoever was told that the transaction is open was told so before. Where the epoch rises
-        # with each end, the producer may have asked about its next transaction already.
+        # Verifications of this transaction are void now. Where each end raises the epoch, a guard
+        # may already belong to the producer's next transaction.
         rises = transaction_version >= TRANSACTIONS_V2
         self._guards.drop(producer, epoch_min=epoch if rises else epoch + 1)
         if is_due:
@@ -434,88 +376,68 @@ class Replica:
             data, [read_header(data)], self.log.end_offset, self.group.core.epoch, NO_TIMESTAMP
         )
         try:
-            self.log.append(data, headers)
-        except DiskFullError as error:
-            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+            self._append(data, headers)
         except StorageError as error:
-            self._flusher.report(error)
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
         self.producers.appended(headers[0], now, marker)
         self._bytes_since_snapshot += size
         self._driver.appended(self.group, size)
 
-    def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
-        """Call back once everything below `offset` is committed, or never will be."""
-        if offset <= self.high_watermark:
-            callback(ErrorCode.NONE)
-            return
-        if not self.group.is_leader or not self.is_open:
-            # It fell while it was proposed to. Whatever comes to stand there may be another's.
-            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return
-        insert_waiter(self._waiters, offset, callback)
-
     def is_acknowledged(self, offset: Offset) -> bool:
-        """Whether acks=all may be answered for all below `offset`."""
         return offset <= self.high_watermark and (
-            self.min_insync_replicas == 1 or self._copies.has(offset)
+            self.min_insync_replicas == 1 or self._insync_waiters.is_reached(offset)
         )
 
     def when_acknowledged(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
-        """Call back once acks=all may be answered, or never may be.
-
-        A commit is a majority. Where min.insync.replicas is more than that, the others are looked
-        after until so many have it: such topics are rare.
-        """
         if self.min_insync_replicas <= 1:
             self.when_committed(offset, callback)
         else:
-            self.when_committed(offset, partial(self._wait_for_copies, offset, callback))
+            self.when_committed(offset, partial(self._wait_for_insync, offset, callback))
 
-    def _wait_for_copies(
+    def _wait_for_insync(
         self, offset: Offset, callback: Callable[[ErrorCode], None], code: ErrorCode
     ) -> None:
-        if code is not ErrorCode.NONE or self._copies.has(offset):
+        if code is not ErrorCode.NONE or self._insync_waiters.is_reached(offset):
             callback(code)
         elif not self.is_leader:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
-            self._copies.wait(offset, callback)
+            self._insync_waiters.wait(offset, callback)
 
     # ---- reading
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Below it, every transaction has ended, and that is committed."""
+        """Every transaction below it has ended, and its marker is committed."""
         first = self.producers.first_unstable
         if first is None or first >= self.high_watermark:
             return self.high_watermark
         return max(first, self.log.start_offset)
 
-    # ---- upkeep
+    # ---- maintenance
 
     def reconfigure(self, config: LogConfig) -> None:
         with self._flusher.fencing():
             self.log.reconfigure(config)
-        # A laxer policy commits at once what waits for a flush; a stricter one flushes what was
-        # appended without.
-        self._driver.look_at(self.group)
+        # A laxer policy commits at once what waits for a flush; a stricter one needs a flush.
+        self._driver.recheck_flushed(self.group)
         self.flush_soon()
 
     def flush_soon(self) -> None:
-        """For the flush policy `interval`."""
+        """Request a flush, for the flush policy `interval`."""
         self._flusher.request(self.group.flush_handle, 0)
 
     @property
     def trimmed_to(self) -> Offset:
-        """Where the group has agreed to begin, and this replica does; retention is its own."""
+        """The log start that the group agreed on and this replica has applied; retention may
+        delete more."""
         return min(self._trim_to, self.log.start_offset)
 
     def trim(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
-        """Let every replica begin at `offset`; called back when it is committed, or may not be.
-        Raises RefusedError if this one does not lead."""
+        """Delete records below `offset` on every replica; calls back when that is committed, or
+        with the error. Raises RefusedError if this replica does not lead."""
         self._driver.check_leadership(self.group)
-        # Noted first: the turn may end within the call, and with it the commit be told.
+        # Added first: the commit may be reported within the call.
         trim = (offset, callback)
         self._trims.append(trim)
         try:
@@ -526,7 +448,7 @@ class Replica:
 
     def retain(self, now: TimestampMs) -> bool:
         self._delete_trimmed()
-        # What is not on this disk yet may be asked for by nobody else but this replica itself.
+        # Unflushed records may be lost in a crash, so retention must not start beyond them.
         end = min(self.high_watermark, self.log.flushed_offset)
         with self._flusher.fencing():
             has_deleted = self.log.retain(now, end)
@@ -535,12 +457,12 @@ class Replica:
         return has_deleted
 
     def expire_producers(self, before: TimestampMs) -> None:
-        """Forget those that were silent since; never one with a transaction open."""
+        """Forget producers that were idle since; never one with an open transaction."""
         self.producers.expire(before)
         self._guards.expire(before)
 
     def snapshot_if_due(self) -> bool:
-        """Renew the producer snapshot if much was appended since the last; True if it did."""
+        """Save a producer snapshot if enough was appended since the last; True if it did."""
         if self._bytes_since_snapshot < _SNAPSHOT_BYTES:
             return False
         self._save_snapshot()
@@ -553,35 +475,30 @@ class Replica:
         self._snapshot_offset = self.log.end_offset
 
     def _start_moved(self) -> None:
-        """Records were deleted. What only they told goes into a snapshot, or is let go."""
+        """Records were deleted: save the producer state that can no longer be replayed."""
         start = self.log.start_offset
         self.producers.aborted.forget_below(start)
         if self._snapshot_offset < start and len(self.producers):
-            # Without room for it, a restart knows what the log still says.
+            # Without space for it, a restart replays only what the log still has.
             with suppress(DiskFullError):
                 self._save_snapshot()
 
-    def _answer_all(self, code: ErrorCode) -> None:
-        """Answer everybody who still waits."""
-        waiters, self._waiters = self._waiters, deque()
-        uncopied = self._copies.take_all()
+    def _take_waiters(self) -> list[Callable[[ErrorCode], None]]:
+        self._guards.clear()
+        not_insync = self._insync_waiters.take_all()
         trims, self._trims = self._trims, []
-        for _, callback in (*waiters, *uncopied, *trims):
-            callback(code)
+        return [*super()._take_waiters(), *(callback for _, callback in (*not_insync, *trims))]
+
+    def _fail_waiters(self, code: ErrorCode) -> None:
+        super()._fail_waiters(code)
         watchers, self.watchers = list(self.watchers), {}
         for watcher in watchers:
             watcher.on_gone(self)
 
-    def end(self, code: ErrorCode, *, forget_vote: bool = False) -> None:
-        """Serve no more, and leave the log as it is."""
-        self.is_open = self._is_leading = self.is_ready = False
-        self._driver.remove_group(self.group, forget_vote=forget_vote)
-        self._answer_all(code)
-
     def close(self) -> None:
         """Flush, snapshot and close; the next start replays nothing."""
         self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        # Without room for the snapshot the next start reads some headers more.
+        # Without space for the snapshot the next start replays more headers.
         with suppress(DiskFullError):
             self._save_snapshot()
         with self._flusher.fencing():
@@ -593,10 +510,10 @@ class Replica:
         *,
         forget_vote: bool = True,
     ) -> None:
-        """Gone from here: answer everybody, and let go of a log that is deleted next.
+        """The replica moves away or its topic was deleted: fail all waiters, and discard the log.
 
-        The vote of a group that goes on elsewhere is kept: this broker may come back to it, and
-        must not help a leader then whom it once helped to depose.
+        The vote is kept for a group that lives on: this broker may rejoin it, and must not vote
+        twice in an epoch.
         """
         self.end(code, forget_vote=forget_vote)
         self.log.discard()

@@ -1,19 +1,19 @@
-"""Owns what an idempotent producer has still to send before anything after it is taken.
+"""Tolerates temporary gaps in the sequence of an idempotent producer.
 
-A producer has up to five batches on their way, and not always by one way. If the first is refused
-for a reason that passes (a leader is being elected, replicas are missing, the disk is full) and the
-reason has passed when the second is looked at, that one seems to come after a gap. So it does if
-the first still waits for its timeout at a broker that stands still, while the next one is sent to
-the new leader; or if a leader that was deposed does not know what others have stored.
+A producer has up to five batches in flight, possibly to different brokers. If the first is rejected
+with a retriable error (election, too few replicas, disk full) which is resolved when the second
+arrives, the second seems to follow a gap. The same happens if the first waits for its timeout at a
+stalled broker while the next goes to the new leader, or if a deposed leader does not know what
+others have stored.
 
-Clients take a gap for a loss. librdkafka then begins a new epoch, under which a batch that was
-stored but not yet acknowledged is stored again. So whatever comes after a gap is refused for a
-reason that passes, until the missing batch is there; only if it never comes, the gap is told.
+Clients treat a gap as data loss. librdkafka then begins a new epoch, in which a batch that was
+stored but not acknowledged is stored again. So batches after a gap are rejected with a retriable
+error until the missing batch arrives; only if it never does, the gap is reported.
 
-How long it may take depends on why it is missing. Who was refused here, and nothing stands in its
-way any longer, is back soon. What may wait at a former leader comes when the client has given up
-waiting for that one. A transaction is over by then, and its producer fenced: it hears of the gap
-soon, aborts, and sends all of it again, which stores nothing twice.
+The wait depends on the cause. A batch that was rejected here is retried soon once the cause is
+resolved. One that may wait at a former leader is retried after the client's request timeout. For a
+transaction that is too late: its producer is fenced by then, so it gets the error soon, aborts, and
+sends everything again, which stores nothing twice.
 """
 
 from typing import Final, NamedTuple
@@ -23,21 +23,13 @@ from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader
 from moldau.replica.producers import ProducerState, next_sequence
 
-RETRIABLE_CODES: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
-"""Reasons that pass: clients try again."""
 _SECONDS_MAX: Final = 60.0
-"""Longer than clients wait for an answer. One that has not come back by then has given the batch
-up, and has to hear of the gap."""
+"""Longer than the request timeout of clients. A batch that was not retried by then was given up,
+and the client has to learn of the gap."""
 _SECONDS_MIN: Final = 10.0
-"""Longer than clients pause before they send again, and than a deposed leader believes to lead."""
+"""Longer than the retry backoff of clients, and than a deposed leader may believe it leads."""
 _MISSING: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
-"""To look for the leader again is what every client does before it sends the rest again."""
+"""On this error every client refreshes its metadata before it retries the rest."""
 _PRODUCERS_MAX: Final = 1000
 _SEQUENCES: Final = 1 << 31
 
@@ -47,12 +39,12 @@ class _Refused(NamedTuple):
     sequence: int
     code: ErrorCode
     until: float
-    is_told: bool = True
-    """The client got it back from here, and will send it again."""
+    is_rejected_here: bool = True
+    """This broker rejected it, so the client will retry it here."""
 
 
 class SequenceGaps:
-    """Of one partition on this broker. Empty nearly always."""
+    """The gaps of one partition on this broker. Nearly always empty."""
 
     __slots__ = ("waiting",)
 
@@ -60,7 +52,7 @@ class SequenceGaps:
         self.waiting: dict[ProducerId, _Refused] = {}
 
     def note(self, header: BatchHeader, code: ErrorCode, now: float) -> None:
-        """The batch was refused for a reason that passes."""
+        """The batch was rejected with a retriable error."""
         known = self.waiting.get(header.producer_id)
         if (
             known is not None
@@ -68,7 +60,7 @@ class SequenceGaps:
             and _is_less(known.sequence, header.base_sequence)
             and now <= known.until
         ):
-            # It was refused because of that one.
+            # It was rejected because of that earlier one.
             return
         until = now + _seconds_max(header)
         self._wait_for(header, _Refused(header.producer_epoch, header.base_sequence, code, until))
@@ -79,34 +71,38 @@ class SequenceGaps:
         self.waiting[header.producer_id] = missing
 
     def check(self, header: BatchHeader, state: ProducerState | None, now: float) -> None:
-        """Raises RefusedError if something before the batch is still missing.
+        """Raises RefusedError if an earlier batch is still missing.
 
-        `state` is what the log has of the producer: the batch may have come by another broker.
+        `state` is the producer's state in the log: another broker may have appended the batch.
         """
         known = self.waiting.get(header.producer_id)
         if known is None or _is_old(header, state):
-            # Who was locked out must hear that, and not of a gap.
+            # A fenced producer must get that error, not one about a gap.
             return
         if _is_before(known, header) and not _is_stored(known, state):
             if now <= known.until:
-                if known.is_told and known.until > now + _SECONDS_MIN:
-                    # Nothing stands in its way any longer.
+                if known.is_rejected_here and known.until > now + _SECONDS_MIN:
+                    # The cause is resolved, so the retry comes soon.
                     soon = known._replace(until=now + _SECONDS_MIN)
                     self.waiting[header.producer_id] = soon
-                raise RefusedError(known.code, "a batch before it is missing and is to come first")
+                raise RefusedError(
+                    known.code,
+                    f"sequence {known.sequence} of producer {header.producer_id} must be retried "
+                    f"before {header.base_sequence}",
+                )
             if state is not None:
                 raise RefusedError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"sequence {known.sequence} of producer {header.producer_id} did not come",
+                    f"producer {header.producer_id} never sent sequence {known.sequence}",
                 )
         del self.waiting[header.producer_id]
 
     def miss(
         self, header: BatchHeader, state: ProducerState, now: float, leader_since: float
     ) -> None:
-        """The batch is not the next one in the log. Raises RefusedError if it comes too early.
+        """The batch is not the next one. Raises RefusedError if an earlier one is missing.
 
-        `leader_since`: when this broker became the leader, and clients turned to it.
+        `leader_since`: when this broker became the leader.
         """
         is_same_epoch = state.epoch == header.producer_epoch
         expected = next_sequence(state) if is_same_epoch else 0
@@ -114,7 +110,7 @@ class SequenceGaps:
             until = max(leader_since + _seconds_max(header), now + _SECONDS_MIN)
             self._wait_for(
                 header,
-                _Refused(header.producer_epoch, expected, _MISSING, until, is_told=False),
+                _Refused(header.producer_epoch, expected, _MISSING, until, is_rejected_here=False),
             )
             raise RefusedError(
                 _MISSING,
@@ -132,7 +128,7 @@ def _is_old(header: BatchHeader, state: ProducerState | None) -> bool:
 
 
 def _is_before(known: _Refused, header: BatchHeader) -> bool:
-    """Whether the refused batch precedes this one in the same epoch."""
+    """Whether the missing batch precedes this one in the same epoch."""
     return known.epoch == header.producer_epoch and _is_less(known.sequence, header.base_sequence)
 
 

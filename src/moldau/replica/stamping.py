@@ -1,4 +1,4 @@
-"""Owns what a leader writes into batches before they are stored: offsets, its epoch, its time."""
+"""Writes the leader's fields into batches before they are stored: offset, epoch, append time."""
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
@@ -12,7 +12,7 @@ def stamp_all(
     epoch: Epoch,
     append_time: TimestampMs,
 ) -> tuple[list[BatchHeader], int, Offset]:
-    """Stamp batches one after another; returns their headers, size and the next offset."""
+    """Stamp consecutive batches; returns their headers, size and the next offset."""
     position = 0
     stamped = []
     for header in headers:
@@ -28,8 +28,9 @@ def stamp_all(
 
 
 def check_anonymous(headers: list[BatchHeader]) -> None:
-    """Batches beside others are not numbered, and belong to no transaction."""
+    """Several batches in one request must be without sequences and transactions."""
     if any(header.producer_id >= 0 for header in headers):
         raise RefusedError(
-            ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
+            ErrorCode.INVALID_RECORD,
+            "an idempotent producer may send only one batch per partition in a request",
         )

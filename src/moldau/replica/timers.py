@@ -1,7 +1,7 @@
-"""Owns the timers of all groups: one heap and one timer of the loop, not one of each per group.
+"""The timers of all groups: one heap and one event loop timer for all of them.
 
-A core's deadline mostly moves away before it comes, so a timer that is later than needed is never
-taken back: when it fires, its group is asked again.
+A core's deadline usually moves before it is reached, so timers are not cancelled: when one fires,
+the group's current deadline is checked again.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
@@ -13,18 +13,18 @@ from moldau.raft.progress import FOREVER
 from moldau.replica.raft_group import RaftGroup
 
 _STEP_MS: Final = 20
-"""Timers fire a little late, together: a thousand groups wake the loop fifty times a second."""
+"""Timers are rounded up to this, so that a thousand groups wake the loop at most 50 times/s."""
 _STALL_MS: Final = 200
-"""A timer this late was held up, and so were the messages that would have moved it."""
+"""A timer this late means that the process stalled, and so did the handling of heartbeats."""
 _GRACE_MS_MIN: Final = 10
 _GRACE_MS_MAX: Final = 500
-"""Whoever stood still waits for as long again before it judges others, but no longer than that."""
+"""After a stall, timers are delayed by its length, up to this, before a peer counts as dead."""
 _GRACES_MAX: Final = 3
-"""So often in a row: a broker that is always late has to judge at some time."""
+"""At most this many extensions in a row: a broker that is always slow must elect eventually."""
 
 
 class GroupTimers:
-    """Calls `on_due` for groups whose time has come."""
+    """Calls `on_due` for groups whose deadline has passed."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class GroupTimers:
         self._not_before = 0
 
     def set(self, group: RaftGroup, deadline: int) -> None:
-        """Earlier than before; a later deadline needs no call."""
+        """Set an earlier deadline; a later one needs no call."""
         group.timer_at = deadline
         self._number += 1
         heappush(self._heap, (deadline, self._number, group))
@@ -67,8 +67,8 @@ class GroupTimers:
         self._timer = None
         late = now - was_due
         if late > _STALL_MS and self._graces < _GRACES_MAX:
-            # This process stood still, for want of CPU perhaps. Signs of life wait in the sockets,
-            # or could not be answered: whoever sent them is not to blame.
+            # This process stalled, perhaps for lack of CPU. Heartbeats may wait in the sockets, so
+            # their senders must not be considered dead.
             self._graces += 1
             self._not_before = now + min(max(late, _GRACE_MS_MIN), _GRACE_MS_MAX)
             self._arm(self._not_before)

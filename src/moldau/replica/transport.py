@@ -1,4 +1,4 @@
-"""Owns a broker's place among its peers: one listener, one link to each, questions between them."""
+"""Connects a broker with its peers: one listener, one link to each peer, and RPCs between them."""
 
 import random
 from asyncio import AbstractEventLoop
@@ -18,7 +18,7 @@ from moldau.net.sockets import OS_SOCKETS, Sockets
 
 
 class TransportHandler(Protocol):
-    """Who is told of links, and of frames that are no questions."""
+    """Receives link events, and the frames that are not RPCs."""
 
     def on_link_up(self, peer: BrokerId) -> None: ...
 
@@ -27,11 +27,11 @@ class TransportHandler(Protocol):
     def on_link_room(self, peer: BrokerId) -> None: ...
 
     def on_peer_changed(self, peer: BrokerId) -> None:
-        """The peer's own link came up, or went: what it said before counts no more."""
+        """The peer's own link opened or closed: its earlier heartbeats are no longer valid."""
         ...
 
     def on_peer_ended(self, broker: BrokerId) -> None:
-        """Its process is gone, as far as can be told."""
+        """The peer's process has ended, as far as known."""
         ...
 
     def on_raft(self, sender: BrokerId, body: memoryview) -> None: ...
@@ -58,7 +58,7 @@ class Transport:
     ) -> None:
         """`incarnation`: the id of this broker's data directory; `epoch`: of its registration.
 
-        `authorize` returns why a caller is refused, or None. It is asked again by `recheck`.
+        `authorize` returns why a peer is rejected, or None. `recheck` calls it again.
         """
         self._sockets = sockets
         self._loop = loop
@@ -82,7 +82,7 @@ class Transport:
         )
 
     def attach(self, handler: TransportHandler) -> None:
-        """Before start."""
+        """Set the handler; call before `start`."""
         self._handler = handler
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -93,10 +93,10 @@ class Transport:
         self.listener.start()
 
     def add_peer(self, peer: BrokerId, address: tuple[str, int]) -> PeerLink:
-        """Dial a peer, or dial it elsewhere."""
+        """Connect to a peer, or reconnect to its new address."""
         link = self.links.get(peer)
         if link is not None:
-            link.move(address)
+            link.set_address(address)
             return link
         link = self.links[peer] = PeerLink(
             loop=self._loop,
@@ -114,7 +114,6 @@ class Transport:
         return link
 
     def remove_peer(self, peer: BrokerId) -> None:
-        """It left the cluster."""
         link = self.links.pop(peer, None)
         if link is not None:
             link.stop()
@@ -126,25 +125,23 @@ class Transport:
 
     @property
     def epoch(self) -> int:
-        """Of this broker's registration, as it tells its peers."""
+        """Epoch of this broker's registration, as sent to peers."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """This broker is registered anew: connections made from now on say so."""
+        """This broker was registered again: new connections use that epoch."""
         self._epoch = epoch
         for peer, link in self.links.items():
-            link.introduce(self._hello(peer))
-            # Perhaps it was refused for this very reason.
-            link.nudge()
+            link.set_hello(self._hello(peer))
+            # It may have been rejected for its old epoch.
+            link.retry_now()
 
     def recheck(self) -> None:
-        """Close the connections of peers that `authorize` refuses by now."""
         self.listener.recheck()
 
     async def call(
         self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
     ) -> bytes:
-        """Ask a peer. Raises RefusedError."""
         return await self.rpc.call(peer, method, payload, timeout_seconds)
 
     def close(self) -> None:
@@ -157,7 +154,7 @@ class Transport:
         link = self.links.get(peer)
         return link is not None and link.send(kind, chunks)
 
-    # ---- what the links say
+    # ---- events of links
 
     def _on_connected(self, peer: BrokerId) -> None:
         if self._handler is not None:
@@ -173,24 +170,24 @@ class Transport:
             self._handler.on_link_room(peer)
 
     def _check_soon(self, peer: BrokerId) -> None:
-        """Not within what found it: a defect in an owner must not end a dial or a listener."""
+        """In its own callback: an error in the handler must not break a dial or the listener."""
         self._loop.call_soon(self._check_ended, peer)
 
     def _check_ended(self, peer: BrokerId) -> None:
-        """A peer at whose address nobody listens, and that has no connection to this broker either:
-        one of the two alone may be a fault of the network."""
+        """A peer has ended if its address refuses connections and it has none to this broker
+        either: one of the two alone may be a network fault."""
         link = self.links.get(peer)
         if link is None or not link.is_connection_refused or peer in self.listener.peers:
             return
         if self._handler is not None:
             self._handler.on_peer_ended(peer)
 
-    # ---- what the listener says
+    # ---- events of the listener
 
     def on_peer_connected(self, hello: Hello) -> None:
         link = self.links.get(hello.sender)
         if link is not None:
-            link.nudge()
+            link.retry_now()
         if self._handler is not None:
             self._handler.on_peer_changed(hello.sender)
 

@@ -1,7 +1,7 @@
-"""Owns the end of a turn of the loop: what all groups share, done once for all of them.
+"""Ends each turn of the event loop with the work that all groups share, batched.
 
-Cores hear what was appended and flushed, entries are read and sent to peers that have room, one
-frame per peer leaves, votes go to the disk in one write.
+Cores receive what was appended and flushed, entries are sent to peers that have room, each peer
+gets one frame, and all votes go to the disk in one write.
 """
 
 from asyncio import AbstractEventLoop
@@ -22,49 +22,49 @@ from moldau.replica.timers import GroupTimers
 from moldau.replica.vote_writer import VoteWriter
 
 _PROPOSALS_FIRST: Final = 20
-"""So many are sent before the turn is over: followers work while this broker reads on."""
+"""After this many proposals the batch is sent early: followers work while this broker reads on."""
 _BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
-"""Sent to one peer before it is the turn of others."""
+"""Sent to one peer before the other peers get their turn."""
 _COLD_BYTES: Final = 1024 * 1024
-"""As what an Append counts that is not sent yet."""
+"""How much a deferred Append counts toward the limit above."""
 
 
 class TurnBatcher:
-    """Ends turns."""
+    """Runs the batched work once at the end of each loop turn."""
 
     def __init__(
         self,
         *,
         loop: AbstractEventLoop,
-        steps: CoreStepper,
+        stepper: CoreStepper,
         effects: EffectExecutor,
-        beats: HeartbeatExchange,
+        heartbeats: HeartbeatExchange,
         timers: GroupTimers,
         votes: VoteWriter,
         flusher: Flusher,
         peers: Mapping[BrokerId, Peer],
     ) -> None:
         self._loop = loop
-        self._steps = steps
+        self._stepper = stepper
         self._effects = effects
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._timers = timers
         self._votes = votes
         self._flusher = flusher
         self._peers = peers
-        self._cold_sends = ColdSends(loop=loop, steps=steps, on_read=self.soon)
+        self._cold_sends = ColdSends(loop=loop, stepper=stepper, on_read=self.soon)
         self._is_due = False
         self._is_running = False
         self._proposals = 0
 
     def soon(self) -> None:
-        """There is something to do at the end of this turn."""
+        """Schedule a run at the end of this turn."""
         if not self._is_due and not self._is_running:
             self._is_due = True
             self._loop.call_soon(self._on_due)
 
     def proposed(self) -> None:
-        """Something was appended here. Of many, the first do not wait for the last."""
+        """A batch was appended here. With many in one turn, the first are sent early."""
         self._proposals += 1
         if self._proposals == _PROPOSALS_FIRST and not self._is_running:
             self._run()
@@ -78,7 +78,7 @@ class TurnBatcher:
     def _run(self) -> None:
         self._is_due = False
         self._is_running = True
-        # Also after a defect in an owner: the others' turn is not over.
+        # Also if a callback raised: the other groups' work is not done.
         is_more = True
         try:
             self._settle()
@@ -86,16 +86,16 @@ class TurnBatcher:
             self._settle()
             for peer in list(self._peers.values()):
                 peer.flush()
-            self._beats.send_due()
+            self._heartbeats.send_due()
             self._votes.write()
         finally:
             self._is_running = False
-            if is_more or self._steps.touched or self._beats.is_due:
+            if is_more or self._stepper.touched or self._heartbeats.is_due:
                 self.soon()
 
     def _settle(self) -> None:
-        """Tell cores what was appended and flushed, follow changes of members, and set timers."""
-        steps, touched = self._steps, self._steps.touched
+        """Step cores with appends and flushes, follow membership changes, and set timers."""
+        stepper, touched = self._stepper, self._stepper.touched
         while touched:
             group = next(iter(touched))
             del touched[group]
@@ -104,30 +104,30 @@ class TurnBatcher:
             flushed = group.log.flushed_index if is_behind else core.flushed
             if group.is_alone:
                 if group.is_grown or flushed > core.flushed:
-                    steps.advance_single_voter(group)
+                    stepper.advance_single_voter(group)
                 continue
             if flushed > core.flushed:
-                steps.handle(group, e.Flushed(flushed, core.truncations))
+                stepper.handle(group, e.Flushed(flushed, core.truncations))
                 continue
             if group.is_grown:
-                steps.handle_grown(group)
+                stepper.handle_grown(group)
                 continue
             if core.commit > group.commit_notified:
-                # A full disk cut the step short that would have told.
+                # A full disk interrupted the step that would have notified the owner.
                 self._effects.notify_commit(group, core.commit)
-                steps.tell(group)
+                stepper.notify(group)
             if group.has_controls:
                 self._effects.notify_controls(group)
-                steps.tell(group)
+                stepper.notify(group)
             if core.progress is not group.tracked:
-                self._beats.track(group)
+                self._heartbeats.track(group)
             self._set_timer(group)
-            steps.settled(group)
+            stepper.settled(group)
 
     # ---- entries
 
     def _send_bulk(self) -> bool:
-        """Send entries to peers that have room; True if it is only the turn of others."""
+        """Send entries to peers that have room; True if more can be sent in the next turn."""
         is_more = False
         for peer in list(self._peers.values()):
             sent = 0
@@ -142,29 +142,29 @@ class TurnBatcher:
         return is_more
 
     def _send_waiting(self, peer: Peer, group: RaftGroup) -> int:
-        """Send what one group has for a peer; returns its size. What is cold is read first."""
-        steps = self._steps
+        """Send what one group has for a peer; returns its size."""
+        stepper = self._stepper
         effect = peer.waiting.pop(group)
         try:
-            if self._cold_sends.holds_back(peer, group, effect):
-                # Looking for it has its cost as well.
+            if self._cold_sends.defer_if_cold(peer, group, effect):
+                # The lookup has its cost as well.
                 return _COLD_BYTES
             event, size = self._effects.send_bulk(peer, group, effect)
         except (CorruptionError, RefusedError) as error:
-            steps.fail(group, error)
-            steps.tell(group)
+            stepper.fail(group, error)
+            stepper.notify(group)
             return 0
         except (StorageError, OSError) as error:
-            failure = StorageError(f"{group.name} cannot be read: {error}")
+            failure = StorageError(f"cannot read the log of group {group.name}: {error}")
             self._flusher.report(failure)
-            steps.fail(group, failure)
-            steps.tell(group)
+            stepper.fail(group, failure)
+            stepper.notify(group)
             return 0
         if isinstance(event, e.AppendSent):
-            steps.handle_sent(group, event)
+            stepper.handle_sent(group, event)
             self._set_timer(group)
         elif event is not None:
-            steps.handle(group, event)
+            stepper.handle(group, event)
         return size
 
     def _set_timer(self, group: RaftGroup) -> None:

@@ -1,8 +1,7 @@
-"""Owns who may open a transaction here: producers whose coordinator was asked, and has not ended
-the transaction since.
+"""Verification guards (KIP-890): only a verified transaction may be opened in a partition.
 
-Between the coordinator's word and the append the transaction may end: a marker that comes in takes
-the guard away, and the batch that would open it anew, with nobody to end it, is refused (KIP-890).
+Between the coordinator's verification and the append the transaction may end: its marker then
+removes the guard, and the batch is rejected. Otherwise it would open a transaction that never ends.
 """
 
 from moldau.model.errors import ErrorCode, RefusedError
@@ -18,12 +17,12 @@ class VerificationGuard:
     def __init__(self, epoch: ProducerEpoch, sequence: int, now: TimestampMs) -> None:
         self.epoch = epoch
         self.sequence_min = sequence
-        """The lowest that was tried: a later batch must not come first because it had more luck."""
+        """The lowest sequence tried: a later batch must not be appended before it."""
         self.made_at = now
 
 
 class VerificationGuards:
-    """Those of one partition, on its leader."""
+    """The guards of one partition, on its leader."""
 
     __slots__ = ("_guards",)
 
@@ -36,14 +35,14 @@ class VerificationGuards:
     def take(
         self, producer: ProducerId, epoch: ProducerEpoch, sequence: int, now: TimestampMs
     ) -> VerificationGuard:
-        """To be taken before the coordinator is asked. Raises RefusedError for an old epoch."""
+        """Take before the request to the coordinator. Raises RefusedError for an old epoch."""
         guard = self._guards.get(producer)
         if guard is None or guard.epoch < epoch:
             guard = self._guards[producer] = VerificationGuard(epoch, sequence, now)
         elif guard.epoch > epoch:
             raise RefusedError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer} has epoch {guard.epoch}, the batch {epoch}",
+                f"producer {producer} is at epoch {guard.epoch}, the batch has epoch {epoch}",
             )
         guard.sequence_min = min(guard.sequence_min, sequence)
         return guard
@@ -57,18 +56,18 @@ class VerificationGuards:
         ):
             raise RefusedError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has no transaction open here, "
-                "or it ended in the meantime",
+                f"producer {header.producer_id} has no open transaction in this partition, "
+                "or it ended meanwhile",
             )
         if header.base_sequence > guard.sequence_min:
             raise RefusedError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id}: {guard.sequence_min} was tried and is to come "
-                f"first, got {header.base_sequence}",
+                f"producer {header.producer_id}: expected sequence {guard.sequence_min}, which "
+                f"was tried before, got {header.base_sequence}",
             )
 
     def drop(self, producer: ProducerId, *, epoch_min: int) -> None:
-        """The producer's transaction ends; one of an epoch from epoch_min on is a later one."""
+        """The producer's transaction ended; guards from epoch_min on belong to a later one."""
         guard = self._guards.get(producer)
         if guard is not None and guard.epoch < epoch_min:
             del self._guards[producer]

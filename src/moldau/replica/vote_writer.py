@@ -1,7 +1,7 @@
-"""Owns how votes reach the disk: those of all groups together, in a thread of its own, in order.
+"""Writes the votes of all groups to disk: batched, in order, in one thread.
 
-A vote journal's flush may take milliseconds, and a thousand groups elect at once after a start.
-What is voted while one write runs goes into the next.
+A flush of the vote journal may take milliseconds, and a thousand groups elect at once after a
+start. Votes given while a write runs go into the next one.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Votes(Protocol):
 
 
 class VoteWriter:
-    """Writes votes and says when they are durable."""
+    """Writes votes and reports when they are durable."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class VoteWriter:
         self._votes = votes
         self._on_persisted = on_persisted
         self._on_failure = on_failure
-        self._asked: dict[str, Vote] = {}
+        self._requested: dict[str, Vote] = {}
         self._forgotten: set[str] = set()
         self._running: asyncio.Future[None] | None = None
         self._is_waiting = False
@@ -54,27 +54,27 @@ class VoteWriter:
     def get(self, group: str) -> Vote:
         return self._votes.get(group)
 
-    def ask(self, group: str, vote: Vote) -> None:
-        """Of a group's votes only the last matters: the ones before were never told anybody."""
+    def request(self, group: str, vote: Vote) -> None:
+        """Queue a vote. It replaces the group's queued one, which was never sent to a peer."""
         self._forgotten.discard(group)
-        self._asked[group] = vote
+        self._requested[group] = vote
 
     def forget(self, group: str) -> None:
-        """The group is deleted for good."""
-        self._asked.pop(group, None)
+        """The group was deleted permanently."""
+        self._requested.pop(group, None)
         self._forgotten.add(group)
         self.write()
 
     def write(self) -> None:
-        """Begin to write what was asked for, unless a write runs: it goes on by itself then."""
+        """Start to write the queued votes; a running write continues with them by itself."""
         if self._is_stopped or self._running is not None or self._is_waiting:
             return
-        if not self._asked and not self._forgotten:
+        if not self._requested and not self._forgotten:
             return
-        asked, self._asked = self._asked, {}
+        votes, self._requested = self._requested, {}
         forgotten, self._forgotten = frozenset(self._forgotten), set()
-        self._running = self._loop.run_in_executor(self._thread, self._store, asked, forgotten)
-        self._running.add_done_callback(lambda future: self._on_done(future, asked, forgotten))
+        self._running = self._loop.run_in_executor(self._thread, self._store, votes, forgotten)
+        self._running.add_done_callback(lambda future: self._on_done(future, votes, forgotten))
 
     def _store(self, votes: Mapping[str, Vote], forgotten: frozenset[str]) -> None:
         if forgotten:
@@ -82,7 +82,7 @@ class VoteWriter:
         self._votes.record(votes)
 
     def _on_done(
-        self, future: asyncio.Future[None], asked: Mapping[str, Vote], forgotten: frozenset[str]
+        self, future: asyncio.Future[None], votes: Mapping[str, Vote], forgotten: frozenset[str]
     ) -> None:
         self._running = None
         if self._is_stopped or future.cancelled():
@@ -90,25 +90,25 @@ class VoteWriter:
         error = future.exception()
         if error is None:
             self.writes_total += 1
-            self._on_persisted(asked)
+            self._on_persisted(votes)
             self.write()
         elif isinstance(error, DiskFullError):
-            # Nothing was stored. Elections wait until there is room.
-            left = {group: vote for group, vote in asked.items() if group not in self._forgotten}
-            self._asked = {**left, **self._asked}
-            self._forgotten |= forgotten - self._asked.keys()
+            # Nothing was stored. Elections wait until there is space.
+            left = {group: vote for group, vote in votes.items() if group not in self._forgotten}
+            self._requested = {**left, **self._requested}
+            self._forgotten |= forgotten - self._requested.keys()
             self._is_waiting = True
             self._loop.call_later(_DISK_FULL_RETRY_SECONDS, self._write_again)
         elif isinstance(error, StorageError):
             self._on_failure(error)
         else:
-            self._on_failure(StorageError(f"the votes could not be stored: {error!r}"))
+            self._on_failure(StorageError(f"cannot write the vote journal: {error!r}"))
 
     def _write_again(self) -> None:
         self._is_waiting = False
         self.write()
 
     def stop(self) -> None:
-        """Finish the write that runs; begin no other."""
+        """Finish the running write, and start no other."""
         self._is_stopped = True
         self._thread.shutdown(wait=True)

@@ -1,1 +1,1 @@
-"""The composition root: configuration, start and stop order."""
+"""Builds and runs a broker: configuration, start order and stop order."""

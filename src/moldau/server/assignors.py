@@ -1,9 +1,8 @@
-"""Owns the assignors that this broker offers: the built-in ones, and those that are installed.
+"""Loads the assignors that this broker offers: built-in ones, and installed plugins.
 
-An installed one is found by the entry point group `moldau.assignors`: the name of the entry point
-must be the name of what it loads, a class without arguments or an object with `name` and `assign`.
-Its code is foreign: whatever it raises, and whatever it returns that breaks the contract, is told
-in the log once, and the group keeps the assignment that it has.
+A plugin is an entry point of the group `moldau.assignors`. It loads a class without arguments, or
+an object, with `name` (equal to the entry point's name) and `assign`. If its code raises or returns
+an invalid assignment, that is logged once, and the group keeps its current assignment.
 """
 
 import logging
@@ -26,11 +25,11 @@ ENTRY_POINTS = "moldau.assignors"
 
 
 class GuardedAssignor:
-    """An assignor from outside."""
+    """Wraps a plugin, and turns its failures into AssignorError."""
 
     def __init__(self, assignor: Assignor) -> None:
         self._assignor = assignor
-        self._told: str | None = None
+        self._logged: str | None = None
 
     @property
     def name(self) -> str:
@@ -40,25 +39,24 @@ class GuardedAssignor:
         try:
             return checked(self, spec, self._assignor.assign(spec))
         except AssignorError as error:
-            self._tell(str(error))
+            self._log_once(str(error))
             raise
         except Exception as error:
-            self._tell(f"assignor {self.name} failed: {error!r}")
+            self._log_once(f"assignor {self.name} failed: {error!r}")
             raise AssignorError(f"assignor {self.name} failed") from error
 
-    def _tell(self, what: str) -> None:
-        if what != self._told:
-            self._told = what
+    def _log_once(self, what: str) -> None:
+        if what != self._logged:
+            self._logged = what
             log.exception("%s", what)
 
 
 def load_assignors(
     names: Sequence[str], found: Sequence[EntryPoint] | None = None
 ) -> list[Assignor]:
-    """The assignors of these names, in their order. Raises ConfigError for one that is not there.
+    """The assignors of these names, in their order. Raises ConfigError for an unknown one.
 
-    Nothing is imported that is not asked for, and nobody looks for installed ones that no name
-    asks for.
+    Plugins are looked up and imported only if a name needs them.
     """
     built_in = {assignor.name: assignor for assignor in BUILT_IN_ASSIGNORS}
     wanted = list(dict.fromkeys(name.strip() for name in names))
@@ -70,22 +68,27 @@ def load_assignors(
         if name in built_in:
             assignors.append(built_in[name])
         elif name in installed:
-            assignors.append(GuardedAssignor(_made(installed[name])))
+            assignors.append(GuardedAssignor(_load_plugin(installed[name])))
         else:
             known = ", ".join([*built_in, *installed])
-            raise ConfigError(f"group.consumer_assignors names {name!r}; there are: {known}")
+            raise ConfigError(
+                f"group.consumer_assignors: unknown assignor {name!r}; available: {known}"
+            )
     return assignors
 
 
-def _made(entry: EntryPoint) -> Assignor:
+def _load_plugin(entry: EntryPoint) -> Assignor:
     try:
         loaded = entry.load()
         made = loaded() if isinstance(loaded, type) else loaded
         name, assign = made.name, made.assign
     except Exception as error:
         what = f"assignor {entry.name} ({entry.value})"
-        raise ConfigError(f"{what} cannot be used: {error!r}") from error
+        raise ConfigError(f"cannot load {what}: {error!r}") from error
     if name != entry.name or not callable(assign):
-        raise ConfigError(f"assignor {entry.name} ({entry.value}) calls itself {name!r}")
+        raise ConfigError(
+            f"assignor {entry.name} ({entry.value}) must have the name of its entry point, "
+            f"not {name!r}"
+        )
     assignor: Assignor = made
     return assignor

@@ -1,9 +1,9 @@
-"""Owns the order in which a broker starts and stops.
+"""Starts and stops a broker.
 
-Start: open the data directory, take the ports, find the place in the cluster, run the metadata
-group, register, open the partitions, and only then listen: a client that gets a connection gets an
-answer. Stop: hand leadership over, stop accepting, answer parked fetches, let connections finish,
-close the logs cleanly, unlock the directory.
+Start: open the data directory, reserve the ports, bootstrap or join the cluster, run the metadata
+group, register, open the partitions, and only then listen: a client that can connect is served.
+Stop: transfer leadership, stop accepting, complete pending fetches, drain connections, close the
+logs cleanly, unlock the directory.
 """
 
 import asyncio
@@ -13,13 +13,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
+from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metric_sources import MetricSources
-from moldau.control.cluster_service import TRANSFER_METHOD, ClusterService
+from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
-from moldau.control.leader_announcements import ANNOUNCE_METHOD, LeaderAnnouncements
+from moldau.control.leader_announcements import LeaderAnnouncements
 from moldau.control.metadata_store import (
-    FRESH_METHOD,
-    SUBMIT_METHOD,
     MetadataReplica,
     MetadataStore,
     RemovedReplica,
@@ -35,19 +34,20 @@ from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
 from moldau.data.replica_repair import ReplicaRepair
-from moldau.data.replica_safety import SPARE_METHOD, ReplicaSafety
-from moldau.data.replicated_offsets import HELD_METHOD, ReplicatedOffsets
+from moldau.data.replica_safety import ReplicaSafety
+from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.edge.http.listener import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.metadata.image import EMPTY_IMAGE, Image
-from moldau.model.errors import ConfigError, MoldauError, StorageError, as_storage_failure
+from moldau.model.errors import ConfigError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
+from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
@@ -94,8 +94,8 @@ class BrokerServer:
         self._machine = machine
         self._clock = clock = machine.clock
         self._loop = asyncio.get_running_loop()
-        self._tell_storage_failure = on_storage_failure
-        self._tell_defect = on_internal_error
+        self._report_storage_failure = on_storage_failure
+        self._report_internal_error = on_internal_error
         self._on_removed = on_removed
         self._storage = Storage.open(config, machine)
         self._disk = DiskGuard()
@@ -106,7 +106,7 @@ class BrokerServer:
             on_failure=self._on_storage_failure,
         )
         self._loop_watch = machine.watch_loop(self._loop)
-        self._controller_told = (NO_BROKER, NO_EPOCH)
+        self._logged_controller = (NO_BROKER, NO_EPOCH)
         self._tasks: list[asyncio.Task[None]] = []
         self._settling: asyncio.Task[None] | None = None
         self._cleaner_process: LogCleaner | None = None
@@ -134,26 +134,29 @@ class BrokerServer:
     async def _start(self) -> BrokerInfo:
         self._loop_watch.start()
         config, machine = self._config, self._machine
-        kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
-        raft = self._take_port("raft.addr", config.raft.addr, config.raft.advertised)
-        http = self._take_port("http.addr", config.http.addr, config.http.advertised)
-        grpc_addr, told = config.grpc.addr, config.grpc.advertised
-        grpc = self._take_port("grpc.addr", grpc_addr, told) if grpc_addr is not None else None
-        # No log before the directory has an identity: nobody would know whose it is.
-        storage = self._storage
-        metadata_log = storage.open_metadata_log() if storage.has_metadata else None
-        self._entry = entry = await resolve_membership(
+        kafka = self._reserve_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
+        raft = self._reserve_port("raft.addr", config.raft.addr, config.raft.advertised)
+        http = self._reserve_port("http.addr", config.http.addr, config.http.advertised)
+        grpc = None
+        if config.grpc.addr is not None:
+            grpc = self._reserve_port("grpc.addr", config.grpc.addr, config.grpc.advertised)
+        # No log before the directory has an identity: its owner would be unknown.
+        metadata_log = self._storage.open_metadata_log() if self._storage.has_metadata else None
+        membership = await resolve_membership(
             config,
             self._storage,
             Endpoints(
-                kafka=kafka.told, raft=raft.told, http=http.told, grpc=grpc.told if grpc else None
+                kafka=kafka.advertised,
+                raft=raft.advertised,
+                http=http.advertised,
+                grpc=grpc.advertised if grpc else None,
             ),
             machine,
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
-        self._broker_id = entry.broker_id
-        self._peers = PeerLinks(entry)
-        transport, driver = self._transport, self._driver = self._open_peers(entry, raft)
+        self._broker_id = membership.broker_id
+        self._peers = PeerLinks(membership)
+        transport, driver = self._transport, self._driver = self._open_peers(membership, raft)
         defaults = topic_defaults(config)
         self._partitions = Partitions(
             open_log=self._storage.open_log,
@@ -166,12 +169,12 @@ class BrokerServer:
         self._metadata_replica = MetadataReplica(
             partition=TopicPartition(METADATA_TOPIC, PartitionIndex(0)),
             topic_id=METADATA_TOPIC_ID,
-            log=metadata_log or storage.open_metadata_log(),
-            members=entry.metadata_members,
+            log=metadata_log or self._storage.open_metadata_log(),
+            members=membership.metadata_members,
             driver=driver,
             flusher=self._flusher,
-            clock=self._clock,
-            listener=self,
+            on_leadership=self._on_metadata_leadership,
+            on_failed=self._on_internal_error,
         )
         self._metadata = MetadataStore(
             self._metadata_replica,
@@ -183,7 +186,7 @@ class BrokerServer:
         self._peers.attach(transport, driver, self._metadata)
         self._registration = registration = Registration(
             config,
-            entry,
+            membership,
             self._metadata,
             machine,
             on_member_image=self._peers.on_member_image,
@@ -194,13 +197,12 @@ class BrokerServer:
         self._build_cluster(transport, driver)
         self._build_services(defaults, transport)
         self._partitions.on_leadership = self._on_partition_leadership
-        self._partitions.on_replaced = self._steward.mend
+        self._partitions.on_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
-        vitals = self._vitals(listener)
         self._http = build_http_listener(
-            config.http, self._broker, vitals, self._loop, machine.sockets
+            config.http, self._broker, self._metric_sources(listener), self._loop, machine.sockets
         )
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
@@ -212,31 +214,31 @@ class BrokerServer:
         driver.start()
         http.listen(self._http.start)
         self._metadata.start()
-        self._settling = self._metadata.settling
+        self._settling = self._metadata.applying
         if self._settling is not None:
             self._settling.add_done_callback(self._task_ended)
-        self._keep(self._announcements.run())
-        self._keep(self._steward.run())
-        await registration.make()
+        self._run_task(self._announcements.run())
+        self._run_task(self._reconciler.run())
+        await registration.register()
         self._storage.finish_bootstrap()
         self._peers.on_member_image(EMPTY_IMAGE)
-        # Only now: the image holds this start's registration, and so all that was ever followed.
+        # Only now: the image contains this start's registration, and so all earlier assignments.
         self._storage.set_strays_aside(self._metadata.image, self._broker_id)
-        self._keep(registration.keep())
+        self._run_task(registration.run())
         upkeep = self._make_upkeep()
         upkeep.check_disk()
-        self._keep(upkeep.run())
+        self._run_task(upkeep.run())
         self._cleaner = self._make_cleaner()
-        self._keep(self._cleaner.run())
+        self._run_task(self._cleaner.run())
         self._scrub = self._make_scrub()
-        self._keep(self._scrub.run())
-        self._keep(self._broker.queues.run())
+        self._run_task(self._scrub.run())
+        self._run_task(self._broker.queues.run())
         await self._partitions.wait_until_led()
         kafka.listen(listener.start)
         if self._grpc is not None and grpc is not None:
             grpc.listen(self._grpc.start)
         self._cluster.starting = None
-        await self._steward.wait_for_vote()
+        await self._reconciler.wait_for_vote()
         return BrokerInfo(
             broker_id=self._broker_id,
             cluster_id=self._metadata.image.cluster_id,
@@ -252,41 +254,39 @@ class BrokerServer:
             ),
         )
 
-    def _take_port(self, key: str, address: Address, advertised: Address | None) -> ReservedPort:
+    def _reserve_port(self, key: str, address: Address, advertised: Address | None) -> ReservedPort:
         port = ReservedPort(key, address, advertised, self._machine.sockets)
         self._ports.append(port)
         for other in self._ports[:-1]:
             if other.address == port.address:
-                raise ConfigError(f"{other.key} and {key} are both {address}; give each its own")
+                raise ConfigError(f"{other.key} and {key} are both {address}; use different ports")
         return port
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run until the stop; a broker without one of these must not go on as if nothing were."""
+    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run until the stop; if the task fails, the broker stops."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._task_ended)
         self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_defect(error)
-
-    # ---- peers
+            self._on_internal_error(error)
 
     def _open_peers(
-        self, entry: ClusterMembership, raft: ReservedPort
+        self, membership: ClusterMembership, raft: ReservedPort
     ) -> tuple[Transport, RaftDriver]:
         rng = self._machine.rng
         transport = Transport(
             loop=self._loop,
             clock=self._clock,
             rng=rng,
-            cluster_id=entry.cluster_id,
-            me=entry.broker_id,
-            incarnation=entry.directory_id,
+            cluster_id=membership.cluster_id,
+            me=membership.broker_id,
+            incarnation=membership.directory_id,
             authorize=self._peers.refusal,
+            epoch=membership.epoch,
             sockets=self._machine.sockets,
         )
-        transport.set_epoch(entry.epoch)
         driver = RaftDriver(
             loop=self._loop,
             clock=self._clock,
@@ -298,58 +298,49 @@ class BrokerServer:
         transport.bind(raft.host, raft.port)
         return transport, driver
 
-    # ---- what the metadata and the groups say
+    # ---- events of the metadata and the groups
 
-    async def _on_image(self, image: Image, gone: list[RemovedReplica]) -> None:
+    async def _on_image(self, image: Image, removed: list[RemovedReplica]) -> None:
         try:
             self._registration.check(image)
         except SupersededError as error:
-            self._on_defect(error)
+            self._on_internal_error(error)
             return
         self._peers.follow()
         if self._broker_id in image.removed_brokers:
             self._on_removed()
-        self._partitions.forget_logs(gone, image)
-        await self._partitions.reconcile_in_steps(image)
+        self._partitions.forget_logs(removed, image)
+        await self._partitions.reconcile(image)
         self._announcements.only(image)
         self._broker.queues.on_image(image)
 
     def _on_storage_failure(self, error: StorageError) -> None:
         self._storage.write_fence(error)
-        self._tell_storage_failure(error)
+        self._report_storage_failure(error)
 
-    def _on_defect(self, error: BaseException) -> None:
+    def _on_internal_error(self, error: BaseException) -> None:
         if (failure := as_storage_failure(error)) is not None:
             if not self._flusher.failed:
-                log.error("a background task failed to write to the disk", exc_info=error)
+                log.error("disk write failed in a background task", exc_info=error)
             self._flusher.report(failure)
         else:
-            self._tell_defect(error)
+            self._report_internal_error(error)
 
-    def on_leadership(self, replica: Replica) -> None:
-        """Of the metadata group."""
+    def _on_metadata_leadership(self) -> None:
         self._metadata.leader_changed()
-        told = (replica.leader, replica.epoch)
-        if replica.leader != NO_BROKER and told != self._controller_told:
-            self._controller_told = told
-            log.info("broker %d leads the metadata, in epoch %d", replica.leader, replica.epoch)
-
-    def on_voter_replaced(self, replica: Replica) -> None:
-        """Of the metadata group: its members are looked at all the time."""
-
-    def on_failed(self, replica: Replica, error: MoldauError) -> None:
-        """A broker without metadata is none."""
-        self._on_defect(error)
+        replica = self._metadata_replica
+        current = (replica.leader, replica.epoch)
+        if replica.leader != NO_BROKER and current != self._logged_controller:
+            self._logged_controller = current
+            log.info("broker %d is the metadata leader (epoch %d)", *current)
 
     def _on_partition_leadership(self, replica: Replica) -> None:
         self._leaderships += replica.is_leader and replica.is_ready
-        self._steward.announce(replica)
+        self._reconciler.announce(replica)
         if replica.is_ready:
-            self._steward.took_over(replica)
+            self._reconciler.took_over(replica)
         self._coordinators.on_leadership(replica)
         self._broker.queues.on_leadership(replica)
-
-    # ---- parts
 
     def _build_cluster(self, transport: Transport, driver: RaftDriver) -> None:
         self._announcements = LeaderAnnouncements(
@@ -369,7 +360,7 @@ class BrokerServer:
             announcements=self._announcements,
             disk=self._disk,
         )
-        self._steward = Reconciler(
+        self._reconciler = Reconciler(
             me=self._broker_id,
             metadata=self._metadata,
             metadata_replica=self._metadata_replica,
@@ -379,13 +370,13 @@ class BrokerServer:
             driver=driver,
         )
         serve = transport.rpc.serve
-        serve(SUBMIT_METHOD, self._metadata.answer)
-        serve(FRESH_METHOD, self._metadata.answer_fresh)
-        serve(ANNOUNCE_METHOD, self._announcements.answer)
-        serve(TRANSFER_METHOD, self._cluster.answer_transfer)
-        self._held = ReplicatedOffsets(self._partitions, transport)
-        serve(HELD_METHOD, self._held.answer)
-        self._spares = ReplicaSafety(
+        serve(PeerMethod.SUBMIT_COMMAND, self._metadata.answer)
+        serve(PeerMethod.FRESH_METADATA_OFFSET, self._metadata.answer_fresh)
+        serve(PeerMethod.ANNOUNCE_LEADERS, self._announcements.answer)
+        serve(PeerMethod.TRANSFER_LEADERSHIP, self._cluster.answer_transfer)
+        self._replicated_offsets = ReplicatedOffsets(self._partitions, transport)
+        serve(PeerMethod.REPLICATED_OFFSETS, self._replicated_offsets.answer)
+        self._replica_safety = ReplicaSafety(
             partitions=self._partitions,
             driver=driver,
             caller=transport,
@@ -393,13 +384,13 @@ class BrokerServer:
             me=self._broker_id,
             leader_of=self._cluster.leader_of,
         )
-        serve(SPARE_METHOD, self._spares.answer)
+        serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.answer)
 
     def _make_upkeep(self) -> Maintenance:
         repair = ReplicaRepair(
             partitions=self._partitions,
             set_aside=self._storage.move_to_strays,
-            may_rebuild=self._spares.may_rebuild,
+            may_rebuild=self._replica_safety.may_rebuild,
         )
         return Maintenance(
             config=upkeep_config(self._config),
@@ -415,7 +406,7 @@ class BrokerServer:
             partitions=self._partitions,
             interval_seconds=self._config.log.scrub_interval_ms / 1000,
             bytes_per_second=self._config.log.scrub_bytes_per_second,
-            is_spare=self._spares.can_lose,
+            can_lose=self._replica_safety.can_lose,
         )
 
     def _make_cleaner(self) -> Cleaner:
@@ -430,9 +421,9 @@ class BrokerServer:
             partitions=self._partitions,
             flusher=self._flusher,
             clock=self._clock,
-            ask=self._cleaner_process.ask,
-            replicated_offsets=self._held.ask,
-            room_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
+            run_command=self._cleaner_process.run,
+            replicated_offsets=self._replicated_offsets.query,
+            free_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
         )
 
     def _build_services(self, defaults: dict[str, str], transport: Transport) -> None:
@@ -458,7 +449,7 @@ class BrokerServer:
             cluster=self._cluster,
             transport=transport,
             producer_ids=producer_ids,
-            on_internal_error=self._on_defect,
+            on_internal_error=self._on_internal_error,
         )
         produce = ProduceService(self._partitions, self._disk, self._clock)
         self._transactional_produce = TransactionalProduce(
@@ -475,7 +466,7 @@ class BrokerServer:
             clock=self._clock,
             metadata=self._metadata,
             cluster=self._cluster,
-            partitions=self._partitions,
+            replicas=LocalReplicas(self._partitions),
             produce=produce,
             transactional_produce=self._transactional_produce,
             fetch=fetch,
@@ -490,7 +481,7 @@ class BrokerServer:
             groups=coordinators.groups,
             transactions=coordinators.transactions,
             producer_ids=producer_ids,
-            views=build_cluster_views(
+            queries=build_cluster_views(
                 self._broker_id, self._cluster, self._partitions, coordinators.groups, transport
             ),
             appends=appends,
@@ -519,7 +510,7 @@ class BrokerServer:
             sockets=self._machine.sockets,
         )
 
-    def _vitals(self, listener: Listener) -> MetricSources:
+    def _metric_sources(self, listener: Listener) -> MetricSources:
         return MetricSources(
             requests_by_api=self._dispatcher.requests_by_api,
             seconds_by_api=self._dispatcher.seconds_by_api,
@@ -534,12 +525,12 @@ class BrokerServer:
     # ---- stop
 
     async def stop(self) -> None:
-        """Let others lead, finish what is in flight, then close everything cleanly.
+        """Transfer leadership, finish pending requests, then close everything cleanly.
 
-        After a failure of the disk nothing can be finished: all is left as it is.
+        After a disk failure the data directory is left unchanged.
         """
         if not self._flusher.failed:
-            await self._steward.hand_over()
+            await self._reconciler.hand_over()
         self._cluster.starting = "the broker is stopping"
         for task in self._tasks:
             task.cancel()
@@ -564,7 +555,7 @@ class BrokerServer:
             await self._metadata.stop()
         self._end_peers()
         self._flusher.stop()
-        # Flushes that the threads finished just now are counted before the logs close.
+        # Record flushes that the threads have just finished, before the logs close.
         await asyncio.sleep(0)
         if not self._flusher.failed:
             self._partitions.close()
@@ -587,7 +578,7 @@ class BrokerServer:
             await asyncio.sleep(0.01)
 
     async def abandon(self) -> None:
-        """The start failed half-way: let go of the directory, touch nothing else."""
+        """The start failed or was interrupted: release the ports and the directory."""
         self._loop_watch.stop()
         for task in self._tasks:
             task.cancel()

@@ -1,6 +1,6 @@
-"""Owns how the coordinators are put together, and what they are told.
+"""Builds the coordinators of groups and transactions, and the ledgers of queues.
 
-Those of groups and of transactions, and the ledgers of queues, which follow leadership as they do.
+All of them follow the leadership of their internal topics' partitions.
 """
 
 from asyncio import AbstractEventLoop
@@ -12,8 +12,8 @@ from moldau.control.producer_ids import ProducerIds
 from moldau.control.topic_service import TopicService
 from moldau.coordination.group_service import GroupService
 from moldau.coordination.group_topics import ImageTopics
-from moldau.coordination.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
-from moldau.coordination.transaction_service import ADMIT_METHOD, TransactionService
+from moldau.coordination.markers import MarkerSender, MarkerWriter
+from moldau.coordination.transaction_service import TransactionService
 from moldau.data.partitions import Partitions
 from moldau.groups.assignors.queue import QueueAssignor
 from moldau.groups.config import GroupConfig
@@ -24,6 +24,7 @@ from moldau.metadata.image import (
     TRANSACTION_STATE_TOPIC,
 )
 from moldau.model.ids import BrokerId
+from moldau.net.peers.methods import PeerMethod
 from moldau.queues.ledgers import Ledgers
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
@@ -35,7 +36,7 @@ from moldau.transactions.coordinator import TransactionCoordinator as Transactio
 
 
 class CoordinationServices:
-    """Those of one broker."""
+    """The coordinators and ledgers of one broker."""
 
     def __init__(
         self,
@@ -122,11 +123,11 @@ class CoordinationServices:
             caller=transport,
         )
         self.ledgers.serve(transport.rpc)
-        transport.rpc.serve(WRITE_MARKERS_METHOD, writer.answer)
-        transport.rpc.serve(ADMIT_METHOD, self.transactions.answer_admit)
+        transport.rpc.serve(PeerMethod.WRITE_MARKERS, writer.answer)
+        transport.rpc.serve(PeerMethod.ADMIT_TO_TRANSACTION, self.transactions.answer_admit)
 
     def on_leadership(self, replica: Replica) -> None:
-        """Somebody else leads that partition, or this broker does and is ready."""
+        """The leader of a partition changed, or this broker became ready to lead it."""
         topic, index = replica.partition
         served: GroupService | TransactionService | Ledgers
         if topic == CONSUMER_OFFSETS_TOPIC:
@@ -144,12 +145,12 @@ class CoordinationServices:
             served.unlead(index)
 
     def topics_deleted(self, names: frozenset[str]) -> None:
-        """The image has the state without them next."""
+        """Called before the image without these topics is published."""
         self.groups.topics_deleted(names)
         self.ledgers.topics_deleted()
 
     def answer_waiting(self) -> None:
-        """The broker stops: nobody shall wait for what never comes."""
+        """The broker is stopping: complete requests that would wait in vain."""
         self.groups.answer_waiting()
         self.transactions.answer_waiting()
         self.ledgers.answer_waiting()

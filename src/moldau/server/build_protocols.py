@@ -1,22 +1,19 @@
-"""Owns what stands between the doors and the rest of a broker.
-
-How they reach other brokers: questions and writes that peers ask of each other. And how those are
-opened that load late.
-"""
+"""Builds the HTTP and gRPC servers, and the services through which they reach other brokers."""
 
 import os
 from asyncio import AbstractEventLoop
 
 from moldau.api.broker import Broker
-from moldau.api.cluster_queries import EXTENTS_METHOD, GROUPS_METHOD, ClusterQueries
+from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.metric_sources import MetricSources
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.group_service import GroupService
-from moldau.data.append_forwarding import APPEND_METHOD, AppendForwarder
+from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
 from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.model.ids import BrokerId
+from moldau.net.peers.methods import PeerMethod
 from moldau.net.sockets import Sockets
 from moldau.replica.transport import Transport
 from moldau.server.config.schema import HttpConfig
@@ -34,8 +31,8 @@ def build_cluster_views(
     views = ClusterQueries(
         me=me, cluster=cluster, partitions=partitions, groups=groups, caller=transport
     )
-    transport.rpc.serve(EXTENTS_METHOD, views.on_extents_request)
-    transport.rpc.serve(GROUPS_METHOD, views.on_groups_request)
+    transport.rpc.serve(PeerMethod.PARTITION_EXTENTS, views.on_extents_request)
+    transport.rpc.serve(PeerMethod.LIST_GROUPS, views.on_groups_request)
     return views
 
 
@@ -49,7 +46,7 @@ def build_append_service(
         produce=produce,
         caller=transport,
     )
-    transport.rpc.serve(APPEND_METHOD, appends.answer)
+    transport.rpc.serve(PeerMethod.APPEND, appends.answer)
     return appends
 
 
@@ -68,10 +65,10 @@ def build_http_listener(
 def build_grpc_server(
     machine: Machine, loop: AbstractEventLoop, broker: Broker, port: ReservedPort | None
 ) -> GrpcServer | None:
-    """The gRPC door, bound where `port` is; None: there shall be none."""
+    """The gRPC server, bound to `port`; None if it is disabled."""
     if port is None:
         return None
-    # What clients did wrong is none of our log; an operator may ask for more.
+    # Client errors do not belong in the broker's log; operators can set the variable.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     listener = machine.grpc_server(loop, broker)
     listener.bind(port.host, port.port)

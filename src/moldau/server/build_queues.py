@@ -1,20 +1,14 @@
-"""Owns how the queues of a broker are put together, and what of them peers may ask."""
+"""Builds the queues of a broker, and registers their peer RPCs."""
 
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.metadata.image import Image
 from moldau.model.ids import BrokerId
+from moldau.net.peers.methods import PeerMethod
 from moldau.queues.assignments import Assignments
 from moldau.queues.connect import ConnectHandler
 from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_handlers import GroupRpcHandlers
-from moldau.queues.group_rpc_messages import (
-    COMMIT_METHOD,
-    DESCRIBE_METHOD,
-    HEARTBEAT_METHOD,
-    MEMBER_LEFT_METHOD,
-    OFFSETS_METHOD,
-)
 from moldau.queues.members import Members
 from moldau.queues.ordered import OrderedGroups
 from moldau.queues.queue_host import QueueHost
@@ -34,17 +28,21 @@ def build_queue_service(
     def peers() -> list[BrokerId]:
         return [peer for peer, link in transport.links.items() if link.is_connected]
 
-    # Those below tell the service, which is made last, of members that are gone.
-    answers = GroupRpcHandlers(parts.groups, parts.topics, lambda *gone: members.left(*gone))
+    # These notify the service, which is built last, of members that left.
+    handlers = GroupRpcHandlers(parts.groups, parts.topics, lambda *member: members.left(*member))
     calls = GroupRpcClient(
         me=parts.me,
         clock=parts.clock,
         groups=parts.groups,
-        answers=answers,
+        handlers=handlers,
         caller=transport,
         peers=peers,
     )
-    members = Members(clock=parts.clock, calls=calls, on_gone=lambda *gone: service.on_gone(*gone))
+    members = Members(
+        clock=parts.clock,
+        calls=calls,
+        on_member_left=lambda *member: service.on_member_left(*member),
+    )
     leases = QueueHost(
         loop=parts.loop,
         clock=parts.clock,
@@ -66,14 +64,14 @@ def build_queue_service(
         leader_of=cluster.leader_of,
         calls=calls,
         members=members,
-        connecting=ConnectHandler(
+        connect_handler=ConnectHandler(
             metadata=metadata,
             calls=calls,
             assignments=Assignments(clock=parts.clock, image=image, leader_of=cluster.leader_of),
             session_timeout_ms=config.group.consumer_session_timeout_ms,
             session_timeout_ms_min=config.group.session_timeout_ms_min,
             session_timeout_ms_max=config.group.session_timeout_ms_max,
-            on_defined=lambda group: service.begin(group),
+            on_defined=lambda group: service.load_queues(group),
             new_uuid=parts.new_uuid,
         ),
         leases=leases,
@@ -88,9 +86,9 @@ def build_queue_service(
         on_internal_error=parts.on_internal_error,
     )
     serve = transport.rpc.serve
-    serve(HEARTBEAT_METHOD, answers.handle_heartbeat)
-    serve(MEMBER_LEFT_METHOD, answers.handle_member_left)
-    serve(COMMIT_METHOD, answers.answer_commit)
-    serve(OFFSETS_METHOD, answers.answer_offsets)
-    serve(DESCRIBE_METHOD, answers.answer_describe)
+    serve(PeerMethod.QUEUE_HEARTBEAT, handlers.handle_heartbeat)
+    serve(PeerMethod.QUEUE_MEMBER_LEFT, handlers.handle_member_left)
+    serve(PeerMethod.QUEUE_COMMIT, handlers.handle_commit)
+    serve(PeerMethod.QUEUE_OFFSETS, handlers.handle_offsets)
+    serve(PeerMethod.QUEUE_DESCRIBE, handlers.handle_describe)
     return service

@@ -1,4 +1,4 @@
-"""Owns the one clock of a broker process: the only place that reads the time."""
+"""The clock of a broker process: the only place that reads the system time."""
 
 import time
 
@@ -6,10 +6,10 @@ from moldau.model.ids import TimestampMs
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The system's wall and monotonic clocks."""
 
     def wall_ms(self) -> TimestampMs:
         return TimestampMs(time.time_ns() // 1_000_000)
 
-    # The function itself, without a call of ours around it: it is asked after every request.
+    # The function itself, without a wrapper: it is called after every request.
     monotonic = staticmethod(time.monotonic)

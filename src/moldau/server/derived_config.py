@@ -1,12 +1,12 @@
-"""Owns the translation of the broker's configuration into Kafka's names for the same things."""
+"""Derives Kafka's broker configs, warnings and service settings from the configuration."""
 
 from moldau.data.maintenance import MaintenanceConfig
-from moldau.metadata.replica_rules import USUAL_REPLICATION_MAX
+from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
 from moldau.server.config.schema import ServerConfig
 
 
 def topic_defaults(config: ServerConfig) -> dict[str, str]:
-    """What topics fall back to, under the names of Kafka's broker settings."""
+    """Defaults of topic configs, under Kafka's broker config names."""
     return {
         "log.retention.ms": str(config.log.retention_ms),
         "log.retention.bytes": str(config.log.retention_bytes),
@@ -19,7 +19,7 @@ def topic_defaults(config: ServerConfig) -> dict[str, str]:
 
 
 def read_only_configs(config: ServerConfig) -> dict[str, str]:
-    """What DescribeConfigs of a broker shows, and only a restart changes."""
+    """Broker configs that DescribeConfigs shows and only a restart changes."""
     kafka = config.kafka
     return {
         "broker.id": str(1 if config.broker_id is None else config.broker_id),
@@ -29,7 +29,9 @@ def read_only_configs(config: ServerConfig) -> dict[str, str]:
         "log.dirs": config.data_dir,
         "auto.create.topics.enable": str(config.topic.auto_create).lower(),
         "num.partitions": str(config.topic.partitions),
-        "default.replication.factor": str(config.topic.replication_factor or USUAL_REPLICATION_MAX),
+        "default.replication.factor": str(
+            config.topic.replication_factor or DEFAULT_REPLICATION_MAX
+        ),
         "group.initial.rebalance.delay.ms": str(config.group.initial_rebalance_delay_ms),
         "group.min.session.timeout.ms": str(config.group.session_timeout_ms_min),
         "group.max.session.timeout.ms": str(config.group.session_timeout_ms_max),
@@ -51,26 +53,25 @@ def read_only_configs(config: ServerConfig) -> dict[str, str]:
 
 
 def config_warnings(config: ServerConfig) -> list[str]:
-    """What is allowed, since a cluster may grow, but cannot be met while there is one broker."""
+    """Settings that are valid, but cannot be met while there is only one broker."""
     found = []
     factor, in_sync = config.topic.replication_factor, config.topic.min_insync_replicas
     if factor is not None and factor > 1:
         found.append(
-            f"topic.replication_factor is {factor}, but this is the only broker: topics that are "
-            "created without a replication factor of their own will be refused until others "
-            "join, or topic.replication_factor is 1"
+            f"topic.replication_factor is {factor}, but this is the only broker: creating topics "
+            "without an explicit replication factor will fail until other brokers join, or "
+            "topic.replication_factor is 1"
         )
     if in_sync > 1:
         found.append(
             f"topic.min_insync_replicas is {in_sync}, but this is the only broker: acks=all will "
-            "be refused for topics without a min.insync.replicas of their own until others "
-            "join, or topic.min_insync_replicas is 1"
+            "fail for topics without their own min.insync.replicas until other brokers join, or "
+            "topic.min_insync_replicas is 1"
         )
     return found
 
 
 def upkeep_config(config: ServerConfig) -> MaintenanceConfig:
-    """What a broker does by the clock, and when."""
     return MaintenanceConfig(
         retention_check_ms=config.log.retention_check_ms,
         flush_interval_ms=config.log.flush_interval_ms,

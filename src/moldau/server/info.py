@@ -1,4 +1,4 @@
-"""Owns what is told about a broker that has started."""
+"""What a started broker reports about itself."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from moldau.server.config.schema import Address
 
 
 class BrokerInfo(Struct, frozen=True, kw_only=True):
-    """What is told about a broker that has become ready."""
+    """Addresses and numbers of a broker that is ready."""
 
     broker_id: int
     cluster_id: str

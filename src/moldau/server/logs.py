@@ -1,4 +1,4 @@
-"""Owns how a broker writes its log lines: text for people, JSON for machines; always to stderr."""
+"""Sets up logging to stderr, as text or as JSON."""
 
 import json
 import logging
@@ -28,7 +28,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(config: LoggingConfig) -> None:
-    """Replace whatever handlers the process had."""
     handler = logging.StreamHandler(sys.stderr)
     if config.format is LogFormat.JSON:
         handler.setFormatter(JsonFormatter())

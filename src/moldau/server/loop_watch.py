@@ -1,8 +1,8 @@
-"""Owns the watch over the event loop: a turn that takes long holds up everybody, so it is told.
+"""Watches the event loop, and logs turns that are so slow that all clients wait.
 
-The loop leaves a mark every 50 ms. A thread looks for it, and if it is late, at where the loop is
-at work: that is what the warning names. Where the thread itself comes late and little was
-calculated meanwhile, the process got no CPU, which is another thing to tell.
+A timer on the loop sets a mark every 50 ms. If the mark is late, a thread captures where the loop
+is executing, for the warning. If the process used little CPU meanwhile, it was starved of CPU or
+blocked on I/O, and the warning says that instead.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from moldau.api.metric_sources import SlowLoopTurns
 log = logging.getLogger(__name__)
 
 SLOW_SECONDS: Final = 0.1
-_LOOK_SECONDS: Final = 0.05
-_TOLD_SECONDS_MIN: Final = 10.0
+_CHECK_SECONDS: Final = 0.05
+_WARN_SECONDS_MIN: Final = 10.0
 """Between two warnings."""
 _BUSY_SHARE_MIN: Final = 0.5
-"""Who calculated for so much of the time was busy; who did not was kept from it."""
+"""The process was busy if it used the CPU for at least this share of the time."""
 
 
 class LoopWatch:
-    """Of one loop; call `start` on its thread. Numbers are read at any time."""
+    """Watches one loop; call `start` on its thread."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class LoopWatch:
         """Turns that took longer than SLOW_SECONDS."""
         self.slow_seconds_total = 0.0
         self.starved_seconds_total = 0.0
-        """Those of them in which the process got no CPU."""
+        """The part in which the process was starved of CPU or blocked on I/O."""
         self._marked_at = now()
         self._marked_cpu = cpu()
-        self._place = ""
-        self._told_at = -_TOLD_SECONDS_MIN
-        self._untold = 0
+        self._location = ""
+        self._warned_at = -_WARN_SECONDS_MIN
+        self._suppressed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._thread_id = 0
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="loop-watch", daemon=True)
 
     def numbers(self) -> SlowLoopTurns:
         return SlowLoopTurns(self.slow_total, self.slow_seconds_total, self.starved_seconds_total)
@@ -59,7 +59,7 @@ class LoopWatch:
     def start(self) -> None:
         self._thread_id = threading.get_ident()
         self._marked_at, self._marked_cpu = self._now(), self._cpu()
-        self._timer = self._loop.call_later(_LOOK_SECONDS, self.mark)
+        self._timer = self._loop.call_later(_CHECK_SECONDS, self.mark)
         self._thread.start()
 
     def stop(self) -> None:
@@ -70,15 +70,15 @@ class LoopWatch:
             self._thread.join()
 
     def mark(self) -> None:
-        """The loop has come around."""
+        """Called on the loop: it is responsive."""
         now, cpu = self._now(), self._cpu()
-        took = now - self._marked_at - _LOOK_SECONDS
+        took = now - self._marked_at - _CHECK_SECONDS
         if took > SLOW_SECONDS:
             self._note(now, took, cpu - self._marked_cpu)
-        self._place = ""
+        self._location = ""
         self._marked_at, self._marked_cpu = now, cpu
         if not self._is_over.is_set():
-            self._timer = self._loop.call_later(_LOOK_SECONDS, self.mark)
+            self._timer = self._loop.call_later(_CHECK_SECONDS, self.mark)
 
     def _note(self, now: float, took: float, calculated: float) -> None:
         is_busy = calculated >= took * _BUSY_SHARE_MIN
@@ -86,32 +86,32 @@ class LoopWatch:
         self.slow_seconds_total += took
         if not is_busy:
             self.starved_seconds_total += took
-        if now - self._told_at < _TOLD_SECONDS_MIN:
-            self._untold += 1
+        if now - self._warned_at < _WARN_SECONDS_MIN:
+            self._suppressed += 1
             return
-        others = f" ({self._untold} more since the last warning)" if self._untold else ""
-        where = f" in {self._place}" if self._place else ""
+        others = f" ({self._suppressed} more since the last warning)" if self._suppressed else ""
+        where = f" in {self._location}" if self._location else ""
         if is_busy:
             log.warning(
-                "all clients waited for %.2f s: the broker was busy%s%s", took, where, others
+                "event loop blocked for %.2f s: the broker was busy%s%s", took, where, others
             )
         else:
             log.warning(
-                "the process stood still for %.2f s: it got no CPU, or waited for the disk%s%s",
+                "process stalled for %.2f s: it got no CPU, or waited for the disk%s%s",
                 *(took, where, others),
             )
-        self._told_at, self._untold = now, 0
+        self._warned_at, self._suppressed = now, 0
 
-    def _look(self) -> None:
-        while not self._is_over.wait(_LOOK_SECONDS):
-            if self._now() - self._marked_at > SLOW_SECONDS + _LOOK_SECONDS and not self._place:
+    def _watch(self) -> None:
+        while not self._is_over.wait(_CHECK_SECONDS):
+            if self._now() - self._marked_at > SLOW_SECONDS + _CHECK_SECONDS and not self._location:
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is not None:
-                    self._place = location_of(frame)
+                    self._location = location_of(frame)
 
 
 def location_of(frame: FrameType | None) -> str:
-    """Where our own code is: what it called is rarely of interest."""
+    """The innermost frame of our own code."""
     first = frame
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

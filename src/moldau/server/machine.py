@@ -1,7 +1,6 @@
-"""Owns the port through which a broker reaches its machine: clock, disk, sockets, threads, chance.
+"""A broker's access to its machine: clock, disk, sockets, threads, random numbers.
 
-Everything else of a broker is made of what is handed out here. The simulator has machines of its
-own, and runs the same broker on them.
+The simulator replaces it, and runs the same broker on simulated machines.
 """
 
 import asyncio
@@ -15,8 +14,7 @@ from moldau.api.broker import Broker
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client.cluster_client import ClusterClient
 from moldau.data.cleaner_process import CleanerProcess
-from moldau.edge.grpc.listener import listener_for as grpc_listener_for
-from moldau.log.clean_worker import Asked, WorkerReply
+from moldau.log.clean_worker import WorkerCommand, WorkerReply
 from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
 from moldau.log.os_filesystem import OsFiles
@@ -30,15 +28,15 @@ from moldau.server.loop_watch import LoopWatch
 
 
 class Lock(Protocol):
-    """Keeps a second broker out of a directory."""
+    """Prevents a second broker from using the same directory."""
 
     def release(self) -> None: ...
 
 
 class LogCleaner(Protocol):
-    """Compacts logs beside the broker."""
+    """Compacts logs in another process."""
 
-    async def ask(self, message: Asked) -> WorkerReply:
+    async def run(self, command: WorkerCommand) -> WorkerReply:
         """Raises WorkerLostError."""
         ...
 
@@ -46,7 +44,7 @@ class LogCleaner(Protocol):
 
 
 class LoopObserver(Protocol):
-    """Looks how long the turns of the event loop take."""
+    """Measures slow turns of the event loop."""
 
     def start(self) -> None: ...
 
@@ -56,7 +54,7 @@ class LoopObserver(Protocol):
 
 
 class GrpcServer(Protocol):
-    """Answers calls over gRPC."""
+    """Serves the gRPC API."""
 
     def bind(self, host: str, port: int) -> tuple[str, int]: ...
 
@@ -66,7 +64,7 @@ class GrpcServer(Protocol):
 
 
 class MemberClient(Protocol):
-    """Another broker, asked over HTTP."""
+    """The HTTP API of another broker."""
 
     async def join(self, request: JoinRequest) -> JoinReply:
         """Raises ClientError."""
@@ -91,7 +89,7 @@ class HttpMemberClient:
 
 
 class Machine:
-    """The one that this process runs on."""
+    """The machine that this process runs on."""
 
     def __init__(self) -> None:
         self.clock: Clock = SystemClock()
@@ -102,7 +100,7 @@ class Machine:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
-        """The files below it, for one broker alone. Raises ConfigError."""
+        """Lock a data directory for this broker. Raises ConfigError."""
         lock = DirectoryLock(root)
         lock.acquire()
         return OsFiles(root), lock
@@ -117,7 +115,10 @@ class Machine:
         return LoopWatch(loop)
 
     def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
-        return grpc_listener_for(broker, loop=loop)
+        # Imported here: with grpc.addr unset, its memory and time are saved.
+        from moldau.edge.grpc.listener import GrpcListener
+
+        return GrpcListener(broker, loop=loop)
 
     def member(self, address: Address, seconds_max: float) -> MemberClient:
         return HttpMemberClient(address, seconds_max)

@@ -1,16 +1,17 @@
-"""Owns how a broker comes to its place in a cluster: by founding it, joining it, or returning.
+"""Decides which cluster a broker belongs to: it bootstraps one, joins one, or returns to its own.
 
-The data directory decides. One that belongs to a cluster returns there, whatever it is told. An
-empty one joins the cluster that `join_addr` names, or founds one if it is told to: a broker that
-lost its disk looks like a new one, and must not found its cluster a second time. What was decided
-is on the disk before anything is done in its name.
+The data directory decides. One that belongs to a cluster returns to it, whatever the configuration
+says. An empty one joins through `join_addr`, or bootstraps a cluster if configured to: a broker
+that lost its disk looks like a new one, and must not bootstrap its cluster a second time. The
+decision is on disk before anything else is done.
 
-A cluster's id ends with a random number, so that no configuration can make the same one again.
+A cluster's id ends with a random number, so that no configuration can create the same id again.
 """
 
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from moldau.log.datadir import Identity
 from moldau.metadata.image import EMPTY_IMAGE, Image
@@ -31,7 +32,7 @@ _FIRST_ID: Final = BrokerId(1)
 
 
 class Endpoints(Struct, frozen=True, kw_only=True):
-    """Where this broker tells others that it is reached."""
+    """The advertised addresses of this broker."""
 
     kafka: Endpoint
     raft: Endpoint
@@ -40,7 +41,7 @@ class Endpoints(Struct, frozen=True, kw_only=True):
 
 
 class ClusterMembership(Struct, frozen=True, kw_only=True):
-    """A broker's place in its cluster."""
+    """A broker's identity in its cluster."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -48,12 +49,12 @@ class ClusterMembership(Struct, frozen=True, kw_only=True):
     process: str
     endpoints: Endpoints
     metadata_members: Members
-    """Of the metadata group, for a log that does not say."""
+    """Of the metadata group, if the log does not contain them."""
     is_bootstrap_broker: bool
     image: Image
-    """What a member said about the cluster; empty unless this broker has just joined."""
+    """The cluster's image from the join response; empty unless this broker has just joined."""
     epoch: int
-    """Of the registration, as far as it is known."""
+    """Of the registration, if known."""
 
 
 async def resolve_membership(
@@ -64,33 +65,33 @@ async def resolve_membership(
     *,
     is_log_empty: bool,
 ) -> ClusterMembership:
-    """Found, join or return. Raises ConfigError, CorruptionError, StorageError."""
+    """Bootstrap, join or return. Raises ConfigError, CorruptionError, StorageError."""
     identity = storage.identity
     process = machine.new_uuid().hex
     if identity is not None:
         _check_belongs(config, identity)
         if identity.cluster_id is not None and not is_log_empty:
-            return _entry(identity, process, endpoints)
+            return _membership(identity, process, endpoints)
         if identity.is_bootstrapping and not storage.find_logs():
-            # It was killed before anybody heard of its cluster: it goes on with founding it.
-            return _entry(identity, process, endpoints)
+            # The broker was killed during the bootstrap: continue it.
+            return _membership(identity, process, endpoints)
     if config.join_addr is None:
         if identity is None:
-            return _entry(_found(config, storage, machine), process, endpoints)
+            return _membership(_bootstrap(config, storage, machine), process, endpoints)
         if _took_part(storage):
             raise CorruptionError(
-                "the folder metadata is missing in the data directory, or empty, although this "
+                "the folder metadata in the data directory is missing or empty, although this "
                 f"broker is a member of cluster {identity.cluster_id}: nothing was changed; start "
-                "it with --join-addr of another member to learn it again, or restore it from a "
-                "backup"
+                "it with --join-addr of another member to replicate it again, or restore it from "
+                "a backup"
             )
         raise ConfigError(
-            "the data directory was made to join a cluster, and has not heard of it yet; "
-            "start it with --join-addr, or choose another directory"
+            "the data directory was created to join a cluster, but has not joined it yet; "
+            "start with --join-addr, or choose another directory"
         )
     directory_id = identity.directory_id if identity is not None else str(machine.new_uuid())
     if identity is None:
-        # The cluster remembers it: a second try must not become a second broker.
+        # Stored before the join: a retry must use the same id, or it would join as a new broker.
         storage.become(Identity(broker_id=None, cluster_id=None, directory_id=directory_id))
     return await _join(config, config.join_addr, storage, machine, directory_id, process, endpoints)
 
@@ -111,16 +112,16 @@ def _check_belongs(config: ServerConfig, identity: Identity) -> None:
 
 
 def _took_part(storage: Storage) -> bool:
-    """Whether this broker ever heard of a leader of the metadata group, was one, or has topics."""
+    """Whether this broker ever knew a leader of the metadata group, or stores partitions."""
     return storage.votes.get(METADATA_GROUP.name)[0] != NO_EPOCH or bool(storage.find_logs())
 
 
-def _found(config: ServerConfig, storage: Storage, machine: Machine) -> Identity:
+def _bootstrap(config: ServerConfig, storage: Storage, machine: Machine) -> Identity:
     if not config.bootstrap:
         raise ConfigError(
-            f"the data directory {config.data_dir} is empty; to found a cluster, start with "
-            "--bootstrap; to join one, with --join-addr HOST:PORT (a broker that lost its disk "
-            "joins, and gets a new number)"
+            f"the data directory {config.data_dir} is empty; to bootstrap a new cluster, start "
+            "with --bootstrap; to join one, with --join-addr HOST:PORT (a broker that lost its "
+            "disk joins, and gets a new id)"
         )
     broker_id = _FIRST_ID if config.broker_id is None else BrokerId(config.broker_id)
     identity = Identity(
@@ -157,10 +158,7 @@ async def _join(
         JoinRequest(
             incarnation=directory_id,
             process=process,
-            kafka=endpoints.kafka,
-            raft=endpoints.raft,
-            http=endpoints.http,
-            grpc=endpoints.grpc,
+            **asdict(endpoints),
             rack=config.rack,
             broker_id=broker_id,
             cluster_id=(known and known.cluster_id) or config.cluster_id,
@@ -172,7 +170,7 @@ async def _join(
         image = decode_image(reply.image)
     except CorruptionError as error:
         raise ConfigError(
-            f"what {join_addr} (join_addr) says of its cluster cannot be read: {error}"
+            f"cannot decode the join response of {join_addr} (join_addr): {error}"
         ) from None
     identity = Identity(
         broker_id=BrokerId(reply.broker_id),
@@ -181,10 +179,10 @@ async def _join(
         metadata_voters=tuple(BrokerId(voter) for voter in reply.voters),
     )
     storage.become(identity)
-    return _entry(identity, process, endpoints, image, reply.epoch)
+    return _membership(identity, process, endpoints, image, reply.epoch)
 
 
-def _entry(
+def _membership(
     identity: Identity,
     process: str,
     endpoints: Endpoints,

@@ -1,7 +1,7 @@
-"""Owns which brokers this one talks to: those of the newest image of the cluster that it saw.
+"""Maintains links to the other brokers, those of the newest known image of the cluster.
 
-Its own image lags behind when it was away: the leader, of all brokers, may not be in it yet. So
-what members told over HTTP counts too, until this start is registered.
+After a restart the broker's own image may be outdated, and may not even contain the leader. So an
+image received from a member over HTTP is used too, until this start is registered.
 """
 
 from moldau.control.metadata_store import MetadataStore
@@ -20,35 +20,35 @@ class PeerLinks:
     _driver: RaftDriver
     _metadata: MetadataStore
 
-    def __init__(self, entry: ClusterMembership) -> None:
-        self._entry = entry
-        self._told = EMPTY_IMAGE
+    def __init__(self, membership: ClusterMembership) -> None:
+        self._membership = membership
+        self._member_image = EMPTY_IMAGE
 
     def attach(self, transport: Transport, driver: RaftDriver, metadata: MetadataStore) -> None:
         self._transport, self._driver, self._metadata = transport, driver, metadata
-        # What the log holds beyond its committed part is as good a guess as any, for the moment.
-        told = self._entry.image
-        self._told = told if told.cluster_id else metadata.forecast()
+        # Without one, start with the image that includes uncommitted entries of the log.
+        image = self._membership.image
+        self._member_image = image if image.cluster_id else metadata.forecast()
 
     @property
     def _image(self) -> Image:
-        return max(self._metadata.image, self._told, key=lambda known: known.version)
+        return max(self._metadata.image, self._member_image, key=lambda known: known.version)
 
     def on_member_image(self, image: Image) -> None:
-        """A member was asked over HTTP. An empty one: what it told counts no more."""
-        self._told = image
+        """Use an image that a member returned over HTTP; an empty one clears it."""
+        self._member_image = image
         self.follow()
 
     def is_cut_off(self) -> bool:
-        """Whether nothing of the metadata group is heard, or can be answered."""
+        """Whether this broker has lost contact with the metadata leader."""
         leader = self._metadata.leader
-        if leader == self._entry.broker_id:
+        if leader == self._membership.broker_id:
             return False
         link = self._transport.links.get(leader)
         return link is None or not link.is_connected or not self._metadata.has_recent_leader
 
     def refusal(self, hello: Hello) -> str | None:
-        """Why somebody who calls is not let in; None if they are."""
+        """Why a connecting broker is rejected; None if it is accepted."""
         return peer_refusal(
             self._image,
             cluster_id=hello.cluster_id,
@@ -58,19 +58,19 @@ class PeerLinks:
         )
 
     def follow(self) -> None:
-        """Have a link to each broker of the image, and to nobody else."""
+        """Link to each broker of the image, and drop all other links."""
         transport, image = self._transport, self._image
         for broker in image.brokers.values():
-            if broker.id != self._entry.broker_id and broker.raft is not None:
+            if broker.id != self._membership.broker_id and broker.raft is not None:
                 self._driver.add_peer(broker.id, (broker.raft.host, broker.raft.port))
         for peer in list(transport.links):
             if peer not in image.brokers:
                 self._driver.remove_peer(peer)
         transport.recheck()
-        me = image.brokers.get(self._entry.broker_id)
+        me = image.brokers.get(self._membership.broker_id)
         if me is not None:
-            # An earlier start's is renewed in a moment, to the next one; and a newer one than they
-            # know is believed by peers, who would close the connection as soon as they hear of it.
-            epoch = me.epoch if me.process == self._entry.process else me.epoch + 1
+            # The epoch of an earlier start will be incremented by this one's registration. Peers
+            # accept a newer epoch than they know, but would close connections with an older one.
+            epoch = me.epoch if me.process == self._membership.process else me.epoch + 1
             if epoch > transport.epoch:
                 transport.set_epoch(epoch)

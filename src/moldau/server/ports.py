@@ -1,8 +1,8 @@
-"""Owns the addresses of a broker's listeners before anybody listens there.
+"""Reserves the ports of a broker's listeners before they listen.
 
-A broker tells its cluster where it is reached before it serves anything. So its ports are taken
-first, port 0 by whatever is free, and kept by a socket that does not listen until the listener has
-taken its place: with SO_REUSEADDR, two sockets may hold an address as long as neither listens.
+A broker announces its addresses to the cluster before it serves requests. So each port is bound
+first (port 0: any free one) by a socket that does not listen, until the listener has bound it too:
+with SO_REUSEADDR, two sockets may bind an address while neither listens.
 """
 
 import errno
@@ -19,7 +19,7 @@ _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
 
 
 class ReservedPort:
-    """One address, taken."""
+    """One reserved address."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class ReservedPort:
         advertised: Address | None,
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
-        """`key` is the setting that names it. Raises ConfigError."""
+        """`key` is the setting of the address. Raises ConfigError."""
         try:
             self._socket = sockets.bound(address.host, address.port)
         except OSError as error:
@@ -36,23 +36,23 @@ class ReservedPort:
         self.key = key
         self.host: str = address.host
         self.port: int = self._socket.getsockname()[1]
-        told = advertised or Address(_reachable(address.host), self.port)
-        self.told = Endpoint(told.host, told.port or self.port)
-        """The address that others are told."""
+        chosen = advertised or Address(_reachable(address.host), self.port)
+        self.advertised = Endpoint(chosen.host, chosen.port or self.port)
+        """The address for clients and other brokers."""
 
     @property
     def address(self) -> Address:
         return Address(self.host, self.port)
 
     def listen(self, begin: Callable[[], None]) -> None:
-        """Let the listener begin to. Raises ConfigError if somebody else was quicker."""
+        """Start the listener. Raises ConfigError if another process took the port."""
         try:
             begin()
         except OSError as error:
             raise _failure(self.key, self.address, error) from None
 
     def release(self) -> None:
-        """The listener has it now."""
+        """Release the reservation: the listener has bound the port."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -70,6 +70,6 @@ def _failure(key: str, address: Address, error: OSError) -> ConfigError:
     failure = ConfigError(f"cannot listen on {address} ({key}): {error.strerror or error}")
     if error.errno == errno.EADDRINUSE:
         failure.hint = (
-            f"who is there? moldau doctor · another port: --set {key}={address.host}:PORT"
+            f"what uses it? moldau doctor · use another port: --set {key}={address.host}:PORT"
         )
     return failure

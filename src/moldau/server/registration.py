@@ -1,15 +1,17 @@
-"""Owns this broker's entry in its cluster's list: made at each start, looked after until the end.
+"""Registers this broker in its cluster at each start, and keeps the registration up to date.
 
-Over the link to the metadata leader, as a rule. A broker that was away may know nobody's address
-any more, or not the broker that leads by now, or have forgotten its last registration: then it asks
-a member over HTTP, which needs none of that. So does one that runs and is cut off, since whoever
-was removed from a group hears nothing from it any more.
+Usually through the metadata leader. A broker that was down may not know the current addresses, the
+current leader, or its last registration: then it uses the HTTP API of any member, which needs none
+of these. So does a running broker that lost contact, since the leader sends nothing to a broker
+that was removed.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
+
+from msgspec.structs import asdict
 
 from moldau.client.errors import ClientError, RejectedError, UnavailableError
 from moldau.control.metadata_store import MetadataStore
@@ -26,35 +28,35 @@ from moldau.server.membership import ClusterMembership
 log = logging.getLogger(__name__)
 
 _SUBMIT_SECONDS: Final = 3.0
-"""Longer than an election takes, as a rule."""
-_ASK_SECONDS: Final = 5.0
+"""Longer than an election usually takes."""
+_REQUEST_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.2
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 3.0
 """Longer than an election takes."""
-_PASSING: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR})
-"""No leader of the metadata answers yet, or its disk is full just now."""
-_FINAL: Final = frozenset(
+_RETRIABLE_CODES: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR})
+"""There is no metadata leader yet, or its disk is full."""
+_PERMANENT_CODES: Final = frozenset(
     {
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
         ErrorCode.INVALID_REGISTRATION,
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""What every member would say, and for ever."""
+"""Permanent errors, the same from every member."""
 
 
 class SupersededError(MoldauError):
-    """Another process has registered as this broker, from a copy of its data directory."""
+    """Another process has registered as this broker, with a copy of its data directory."""
 
 
 class Registration:
-    """One start of a broker, as its cluster knows it."""
+    """The registration of this start of the broker."""
 
     def __init__(
         self,
         config: ServerConfig,
-        entry: ClusterMembership,
+        membership: ClusterMembership,
         metadata: MetadataStore,
         machine: Machine,
         *,
@@ -66,62 +68,61 @@ class Registration:
         """`on_member_image` gets an image, `on_epoch` of a new registration, as soon as there is
         one."""
         self._config = config
-        self._entry = entry
+        self._membership = membership
         self._metadata = metadata
         self._machine = machine
-        self._on_told = on_member_image
+        self._on_member_image = on_member_image
         self._on_epoch = on_epoch
         self._is_cut_off = is_cut_off
         self._on_removed = on_removed
         self.epoch = 0
-        """0 until it is made."""
+        """0 until this start is registered."""
         self._is_overridden = False
         self._command = RegisterBroker(
-            id=entry.broker_id,
-            host=entry.endpoints.kafka.host,
-            port=entry.endpoints.kafka.port,
+            id=membership.broker_id,
+            host=membership.endpoints.kafka.host,
+            port=membership.endpoints.kafka.port,
             rack=config.rack,
-            incarnation=entry.directory_id,
-            process=entry.process,
-            raft=entry.endpoints.raft,
-            http=entry.endpoints.http,
-            grpc=entry.endpoints.grpc,
+            incarnation=membership.directory_id,
+            process=membership.process,
+            raft=membership.endpoints.raft,
+            http=membership.endpoints.http,
+            grpc=membership.endpoints.grpc,
         )
 
     # ---- at start
 
-    async def make(self) -> None:
-        """Returns when this broker's own image has it as it is now. Raises ConfigError."""
-        entry, metadata = self._entry, self._metadata
+    async def register(self) -> None:
+        """Returns when this broker's own image contains its registration. Raises ConfigError."""
+        membership, metadata = self._membership, self._metadata
         if self._has_moved():
-            await self._introduce_anywhere()
+            await self._register_with_any_member()
         while True:
             try:
-                if entry.is_bootstrap_broker and not metadata.image.cluster_id:
-                    await metadata.submit(CreateCluster(cluster_id=entry.cluster_id))
+                if membership.is_bootstrap_broker and not metadata.image.cluster_id:
+                    await metadata.submit(CreateCluster(cluster_id=membership.cluster_id))
                 await self._submit()
                 break
             except RefusedError as error:
-                if error.code not in _PASSING:
-                    raise ConfigError(f"the cluster does not take this broker: {error}") from None
-                log.info("waiting for the cluster: %s", error)
+                if error.code not in _RETRIABLE_CODES:
+                    raise ConfigError(f"the cluster rejected this broker: {error}") from None
+                log.info("not registered yet, retrying: %s", error)
             await asyncio.sleep(_PAUSE_SECONDS)
-            await self._introduce_anywhere()
+            await self._register_with_any_member()
         self.check(metadata.image)
 
     def _has_moved(self) -> bool:
-        """Whether the leader would answer where this broker was before."""
-        known = self._metadata.forecast().brokers.get(self._entry.broker_id)
-        return known is not None and known.raft not in (None, self._entry.endpoints.raft)
+        """Whether the cluster still knows an earlier address of this broker."""
+        known = self._metadata.forecast().brokers.get(self._membership.broker_id)
+        return known is not None and known.raft not in (None, self._membership.endpoints.raft)
 
-    async def _introduce_anywhere(self) -> None:
-        """Raises ConfigError."""
+    async def _register_with_any_member(self) -> None:
         try:
             for address in self._members():
-                if await self._introduce(address):
+                if await self._register_with(address):
                     break
         except RejectedError as error:
-            raise ConfigError(f"the cluster does not take this broker: {error}") from None
+            raise ConfigError(f"the cluster rejected this broker: {error}") from None
 
     async def _submit(self) -> None:
         await self._metadata.submit(
@@ -129,122 +130,121 @@ class Registration:
         )
 
     def _decided(self, records: list[MetadataRecord]) -> None:
-        """From now on the peers refuse earlier registrations, and the image comes through them."""
+        """Use the new epoch at once: peers reject older ones from now on."""
         for record in records:
             if isinstance(record, BrokerRegistered):
                 self._on_epoch(record.epoch)
 
     def check(self, image: Image) -> None:
-        """Look what an image says of this broker. Raises SupersededError."""
-        me = image.brokers.get(self._entry.broker_id)
+        """Compare an image with this process. Raises SupersededError."""
+        me = image.brokers.get(self._membership.broker_id)
         if me is None:
             return
-        if me.process == self._entry.process:
+        if me.process == self._membership.process:
             self.epoch = max(self.epoch, me.epoch)
             self._is_overridden = False
         elif self.epoch and me.epoch > self.epoch:
-            self._note_other(me.raft)
+            self._check_other_process(me.raft)
 
-    def _note_other(self, raft: Endpoint | None) -> None:
+    def _check_other_process(self, raft: Endpoint | None) -> None:
         """Another process registered after this one. Raises SupersededError."""
-        if raft != self._entry.endpoints.raft:
+        if raft != self._membership.endpoints.raft:
             raise SupersededError(
-                f"another process runs as broker {self._entry.broker_id} at {raft}, from a copy of "
-                "this data directory: only the one that was started last may go on"
+                f"another process runs as broker {self._membership.broker_id} at {raft}, with a "
+                "copy of this data directory: only the one that was started last may continue"
             )
-        # This process holds that address: a request of an earlier one was carried out late.
+        # This process holds that address, so it was a delayed request of an earlier process.
         self._is_overridden = True
 
     # ---- while it runs
 
-    async def keep(self) -> None:
-        """Until cancelled: find out why, if the cluster is not heard any more.
+    async def run(self) -> None:
+        """Run until cancelled: on lost contact, find out the reason from other members.
 
         Raises SupersededError.
         """
         lost_seconds = 0.0
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
             if self._is_overridden:
                 await self._renew()
-            lost_seconds = lost_seconds + _LOOK_SECONDS if self._is_cut_off() else 0.0
+            lost_seconds = lost_seconds + _CHECK_SECONDS if self._is_cut_off() else 0.0
             if lost_seconds >= _LOST_SECONDS:
                 lost_seconds = 0.0
                 for address in self._members():
-                    if await self._look_at(address):
+                    if await self._check_with(address):
                         break
 
     async def _renew(self) -> None:
-        log.info("an earlier process of this broker was registered late: registering again")
+        log.info(
+            "a delayed request registered an earlier process of this broker: registering again"
+        )
         try:
             await self._submit()
         except RefusedError as error:
-            log.debug("not now: %s", error)
+            log.debug("cannot register now, will retry: %s", error)
 
-    async def _look_at(self, address: Address) -> bool:
-        """Whether a member could tell how this broker stands."""
+    async def _check_with(self, address: Address) -> bool:
+        """Whether a member returned the state of this broker."""
         try:
-            topology = await self._machine.member(address, _ASK_SECONDS).topology()
+            topology = await self._machine.member(address, _REQUEST_SECONDS).topology()
         except ClientError as error:
-            log.debug("%s does not tell: %s", address, error)
+            log.debug("cannot get the topology from %s: %s", address, error)
             return False
         if self._is_newer(topology):
             for broker in topology.brokers:
-                if broker.id == self._entry.broker_id and broker.epoch > self.epoch:
-                    self._note_other(broker.raft)
+                if broker.id == self._membership.broker_id and broker.epoch > self.epoch:
+                    self._check_other_process(broker.raft)
         try:
-            return await self._introduce(address)
+            return await self._register_with(address)
         except RejectedError as error:
-            log.warning("%s does not know this broker any more: %s", address, error)
+            log.warning("the member at %s rejected this broker: %s", address, error)
             if error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_removed()
             return True
 
     def _is_newer(self, topology: Topology) -> bool:
         return (
-            topology.cluster_id == self._entry.cluster_id
+            topology.cluster_id == self._membership.cluster_id
             and topology.version >= self._metadata.image.version
         )
 
-    # ---- asking members
+    # ---- requests to members
 
-    async def _introduce(self, address: Address) -> bool:
-        """Whether a member took note of this broker. Raises RejectedError if none ever will."""
-        entry, endpoints = self._entry, self._entry.endpoints
+    async def _register_with(self, address: Address) -> bool:
+        """Whether a member accepted the registration. Raises RejectedError if permanent."""
+        membership = self._membership
         request = JoinRequest(
-            incarnation=entry.directory_id,
-            process=entry.process,
-            kafka=endpoints.kafka,
-            raft=endpoints.raft,
-            http=endpoints.http,
-            grpc=endpoints.grpc,
+            **asdict(membership.endpoints),
+            incarnation=membership.directory_id,
+            process=membership.process,
             rack=self._config.rack,
-            broker_id=entry.broker_id,
-            cluster_id=entry.cluster_id,
+            broker_id=membership.broker_id,
+            cluster_id=membership.cluster_id,
         )
         try:
-            reply = await self._machine.member(address, _ASK_SECONDS).join(request)
+            reply = await self._machine.member(address, _REQUEST_SECONDS).join(request)
             image = decode_image(reply.image)
         except (UnavailableError, CorruptionError) as error:
-            log.debug("%s cannot say now: %s", address, error)
+            log.debug("%s is temporarily unavailable: %s", address, error)
             return False
         except RejectedError as error:
-            if error.code in _FINAL:
+            if error.code in _PERMANENT_CODES:
                 raise
-            # Perhaps of another cluster: its address was a member's once.
-            log.warning("%s does not take this broker: %s", address, error)
+            # It may belong to another cluster that now uses the address.
+            log.warning("the member at %s rejected this broker: %s", address, error)
             return False
         except ClientError as error:
-            log.debug("%s does not answer: %s", address, error)
+            log.debug("cannot reach %s: %s", address, error)
             return False
         self.check(image)
         self._on_epoch(reply.epoch)
-        self._on_told(image)
+        self._on_member_image(image)
         return True
 
     def _members(self) -> Iterable[Address]:
         if self._config.join_addr is not None:
             yield self._config.join_addr
         for broker in self._metadata.forecast().brokers.values():
-            if broker.http is not None and broker.id != self._entry.broker_id:
+            if broker.http is not None and broker.id != self._membership.broker_id:
                 yield Address(broker.http.host, broker.http.port)

@@ -1,4 +1,4 @@
-"""Owns the process of a broker: event loop, signals, logging, exit code."""
+"""Runs the process of a broker: event loop, signals, logging, exit code."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ __all__ = ["EXIT_INTERNAL_ERROR", "EXIT_STORAGE", "BrokerInfo", "run_broker"]
 log = logging.getLogger(__name__)
 
 EXIT_STORAGE = 74
-"""The disk failed. The process ends at once: what the page cache claims is not to be trusted."""
+"""The disk failed. The process ends at once, because the page cache cannot be trusted."""
 
 EXIT_INTERNAL_ERROR = 70
-"""Something that must not happen; the log line says what."""
+"""Internal error; the log has the details."""
 
 
 def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) -> int:
@@ -48,8 +48,8 @@ async def serve(
     on_ready: Callable[[BrokerInfo], None],
     on_made: Callable[[BrokerServer], None] = lambda _: None,
 ) -> int:
-    """What the process does on its event loop; the same on a simulated machine, whose owner hears
-    of the broker as soon as it is made."""
+    """Run a broker on the current event loop, also of a simulated machine; `on_made` gets the
+    broker before it starts."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -58,7 +58,9 @@ async def serve(
             ended.set_result(code)
 
     def fence(error: StorageError) -> None:
-        log.critical("%s: this broker stops, its data directory is left as it is", error)
+        log.critical(
+            "disk failure: %s; this broker stops, its data directory is left unchanged", error
+        )
         end(EXIT_STORAGE)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -66,13 +68,13 @@ async def serve(
 
     def give_up(error: BaseException) -> None:
         if isinstance(error, SupersededError):
-            log.critical("%s; this one stops", error)
+            log.critical("%s; this broker stops", error)
         else:
-            log.critical("this broker stops because of a defect", exc_info=error)
+            log.critical("internal error: this broker stops", exc_info=error)
         end(EXIT_INTERNAL_ERROR)
 
     def leave() -> None:
-        log.warning("this broker was removed from its cluster, and stops")
+        log.warning("this broker was removed from its cluster: it stops")
         end(0)
 
     server = BrokerServer(
@@ -85,12 +87,12 @@ async def serve(
     on_made(server)
     started = False
     try:
-        # It may wait for the cluster, and has to end all the same when it is told to.
+        # The start may wait for the cluster, and must still be interruptible by signals.
         starting = asyncio.ensure_future(server.start())
         waiting: set[asyncio.Future[Any]] = {starting, ended}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            log.info("stopping before the start is complete")
+            log.info("stopping before the start has completed")
             starting.cancel()
             await asyncio.wait({starting})
         if starting.cancelled():
@@ -98,7 +100,7 @@ async def serve(
         info = starting.result()
         started = True
         if info.broker_count == 1:
-            log.info("the only broker: topics have one copy, and are lost with its disk")
+            log.info("single-broker cluster: topics have one replica, and are lost with its disk")
         for doubt in config_warnings(config) if info.broker_count == 1 else ():
             log.warning(doubt)
         log.info(

@@ -1,4 +1,4 @@
-"""Owns what a broker has open in its data directory: lock, identity, votes, logs."""
+"""A broker's data directory: lock, identity, votes, logs."""
 
 import logging
 from collections.abc import Iterator
@@ -47,25 +47,25 @@ METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 
 
 def _check_votes(files: Files) -> None:
-    """Of a member: it has voted, and whoever forgets that votes a second time."""
+    """A member without its vote journal could vote twice in an epoch. Raises CorruptionError."""
     if not files.exists(VOTES_PATH):
         raise CorruptionError(
-            f"the file {VOTES_PATH} is missing in the data directory of a member of a cluster: "
-            "nothing was changed; restore it from a backup, or start with an empty directory, and "
-            "join as a new broker"
+            f"the file {VOTES_PATH} is missing in the data directory of a cluster member: nothing "
+            "was changed; restore it from a backup, or start with an empty directory and join as "
+            "a new broker"
         )
 
 
-def _mend(files: Files) -> None:
-    """If the disk failed the last time: what it may not have kept is written anew."""
+def _rewrite_after_failure(files: Files) -> None:
+    """If the disk failed in the last run: rewrite what it may have lost."""
     reason = read_fence(files)
     if reason is None:
         return
     logs = [partition_path(*place) for place in list_partitions(files)]
     log.warning(
-        "the last broker here ended because its disk failed (%s): the ends of %d logs are written "
-        "anew before anything is acknowledged",
-        reason or "nobody could write why",
+        "the last run stopped because its disk failed (%s): rewriting the ends of %d logs before "
+        "anything is acknowledged",
+        reason or "reason unknown",
         len(logs) + 1,
     )
     rewrite_unflushed(files, [METADATA_PATH, *logs], [VOTES_PATH])
@@ -95,7 +95,7 @@ class Storage:
         try:
             identity = read_identity(files)
             purge_deleted(files)
-            _mend(files)
+            _rewrite_after_failure(files)
             return cls(root, lock, files, identity, machine)
         except OSError as error:
             lock.release()
@@ -105,7 +105,7 @@ class Storage:
             raise
 
     def become(self, identity: Identity) -> None:
-        """Give the directory its identity, durably. Raises StorageError."""
+        """Write the directory's identity durably. Raises StorageError."""
         try:
             write_identity(self._files, identity)
         except OSError as error:
@@ -114,11 +114,11 @@ class Storage:
 
     @property
     def has_metadata(self) -> bool:
-        """Whether there is a log of the metadata: none is begun before it is known whose."""
+        """Whether there is a metadata log: none is created before the identity is known."""
         return self.identity is not None and bool(self._files.listdir(METADATA_PATH))
 
     def finish_bootstrap(self) -> None:
-        """The cluster exists; metadata that are missing later were lost. Raises StorageError."""
+        """The cluster exists: metadata that is missing later was lost. Raises StorageError."""
         if self.identity is not None and self.identity.is_bootstrapping:
             self.become(replace(self.identity, is_bootstrapping=False))
 
@@ -134,24 +134,23 @@ class Storage:
         return open_disk_log(self._files, path, config, new_id)
 
     def find_logs(self) -> list[tuple[str, TopicId, PartitionIndex]]:
-        """Every partition that has a log here. Raises StorageError."""
+        """All partitions with a log here. Raises StorageError."""
         try:
             return list_partitions(self._files)
         except OSError as error:
-            raise StorageError(f"{self.root} cannot be read: {error}") from error
+            raise StorageError(f"cannot list the logs in {self.root}: {error}") from error
 
     def move_to_strays(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> str:
-        """Move a log where nobody looks for it; returns where. Raises StorageError."""
+        """Move a log to the folder for stray logs; returns its new path. Raises StorageError."""
         try:
             return move_to_strays(self._files, topic, topic_id, partition)
         except OSError as error:
-            raise StorageError(f"{topic}-{partition} could not be moved: {error}") from error
+            raise StorageError(f"cannot move the log of {topic}-{partition}: {error}") from error
 
     def set_strays_aside(self, image: Image, me: BrokerId) -> None:
-        """Move away logs that a crash left behind, of partitions that are not placed here.
+        """Move logs away, left by a crash, whose partitions have no replica here.
 
-        Not for good: somebody may have restored metadata that is older than the logs. Raises
-        StorageError.
+        They are not deleted: restored metadata may be older than the logs. Raises StorageError.
         """
         strays = []
         for name, topic_id, index in self.find_logs():
@@ -163,29 +162,32 @@ class Storage:
                 strays.append((name, topic_id, index))
         for stray in strays:
             place = self.move_to_strays(*stray)
-            log.warning("the metadata knows no such log here, it is set aside: %s", place)
+            log.warning(
+                "found the log of a partition that has no replica on this broker; moved it to %s",
+                place,
+            )
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
-        """Delete the log of a partition that is no longer here."""
+        """Delete the log of a partition that no longer has a replica here."""
         try:
             delete_partition(self._files, topic, topic_id, partition)
         except OSError as error:
-            raise StorageError(f"{topic}-{partition} could not be deleted: {error}") from error
+            raise StorageError(f"cannot delete the log of {topic}-{partition}: {error}") from error
 
     def open_metadata_log(self) -> PartitionLog:
-        """A new one is the first of its cluster, or one that has to learn what others know."""
+        """A new log gets FIRST_LOG only at bootstrap; otherwise it must replicate from others."""
         is_first = self.identity is not None and self.identity.is_bootstrapping
         new_id = FIRST_LOG if is_first else LogId(self._machine.rng.getrandbits(62) + 1)
         return open_disk_log(self._files, METADATA_PATH, _METADATA_LOG, new_id)
 
     def write_fence(self, error: StorageError) -> None:
-        """The disk failed: the next start must not believe what it reads."""
+        """The disk failed: the next start must not trust its page cache."""
         try:
             write_fence(self._files, str(error))
         except OSError as second:
             log.critical(
-                "the file fence could not be made in %s (%s): do not start from there again "
-                "before the disk is replaced; begin with an empty directory, as a new broker",
+                "cannot write the file fence in %s (%s): do not start from this directory again; "
+                "replace the disk, and join with an empty directory as a new broker",
                 self.root,
                 second,
             )

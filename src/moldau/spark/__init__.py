@@ -1,7 +1,7 @@
-"""Topics as tables and streams of Spark: the source and sink `moldau`, and what stands on them.
+"""Moldau for Spark: the source and sink `moldau`, decoders, lake tables and pipelines.
 
-`session()` makes a Spark session that fits, `MetricsListener` shows its queries to Prometheus;
-nothing heavy is imported before it is asked for.
+`session()` creates a Spark session with suitable settings. `MetricsListener` exports metrics of
+its queries to Prometheus. Both are imported on first use.
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load what is asked for, when it is (PEP 562): tasks of Spark import this package, too."""
+    """Lazy import (PEP 562): Spark tasks import this package, too, and must start quickly."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(import_module(_MODULES[name]), name)

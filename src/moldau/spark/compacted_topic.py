@@ -1,4 +1,4 @@
-"""Responsible for small compacted topics that hold what processes tell each other."""
+"""Reads and creates small compacted topics by which processes exchange state."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn
@@ -16,9 +16,9 @@ _FETCH_BYTES: Final = 4 * 1024 * 1024
 def batches_to_end(
     client: KafkaClient, topic: str, partition: int, position: int
 ) -> Iterator[tuple[int, list[Record]]]:
-    """All records from `position` to the end, by batch, each with the offset to read on from.
+    """All records from `position` to the end, by batch, each with the offset to continue from.
 
-    Raises ClientError; what is retriable of it, is when asked from the last position.
+    Raises ClientError; after a retriable one, continue from the last position.
     """
     end = client.list_offset(topic, partition)
     while position < end:
@@ -32,11 +32,11 @@ def batches_to_end(
                 position = max(position, header.next_offset)
                 yield position, records
         except BatchFormatError as error:
-            raise ClientError(f"topic {topic} cannot be read: {error}") from error
+            raise ClientError(f"topic {topic} is corrupt: {error}") from error
         if position == before:
-            # Nothing may be passed over: who leads may have changed just now.
+            # Records must not be skipped: the leader may just have changed.
             raise RejectedError(
-                f"nothing came of {topic}-{partition} from {before} on",
+                f"{topic}-{partition} returned no records from offset {before} on",
                 ErrorCode.LEADER_NOT_AVAILABLE,
             )
 
@@ -44,7 +44,7 @@ def batches_to_end(
 def create_compacted(
     client: KafkaClient, topic: str, configs: Mapping[str, str], *, replication_factor: int = -1
 ) -> NoReturn:
-    """Always raises: brokers hear of a new topic one after the other, so whoever wants it retries.
+    """Always raises, since brokers learn of a new topic one after the other: the caller retries.
 
     The error is retriable if the topic was created, by this process or another one.
     """

@@ -1,4 +1,4 @@
-"""Responsible for the data source `moldau` of Spark: who serves which kind of query."""
+"""The Spark data source `moldau`: returns the reader or writer for each kind of query."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.hints import tells_hints
+from moldau.spark.hints import shows_hints
 from moldau.spark.options import VIEW_HINT
 from moldau.spark.schema import columns, ddl
 from moldau.spark.sink.columns import check_columns
@@ -30,44 +30,44 @@ class MoldauDataSource(DataSource):
     def name(cls) -> str:
         return "moldau"
 
-    @tells_hints
+    @shows_hints()
     def schema(self) -> str:
         if "provider" in self.options:
-            # Only for a table of the catalog. Spark keeps its options there, and hands them over
-            # when it is made, but not when it is read or written.
+            # Only set for a catalog table. Spark passes its options when the table is created,
+            # but not when it is read or written.
             raise InvalidArgumentError(
-                "CREATE TABLE … USING moldau: Spark hands the options of a table to no source in "
-                "Python, so it could not be read",
+                "CREATE TABLE … USING moldau is not supported: Spark does not pass a table's "
+                "options to Python data sources, so the table could not be read",
                 hint=VIEW_HINT,
             )
         return ddl(include_headers=wants_headers(self.options))
 
-    @tells_hints
+    @shows_hints()
     def reader(self, schema: Any) -> DataSourceReader:
         from moldau.spark.source.readers import batch_reader
 
         self._check_schema(schema)
         return batch_reader(self.options)
 
-    @tells_hints
+    @shows_hints()
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         from moldau.spark.source.readers import StreamReader
 
         self._check_schema(schema)
         return StreamReader(parse_read_options(self.options, streaming=True))
 
-    @tells_hints
+    @shows_hints()
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         from moldau.spark.sink.writers import BatchWriter
 
         if overwrite:
             raise InvalidArgumentError(
                 'a topic cannot be overwritten: use .mode("append"), or INSERT INTO',
-                hint="to empty a topic, delete and create it: moldau topic delete",
+                hint="to empty a topic, delete it and create it again: moldau topic delete",
             )
         return BatchWriter(self._write_options(schema, streaming=False))
 
-    @tells_hints
+    @shows_hints()
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from moldau.spark.sink.writers import StreamWriter
 
@@ -83,6 +83,6 @@ class MoldauDataSource(DataSource):
         names = [name for name, _ in columns(include_headers=wants_headers(self.options))]
         if schema.fieldNames() != names:
             raise InvalidArgumentError(
-                f"a topic has the columns {', '.join(names)}; leave out .schema(…)",
-                hint="take values apart with from_json or the helpers in moldau.spark.decode",
+                f"the columns of a topic are {', '.join(names)}; remove .schema(…)",
+                hint="decode values with from_json or with moldau.spark.decode",
             )

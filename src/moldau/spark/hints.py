@@ -1,4 +1,4 @@
-"""Responsible for hints to users of Spark, who see an error as the trace of a Python process."""
+"""Adds hints to tracebacks: users of Spark see errors as tracebacks of a Python process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +7,12 @@ from moldau.model.errors import MoldauError
 
 
 @contextmanager
-def hints_told() -> Iterator[None]:
-    """Errors that have a hint say it below their message, too."""
+def shows_hints() -> Iterator[None]:
+    """Adds the hint of an error as a note below its message. Also a decorator, but not for
+    generators, which raise later."""
     try:
         yield
     except MoldauError as error:
         if error.hint and error.hint not in str(error):
             error.add_note(f"hint: {error.hint}")
         raise
-
-
-tells_hints = hints_told()
-"""The same for all that a function raises; not for what a generator raises later on."""

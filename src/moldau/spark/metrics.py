@@ -1,7 +1,7 @@
-"""Responsible for what Prometheus reads of pipelines and queries: a small HTTP server.
+"""A small HTTP server with Prometheus metrics of pipelines and queries.
 
-`moldau pipeline run --metrics-port` tells it how its pipeline is, `moldau.spark.MetricsListener`
-how the queries of a session are. It answers with what it was told last, and asks nobody.
+`moldau pipeline run --metrics-port` feeds it with the status of its pipeline,
+`moldau.spark.MetricsListener` with that of a session's queries. It serves the last status it got.
 """
 
 import socket
@@ -16,21 +16,21 @@ from typing import Any, Final
 from moldau.client.errors import ClientError
 from moldau.model.prometheus_text import MEDIA_TYPE, MetricFamily, counter, gauge, render
 from moldau.spark.pipelines.spec import PipelineState
-from moldau.spark.pipelines.status import ALIVE, Record
+from moldau.spark.pipelines.status import ALIVE, PipelineStatus
 
 HOST_DEFAULT: Final = "127.0.0.1"
 _KEPT_MAX: Final = 100
-"""Of so many pipelines something is said; those that were silent for longest are forgotten."""
+"""Pipelines with metrics; beyond that, the one updated least recently is dropped."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _position: Final = attrgetter("progress.batch", "progress.rows")
 
 
 class MetricsServer:
-    """Serves /metrics and /healthz until it is closed. `tell` is a pipeline's `Watcher`."""
+    """Serves /metrics and /healthz until it is closed. `update` is a pipeline's `Watcher`."""
 
     def __init__(self, port: int, host: str = HOST_DEFAULT) -> None:
         self._lock = threading.Lock()
-        self._records: dict[str, tuple[Record, float]] = {}
+        self._statuses: dict[str, tuple[PipelineStatus, float]] = {}
         kind = _Server6 if ":" in host else ThreadingHTTPServer
         try:
             self._server = kind((host, port), partial(_Handler, self))
@@ -51,38 +51,38 @@ class MetricsServer:
         self._server.server_close()
         self._thread.join()
 
-    def tell(self, record: Record) -> None:
-        """How a pipeline is now."""
+    def update(self, status: PipelineStatus) -> None:
+        """Takes over the current status of a pipeline."""
         with self._lock:
-            before, since = self._records.pop(record.name, (None, 0.0))
-            if before is None or _position(before) != _position(record):
+            before, since = self._statuses.pop(status.name, (None, 0.0))
+            if before is None or _position(before) != _position(status):
                 since = time.time()
-            self._records[record.name] = record, since
-            if len(self._records) > _KEPT_MAX:
-                del self._records[next(iter(self._records))]
+            self._statuses[status.name] = status, since
+            if len(self._statuses) > _KEPT_MAX:
+                del self._statuses[next(iter(self._statuses))]
 
-    def answer(self, path: str) -> tuple[HTTPStatus, str, str]:
-        """Status, media type and text. It is well if all are running, or about to."""
+    def respond(self, path: str) -> tuple[HTTPStatus, str, str]:
+        """Status code, media type and body. Healthy means: all pipelines start or run."""
         with self._lock:
-            found = list(self._records.values())
+            found = list(self._statuses.values())
         if path == "/metrics":
             return HTTPStatus.OK, MEDIA_TYPE, render(_families(found))
         if path == "/healthz":
-            is_well = all(record.state in ALIVE for record, _ in found)
-            text = "".join(f"{record.name} {record.state}\n" for record, _ in found)
-            status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
-            return status, _TEXT, text or "starting\n"
-        return HTTPStatus.NOT_FOUND, _TEXT, "here are /metrics and /healthz\n"
+            is_healthy = all(status.state in ALIVE for status, _ in found)
+            text = "".join(f"{status.name} {status.state}\n" for status, _ in found)
+            code = HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE
+            return code, _TEXT, text or "starting\n"
+        return HTTPStatus.NOT_FOUND, _TEXT, "not found; this server has /metrics and /healthz\n"
 
 
-def _families(found: list[tuple[Record, float]]) -> list[MetricFamily]:
+def _families(found: list[tuple[PipelineStatus, float]]) -> list[MetricFamily]:
     of_progress = {
         "rows": counter("moldau_pipeline_rows_total", "Rows since the pipeline was started."),
         "dead_letters": counter(
             "moldau_pipeline_dead_letters_total", "Rows sent to the dead-letter topic."
         ),
         "rows_per_second": gauge("moldau_pipeline_rows_per_second", "Speed of the last batch."),
-        "lag": gauge("moldau_pipeline_lag_records", "Records in the topics, not yet through."),
+        "lag": gauge("moldau_pipeline_lag_records", "Records in the topics, not yet processed."),
         "batch": gauge("moldau_pipeline_batch_number", "Number of the last batch."),
         "batch_seconds": gauge("moldau_pipeline_batch_seconds", "How long the last batch took."),
     }
@@ -90,14 +90,14 @@ def _families(found: list[tuple[Record, float]]) -> list[MetricFamily]:
         "moldau_pipeline_last_progress_timestamp_seconds", "When rows or batch last changed."
     )
     states = gauge("moldau_pipeline_state", "1 for the state that the pipeline is in.")
-    for record, moment in found:
-        labels = {"pipeline": record.name, "kind": record.kind}
+    for status, changed_at in found:
+        labels = {"pipeline": status.name, "kind": status.kind}
         for name, family in of_progress.items():
-            if (value := getattr(record.progress, name)) is not None:
+            if (value := getattr(status.progress, name)) is not None:
                 family.add(value, labels)
-        since.add(moment, labels)
+        since.add(changed_at, labels)
         for state in PipelineState:
-            states.add(float(state is record.state), {**labels, "state": str(state)})
+            states.add(float(state is status.state), {**labels, "state": str(state)})
     return [*of_progress.values(), since, states]
 
 
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*request)
 
     def do_GET(self) -> None:
-        status, kind, text = self._metrics.answer(self.path.partition("?")[0])
+        status, kind, text = self._metrics.respond(self.path.partition("?")[0])
         data = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -122,4 +122,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Whoever asks every few seconds is no news."""
+        """No access log: Prometheus sends a request every few seconds."""

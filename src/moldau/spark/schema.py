@@ -1,6 +1,6 @@
-"""Responsible for the columns of a topic: those of Spark's Kafka connector, in its order.
+"""The columns of a topic: those of Spark's Kafka connector, in its order.
 
-Needs Arrow only where types of Arrow are asked for, so that options and plans can be made without.
+Imports Arrow only for Arrow types, so that options and plans work without it.
 """
 
 import functools
@@ -32,7 +32,7 @@ def ddl(*, include_headers: bool) -> str:
 
 @functools.cache
 def arrow_schema(*, include_headers: bool) -> Any:
-    """The same as Arrow has it; Spark compares it field by field with its own."""
+    """The Arrow schema; Spark compares it field by field with its own."""
     import pyarrow as pa
 
     found = columns(include_headers=include_headers)

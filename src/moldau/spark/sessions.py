@@ -1,7 +1,7 @@
-"""Responsible for how a Spark session is made: Java, the workers' Python, settings for the master.
+"""Creates Spark sessions: finds Java, sets the workers' Python and the settings for the master.
 
-What is set unless `config` or the caller's own Spark says otherwise stands in `defaults`. A session
-that is there already is given back as it is, since Spark has one per process.
+`defaults` lists the settings, which `config` overrides. Spark has one session per process, so an
+existing session is returned unchanged.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.spark.hints import tells_hints
+from moldau.spark.hints import shows_hints
 from moldau.spark.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
@@ -34,24 +34,24 @@ _OTHER_MASTER = re.compile(r"(spark|k8s|sc)://\S+|yarn")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
-@tells_hints
+@shows_hints()
 def session(
     master: str = LOCAL, app_name: str = "moldau", config: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """The Spark session of this process; made if there is none.
+    """The Spark session of this process; created if there is none.
 
     `master` is `local[N]`, `spark://…`, `k8s://…`, `yarn` or the address of a Connect server,
-    `sc://…`. `config` goes before all that is set here. Under `spark-submit`, its master stays.
+    `sc://…`. `config` overrides the defaults. Under `spark-submit`, its master is used.
     """
     config = dict(config or {})
     check_master(master)
     check_installed()
-    there = _existing()
-    if there is not None:
-        _warn_of_conflicts(there, master, config)
-        return there
+    existing = _existing()
+    if existing is not None:
+        _warn_of_conflicts(existing, master, config)
+        return existing
     is_connect = master.startswith("sc://")
-    # spark-submit has started Java, and knows master and Python.
+    # spark-submit has started Java already, with its own master and Python.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_connect and not is_submitted:
         config = _prepared(master, config)
@@ -70,23 +70,24 @@ def session(
         return builder.getOrCreate()
     finally:
         if is_loopback:
-            # Only for Java's start: children such as workers of a cluster may need another.
+            # Only for the start of Java: child processes such as cluster workers may need another.
             del os.environ["SPARK_LOCAL_IP"]
 
 
 def check_installed() -> None:
-    """Raises ClientError where there is no Spark."""
+    """Raises ClientError if Spark is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         hint = "pip install 'moldau[spark]'"
         raise ClientError("Spark is not installed in this Python", hint=hint)
 
 
 def check_master(master: str) -> None:
-    """Refuse what Spark would answer with a trace of Java."""
+    """Rejects a master for which Spark itself would only print a Java stack trace."""
     if not _LOCAL_MASTER.fullmatch(master) and not _OTHER_MASTER.fullmatch(master):
         raise InvalidArgumentError(
-            f"no master of Spark: {master!r}",
-            hint="local[*], local[4], spark://HOST:7077, k8s://https://HOST:443, yarn or sc://HOST",
+            f"{master!r} is not a valid Spark master",
+            hint="use local[*], local[4], spark://HOST:7077, k8s://https://HOST:443, yarn or "
+            "sc://HOST",
         )
 
 
@@ -95,37 +96,37 @@ def is_local(master: str) -> bool:
 
 
 def is_this_machine(master: str) -> bool:
-    """A master whose workers run what is installed here: local ones, and standalone ones here."""
+    """Whether workers of this master run the Python installed here."""
     here = {"127.0.0.1", "::1", "localhost", socket.gethostname().lower()}
     host = urlsplit(master.partition(",")[0]).hostname if master.startswith("spark:") else None
     return is_local(master) or host in here
 
 
 def cores_of(master: str, config: Mapping[str, str]) -> int | None:
-    """How many tasks run at once, as far as the settings say so."""
+    """How many tasks run at once; None if the settings do not say."""
     found = _LOCAL_MASTER.fullmatch(master)
     if found is not None:
         if found[1] == "*":
             return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         return int(found[1] or 1)
     executors = config.get("spark.executor.instances", ""), config.get("spark.executor.cores", "1")
-    told = (config["spark.cores.max"],) if "spark.cores.max" in config else executors
-    return math.prod(map(int, told)) if all(each.isdigit() for each in told) else None
+    cores = (config["spark.cores.max"],) if "spark.cores.max" in config else executors
+    return math.prod(map(int, cores)) if all(each.isdigit() for each in cores) else None
 
 
 def defaults(master: str, config: Mapping[str, str]) -> dict[str, str]:
-    """What is set for a master, unless `config` says otherwise."""
+    """Default settings for a master; `config` overrides them."""
     settings = {
-        # Times of records are moments; without it they would be shown in the machine's zone.
+        # Without it, record timestamps would be shown in the machine's time zone.
         "spark.sql.session.timeZone": "UTC",
-        # Spark fails every read of a source that takes filters unless this is set.
+        # Without it, Spark fails every read of a source that accepts filters.
         "spark.sql.python.filterPushdown.enabled": "true",
     }
     if master.startswith("sc://"):
         return settings
     cores = cores_of(master, config)
     if cores is not None:
-        # Spark's 200 made a tiny aggregate of a stream take 18 s on two cores.
+        # With Spark's default of 200, a tiny streaming aggregate took 18 s on two cores.
         settings["spark.sql.shuffle.partitions"] = str(cores)
     if is_local(master):
         settings |= {
@@ -140,7 +141,7 @@ def defaults(master: str, config: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prepared(master: str, config: dict[str, str]) -> dict[str, str]:
-    """Tell Spark by environment variables which Java and Python it runs on; what else to set."""
+    """Sets the environment variables for Java and Python; returns the settings to use."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -149,7 +150,7 @@ def _prepared(master: str, config: dict[str, str]) -> dict[str, str]:
         if home is not None:
             os.environ["SPARK_HOME"] = str(home)
     if is_this_machine(master):
-        # Else the workers would take whichever Python comes first in PATH.
+        # Otherwise the workers would use the first Python in PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     options = java_options(java, config)
@@ -157,16 +158,16 @@ def _prepared(master: str, config: dict[str, str]) -> dict[str, str]:
 
 
 def java_options(java: Java, config: Mapping[str, str]) -> str:
-    """The driver's Java options: the caller's come last, and so go before ours.
+    """The driver's Java options: ours, then the caller's, which therefore override ours.
 
-    Ours have Java keep an archive of the classes it loaded, and start from it the next time.
-    There are none where Java cannot (before 19), where its options say something about it already,
-    or where a folder is in its class path: Java takes no archive then.
+    Ours make Java write an archive of the classes it loaded (class data sharing) and start from it
+    the next time. They are left out before Java 19, if the caller's options configure sharing, or
+    if a folder is in the class path, for which Java supports no archive.
     """
     theirs = config.get(_JAVA_OPTIONS, "")
-    told = (theirs, *map(os.environ.get, ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")))
-    is_told = any("share" in each.lower() for each in told if each)
-    if java.major < 19 or is_told or os.environ.get("SPARK_CONF_DIR"):
+    given = (theirs, *map(os.environ.get, ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")))
+    configures_sharing = any("share" in each.lower() for each in given if each)
+    if java.major < 19 or configures_sharing or os.environ.get("SPARK_CONF_DIR"):
         return theirs
     fits = (java.build, installed_spark(), config.get("spark.driver.extraClassPath"))
     mark = sha256(repr(fits).encode()).hexdigest()[:12]
@@ -174,8 +175,8 @@ def java_options(java: Java, config: Mapping[str, str]) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return theirs  # Without one Spark starts as slowly as it always did.
-    # What is wrong with an archive is told on standard output otherwise; Java goes on without it.
+        return theirs  # Without an archive Spark just starts more slowly.
+    # Otherwise Java reports problems with an archive on standard output; it works without one.
     return (
         f'-XX:+AutoCreateSharedArchive "-XX:SharedArchiveFile={folder}/classes-{mark}.jsa"'
         f" -Xlog:cds=off -Xlog:cds+dynamic=off {theirs}"
@@ -183,19 +184,19 @@ def java_options(java: Java, config: Mapping[str, str]) -> str:
 
 
 def compiled_home(spark: Path, cache: Path) -> Path | None:
-    """A home of Spark without `pyspark.zip`; None where it cannot be made, or is of no use.
+    """A SPARK_HOME without `pyspark.zip`; None if it cannot be created or is not needed.
 
-    Spark puts that before all else on the path of its Python processes. A zip holds no bytecode, so
-    each of them compiles PySpark anew: about a second of a core. A folder that links to all of
-    Spark's home but that makes them take the installed package, which is the same.
+    Spark puts the zip first on the path of its Python processes. A zip holds no bytecode, so each
+    process compiles PySpark again, which takes about a second of CPU time. A folder of links to
+    everything but the zip makes them use the installed package, which is the same code.
     """
     if not (spark / "python" / "lib" / "pyspark.zip").is_file():
         return None
     names = sorted({found.name for found in spark.iterdir()} - {"python", "__pycache__"})
     home = cache / f"home-{sha256(repr((spark, names)).encode()).hexdigest()[:12]}"
-    with suppress(OSError):  # Without it Python processes start as slowly as they always did.
+    with suppress(OSError):  # Without it, Python processes just start more slowly.
         if not home.is_dir():
-            # Under another name first: other processes may do the same at the same time.
+            # Under a temporary name first: other processes may do the same at the same time.
             cache.mkdir(parents=True, exist_ok=True)
             part = Path(tempfile.mkdtemp(dir=cache))
             try:
@@ -208,33 +209,33 @@ def compiled_home(spark: Path, cache: Path) -> Path | None:
 
 
 def installed_spark() -> Path:
-    """Where pip has put it."""
+    """Where pip has installed it."""
     spec = importlib.util.find_spec("pyspark")
     return Path(spec.origin).parent if spec and spec.origin else Path()
 
 
 def _existing() -> "SparkSession | None":
-    """The session of this process that still runs."""
+    """The running session of this process."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
 
-    there = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    # A Connect session has no context of its own, and says `is_stopped` itself.
-    context = getattr(there, "_sc", None)
-    is_stopped = getattr(there, "is_stopped", False) or (context and context._jsc is None)
-    return None if is_stopped else there
+    found = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    # A Connect session has no context, but an attribute `is_stopped`.
+    context = getattr(found, "_sc", None)
+    is_stopped = getattr(found, "is_stopped", False) or (context and context._jsc is None)
+    return None if is_stopped else found
 
 
-def _warn_of_conflicts(there: "SparkSession", master: str, config: dict[str, str]) -> None:
-    if hasattr(there, "_sc") and master != LOCAL:
+def _warn_of_conflicts(existing: "SparkSession", master: str, config: dict[str, str]) -> None:
+    if hasattr(existing, "_sc") and master != LOCAL:
         config = {**config, "spark.master": master}
-    # We add options for Java to the caller's.
-    has = {key: there.conf.get(key, None) or "" for key in config if key != _JAVA_OPTIONS}
+    # The Java options always differ: ours were added to the caller's.
+    has = {key: existing.conf.get(key, None) or "" for key in config if key != _JAVA_OPTIONS}
     differing = [key for key in has if has[key] != config[key]]
     if differing:
         warnings.warn(
-            "this process has a Spark session already, which stays as it is, with other values of "
-            f"{', '.join(differing)}. Stop it first (spark.stop()) to have another.",
+            "this process already has a Spark session, which is used as it is, with other values "
+            f"of {', '.join(differing)}. To create another, stop it first: spark.stop()",
             stacklevel=4,
         )

@@ -1,6 +1,6 @@
-"""Owns one broker process of a cluster on one machine: its command line, its log, its ready line.
+"""One broker process: its command line, its log file, and its "ready" line.
 
-Never decides whether it should run; the supervisor does.
+The supervisor decides when to start and stop it.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ _REASON_LINES_MAX = 5
 _LINE_BYTES_MAX = 64 * 1024
 
 CommandOf = Callable[[Path, ClusterState, Member, "str | None"], list[str]]
-"""The command line of a broker: directory, cluster, broker, address of a member to join."""
+"""The command line of a broker: directory, cluster, broker, HTTP address of a broker to join."""
 
 
 def broker_command(
     directory: Path, state: ClusterState, member: Member, join: str | None
 ) -> list[str]:
-    """`moldau broker start` with everything that tells this broker from the others."""
+    """`moldau broker start` with the settings of this broker."""
     command = [sys.executable, "-m", "moldau", "broker", "start", "--id", str(member.id)]
     command += ["--data-dir", str(directory.absolute() / member.directory)]
     command += ["--kafka-addr", member.kafka, "--raft-addr", member.raft]
@@ -49,13 +49,13 @@ def log_path(directory: Path, member: Member) -> Path:
 
 
 class Child:
-    """A process that was started; ended by the object that started it, never by number."""
+    """A running process; signalled only through this object, never by a stored pid."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
         self._tail = b""
         self.cluster_id: str | None = None
-        """Known once it is ready."""
+        """Set when it is ready."""
         with open(log, "ab") as output:
             self._log_start = output.tell()
             self._process = subprocess.Popen(
@@ -63,14 +63,14 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                # Ctrl-C on the terminal is for the supervisor, which stops them in order.
+                # Ctrl-C goes to the supervisor only, which stops the brokers in order.
                 start_new_session=True,
             )
         self.pid = self._process.pid
         self.started = started_at(self.pid)
         pipe = self._process.stdout
         if pipe is None:
-            raise RuntimeError("a child without a pipe")
+            raise RuntimeError("broker process started without a stdout pipe")
         self._pipe = pipe
         os.set_blocking(pipe.fileno(), False)
         self.pipe_open = True
@@ -83,7 +83,7 @@ class Child:
         return self._pipe.fileno()
 
     def read(self) -> bool:
-        """Take what it printed; True if it became ready by that."""
+        """Read its output; True if it has just become ready."""
         try:
             data = os.read(self._pipe.fileno(), _LINE_BYTES_MAX)
         except BlockingIOError:
@@ -91,7 +91,7 @@ class Child:
         if not data:
             self.pipe_open = False
             return False
-        # A copy for who reads the log; no room for it is no reason to stop.
+        # Copy it to the log; a full disk must not stop the broker.
         with contextlib.suppress(OSError), open(self._log, "ab") as output:
             output.write(data)
         was_ready = self.is_ready
@@ -116,9 +116,9 @@ class Child:
         self.pipe_open = False
 
     def reason(self, code: int) -> str:
-        """Why it ended: its own words where it had some."""
+        """Why it ended: the errors it printed, or the last lines of its log."""
         if code < 0:
-            # A signal leaves no time for words; the last line in the log is about something else.
+            # A signal leaves no message: the last line of the log is unrelated.
             return describe_exit(code)
         try:
             with open(self._log, "rb") as log:
@@ -127,18 +127,18 @@ class Child:
                 lines = log.read().decode(errors="replace").splitlines()
         except OSError:
             lines = []
-        said = [line for line in lines if line.startswith(("error: ", "hint: "))]
-        if not said:
-            said = [line for line in lines if line.strip()][-_REASON_LINES_MAX:]
-        return "\n".join([describe_exit(code), *said])
+        printed = [line for line in lines if line.startswith(("error: ", "hint: "))]
+        if not printed:
+            printed = [line for line in lines if line.strip()][-_REASON_LINES_MAX:]
+        return "\n".join([describe_exit(code), *printed])
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words."""
+    """An exit code as text."""
     if code >= 0:
-        return f"it ended with exit code {code}"
+        return f"exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"it was ended by {name}"
+    return f"killed by {name}"

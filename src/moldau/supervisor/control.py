@@ -1,8 +1,7 @@
-"""Owns how other terminals talk to a supervisor: a Unix socket, one JSON line each way.
+"""The supervisor's control socket: a Unix socket, one JSON line per request and response.
 
-Only the supervisor starts and stops brokers, so what a person asks for and what supervision does
-cannot get in each other's way. A request changes what is wanted and is answered at once; whoever
-asked then watches the state.
+Only the supervisor starts and stops brokers. A request changes the desired state and returns at
+once; the client then polls the state.
 """
 
 import json
@@ -16,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from moldau.cli.errors import CommandError
+from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import ClusterState
 
 _NAME = "cluster.sock"
@@ -30,7 +29,7 @@ Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class ControlServer:
-    """The supervisor's end."""
+    """Accepts requests; used by the supervisor."""
 
     def __init__(self, directory: Path) -> None:
         path = directory.absolute() / _NAME
@@ -39,7 +38,7 @@ class ControlServer:
             self._made = Path(tempfile.mkdtemp(prefix="moldau-"))
             path = self._made / _NAME
         self.path = path
-        # Left by a supervisor that was killed; the lock says that there is no other.
+        # Left by a killed supervisor; the caller holds the lock, so there is no other.
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
@@ -54,7 +53,7 @@ class ControlServer:
         return self._socket.fileno()
 
     def serve_one(self, handler: Handler) -> None:
-        """Answer one request, if there is one."""
+        """Handle one pending request, if there is one."""
         try:
             connection, _ = self._socket.accept()
         except BlockingIOError:
@@ -68,7 +67,7 @@ class ControlServer:
                 reply = handler(request)
                 connection.sendall(json.dumps(reply).encode() + b"\n")
             except (OSError, ValueError):
-                # Whoever asked has gone, or speaks something else.
+                # The client disconnected, or sent something else.
                 return
 
     def close(self) -> None:
@@ -79,7 +78,7 @@ class ControlServer:
 
 
 def send_request(path: str, verb: str, **arguments: object) -> dict[str, Any] | None:
-    """Ask the supervisor; None if there is none. Raises CommandError with its refusal."""
+    """Send a request; None if no supervisor runs. Raises SupervisorError if it is rejected."""
     if not path:
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -89,9 +88,9 @@ def send_request(path: str, verb: str, **arguments: object) -> dict[str, Any] | 
             connection.sendall(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
             line = _read_line(connection)
         except TimeoutError as error:
-            raise CommandError(
-                f"the cluster's supervisor does not answer on {path}",
-                hint="is its process stopped or very busy? try again",
+            raise SupervisorError(
+                f"the supervisor did not respond on {path} within {_REPLY_SECONDS_MAX:g} s",
+                hint="its process is suspended or overloaded; retry later",
             ) from error
         except OSError:
             return None
@@ -99,12 +98,12 @@ def send_request(path: str, verb: str, **arguments: object) -> dict[str, Any] | 
         return None
     reply = json.loads(line)
     if "error" in reply:
-        raise CommandError(str(reply["error"]), hint=str(reply.get("hint", "")))
+        raise SupervisorError(str(reply["error"]), hint=str(reply.get("hint", "")))
     return dict(reply)
 
 
 def state_of(reply: dict[str, Any]) -> ClusterState:
-    """The cluster as the supervisor's reply tells it."""
+    """The state in a response of the supervisor."""
     return msgspec.convert(reply["state"], ClusterState)
 
 

@@ -1,4 +1,4 @@
-"""Owns the ports of a cluster on one machine: the n-th broker has each of the first + n - 1."""
+"""Ports of a cluster on one machine: broker n uses each port of broker 1 + n - 1."""
 
 import errno
 import random
@@ -6,19 +6,19 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
-from moldau.cli.errors import CommandError, ExitCode
+from moldau.model.exit_codes import ExitCode
+from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import HOST, Member, Ports
 
 PORT_MAX = 65535
-# Below those that systems give to outgoing connections: a broker that is down for a while must
-# find its port free.
+# Below the ephemeral ports: an outgoing connection must not take the port of a stopped broker.
 _FREE_FIRST, _FREE_LAST = 15000, 32000
 _FREE_TRIES = 500
 _FIELDS = ("kafka", "raft", "http", "grpc")
 
 
 def nth_ports(first: Ports, number: int) -> Ports:
-    """The ports of the n-th broker; 0 stays 0."""
+    """The ports of broker n; 0 stays 0."""
 
     def nth(port: int) -> int:
         return port + number - 1 if port else 0
@@ -27,9 +27,9 @@ def nth_ports(first: Ports, number: int) -> Ports:
 
 
 def plan_ports(wanted: Sequence[tuple[int, Ports]], existing: Iterable[Ports] = ()) -> list[Ports]:
-    """Ports for brokers by number, with a free one for every 0.
+    """Ports for brokers by id, with a free one for every 0.
 
-    Raises CommandError if one cannot be had. `existing` are those of the cluster's other brokers.
+    Raises SupervisorError if a port is taken. `existing`: ports of the other brokers.
     """
     owners = {
         getattr(ports, field): "another broker of this cluster"
@@ -39,7 +39,7 @@ def plan_ports(wanted: Sequence[tuple[int, Ports]], existing: Iterable[Ports] = 
     }
     problems: list[str] = []
     planned = []
-    with ExitStack() as held:
+    with ExitStack() as bound:
         for number, ports in wanted:
             found: dict[str, int] = {}
             for field in _FIELDS:
@@ -49,32 +49,32 @@ def plan_ports(wanted: Sequence[tuple[int, Ports]], existing: Iterable[Ports] = 
                     problems.append(f"{what} is above {PORT_MAX}")
                 elif port in owners:
                     problems.append(f"{what} is the port of {owners[port]}")
-                # Held until all are chosen, so that nobody else takes one meanwhile.
+                # Bound until all are chosen, so that no other process takes one meanwhile.
                 elif port:
-                    _hold(held, port, what, problems)
+                    _reserve(bound, port, what, problems)
                 else:
-                    port = _hold_free(held, owners)
+                    port = _reserve_free(bound, owners)
                 owners.setdefault(port, f"the {field} listener of broker {number}")
                 found[field] = port
             planned.append(Ports(**found))
     if problems:
-        raise CommandError(
+        raise SupervisorError(
             "\n".join(problems),
-            hint="others: --kafka-port, --raft-port, --http-port, --grpc-port (0: any free ones) "
-            "· who is there? moldau doctor",
+            hint="choose others: --kafka-port, --raft-port, --http-port, --grpc-port (0: any free "
+            "port) · find the program: lsof -i :PORT",
             code=ExitCode.CONFIG,
         )
     return planned
 
 
 def complete_ports(members: Sequence[Member]) -> None:
-    """Give a free port for gRPC to brokers of a cluster from before there was any."""
+    """Assign a free gRPC port to brokers of a state file from before gRPC."""
     owners = {
         getattr(member.ports, field): "a broker of this cluster"
         for member in members
         for field in _FIELDS
     }
-    with ExitStack() as held:
+    with ExitStack() as bound:
         for member in members:
             if not member.ports.grpc:
                 ports = member.ports
@@ -82,51 +82,51 @@ def complete_ports(members: Sequence[Member]) -> None:
                     kafka=ports.kafka,
                     raft=ports.raft,
                     http=ports.http,
-                    grpc=_hold_free(held, owners),
+                    grpc=_reserve_free(bound, owners),
                 )
                 owners[member.ports.grpc] = "a broker of this cluster"
 
 
 def check_ports(ports: Iterable[tuple[int, Ports]]) -> None:
-    """Raises CommandError if a port of a broker (by number) is taken by somebody."""
+    """Raises SupervisorError if a port of a broker is taken by another program."""
     problems: list[str] = []
-    with ExitStack() as held:
+    with ExitStack() as bound:
         for number, of_broker in ports:
             for field in _FIELDS:
                 port = getattr(of_broker, field)
-                _hold(held, port, f"{field} port {port} of broker {number}", problems)
+                _reserve(bound, port, f"{field} port {port} of broker {number}", problems)
     if problems:
-        raise CommandError(
+        raise SupervisorError(
             "\n".join(problems),
-            hint="end what listens there: this cluster keeps its ports",
+            hint="stop the program that uses it (lsof -i :PORT): a cluster keeps its ports",
             code=ExitCode.CONFIG,
         )
 
 
-def _hold(held: ExitStack, port: int, what: str, problems: list[str]) -> None:
+def _reserve(bound: ExitStack, port: int, what: str, problems: list[str]) -> None:
     try:
-        held.enter_context(_bind(port))
+        bound.enter_context(_bind(port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            problems.append(f"{what} is taken: something listens on {HOST}:{port}")
+            problems.append(f"{what} is in use: another program listens on {HOST}:{port}")
         else:
             problems.append(f"{what} cannot be used: {(error.strerror or str(error)).lower()}")
 
 
-def _hold_free(held: ExitStack, owners: Mapping[int, str]) -> int:
-    """A port that nobody has, nor was promised: ports that are held may be bound once more."""
+def _reserve_free(bound: ExitStack, owners: Mapping[int, str]) -> int:
+    """A free port that is not planned for another listener: SO_REUSEADDR would bind it again."""
     for _ in range(_FREE_TRIES):
         port = random.randint(_FREE_FIRST, _FREE_LAST)
         if port in owners:
             continue
         try:
-            held.enter_context(_bind(port))
+            bound.enter_context(_bind(port))
         except OSError:
             continue
         return port
-    raise CommandError(
+    raise SupervisorError(
         f"no free port was found between {_FREE_FIRST} and {_FREE_LAST}",
-        hint="choose some: --kafka-port, --raft-port, --http-port, --grpc-port",
+        hint="choose ports: --kafka-port, --raft-port, --http-port, --grpc-port",
         code=ExitCode.CONFIG,
     )
 
@@ -134,7 +134,7 @@ def _hold_free(held: ExitStack, owners: Mapping[int, str]) -> int:
 def _bind(port: int) -> socket.socket:
     opened = socket.socket()
     try:
-        # As the listeners do: connections that wait for their end are no hindrance.
+        # As the listeners do: connections in TIME_WAIT do not block the port.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((HOST, port))
     except OSError:

@@ -1,7 +1,7 @@
-"""Owns cluster.json: what a cluster on one machine consists of, and who runs it just now.
+"""cluster.json: the brokers of a cluster on one machine, and their processes.
 
-The plan (numbers, ports, directories, settings) outlives its processes, so that a cluster that is
-started again is the same one. The file is replaced in one step and never half-written.
+Ids, ports, directories and settings outlive the processes, so that a restarted cluster is the same
+one. The file is replaced atomically.
 """
 
 import fcntl
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from moldau.cli.errors import CommandError, ExitCode
 from moldau.client.processes import ProcessKey, is_running
+from moldau.model.exit_codes import ExitCode
+from moldau.supervisor.errors import SupervisorError
 
 FILE_NAME = "cluster.json"
 HOST = "127.0.0.1"
@@ -29,7 +30,7 @@ class Ports(msgspec.Struct, frozen=True):
     raft: int
     http: int
     grpc: int = 0
-    """0 for a broker: of a cluster that was made before there was gRPC."""
+    """0 in files from before gRPC; see `ports.complete_ports`."""
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -38,12 +39,12 @@ class Member(msgspec.Struct, kw_only=True):
     id: int
     ports: Ports
     directory: str
-    """Below the cluster's directory."""
+    """Relative to the cluster's directory."""
     joined: bool = False
-    """Its data directory belongs to the cluster: it starts without being let in."""
+    """It has joined the cluster: its data directory knows the other brokers."""
     state: str = "stopped"
     reason: str = ""
-    """Why it is down, if it was not asked for."""
+    """Why it is down, unless a user stopped it."""
     pid: int | None = None
     started: str | None = None
 
@@ -75,17 +76,17 @@ class ClusterState(msgspec.Struct, kw_only=True):
 
     format: int = _FORMAT
     cluster_id: str = ""
-    """Empty until the first broker has founded it."""
+    """Empty until the first broker has bootstrapped the cluster."""
     ports: Ports
-    """Those of broker 1; the n-th has each + n - 1."""
+    """Of broker 1; broker n uses each port + n - 1."""
     replication_factor: int
-    """Of topics that are created without one."""
+    """Default for new topics."""
     settings: list[tuple[str, str]] = []
-    """What --set said, for every broker."""
+    """Values of --set, for every broker."""
     next_id: int
-    """Numbers are never given out twice."""
+    """Ids are never reused."""
     control: str = ""
-    """The socket on which the supervisor takes requests."""
+    """The path of the supervisor's Unix socket."""
     supervisor_pid: int | None = None
     supervisor_started: str | None = None
     brokers: list[Member]
@@ -97,14 +98,14 @@ class ClusterState(msgspec.Struct, kw_only=True):
         return ProcessKey(self.supervisor_pid, self.supervisor_started)
 
     def member(self, broker_id: int) -> Member:
-        """Raises CommandError if there is none of that number."""
+        """Raises SupervisorError for an unknown id."""
         for member in self.brokers:
             if member.id == broker_id:
                 return member
         numbers = ", ".join(str(member.id) for member in self.brokers)
-        raise CommandError(
+        raise SupervisorError(
             f"there is no broker {broker_id} in this cluster",
-            hint=f"its brokers: {numbers}",
+            hint=f"brokers: {numbers}",
             code=ExitCode.NOT_FOUND,
         )
 
@@ -118,7 +119,7 @@ def state_path(directory: Path) -> Path:
 
 
 def load_state(directory: Path) -> ClusterState | None:
-    """What was written last; None if there is no cluster. Raises CommandError if it is damaged."""
+    """The stored state; None if there is none. Raises SupervisorError if it is corrupt."""
     path = state_path(directory)
     try:
         text = path.read_bytes()
@@ -127,14 +128,14 @@ def load_state(directory: Path) -> ClusterState | None:
     try:
         state = msgspec.json.decode(text, type=ClusterState)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CommandError(
-            f"{path} is damaged: {error}",
-            hint="restore it; the brokers' data lies beside it, untouched",
+        raise SupervisorError(
+            f"{path} is corrupt: {error}",
+            hint="restore the file; the brokers' data directories are not affected",
             code=ExitCode.STORAGE,
         ) from error
     if state.format != _FORMAT:
-        raise CommandError(
-            f"{path} has format {state.format}, this version knows {_FORMAT}",
+        raise SupervisorError(
+            f"{path} has format {state.format}; this version of moldau reads format {_FORMAT}",
             hint="use the version of moldau that wrote it, or a newer one",
             code=ExitCode.STORAGE,
         )
@@ -142,19 +143,19 @@ def load_state(directory: Path) -> ClusterState | None:
 
 
 def need_state(directory: Path) -> ClusterState:
-    """As `load_state`, for commands that need a cluster."""
+    """As `load_state`, but raises SupervisorError if there is no cluster."""
     state = load_state(directory)
     if state is None:
-        raise CommandError(
+        raise SupervisorError(
             f"there is no cluster in {directory}",
-            hint="start one: moldau cluster start · another directory: --data-dir DIR",
+            hint="start one: moldau cluster start · use another directory: --data-dir DIR",
             code=ExitCode.NOT_FOUND,
         )
     return state
 
 
 def save_state(directory: Path, state: ClusterState) -> None:
-    """Replace the file in one step."""
+    """Replace the file atomically."""
     path = state_path(directory)
     new = path.with_suffix(".json.new")
     with open(new, "wb") as file:
@@ -165,15 +166,15 @@ def save_state(directory: Path, state: ClusterState) -> None:
 
 
 def orphaned_brokers(state: ClusterState) -> list[Member]:
-    """Brokers that run; without a supervisor nobody looks after them."""
+    """Brokers that run although their supervisor does not."""
     return [member for member in state.brokers if is_running(member.process)]
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the cluster: one supervisor at a time. Raises CommandError if there is one.
+    """Lock the directory for one supervisor. Raises SupervisorError if another one holds it.
 
-    The lock goes with the process that holds it, however that ends.
+    The system releases the lock when the process ends.
     """
     with open(directory / _LOCK_NAME, "ab") as file:
         try:
@@ -195,9 +196,9 @@ def is_locked(directory: Path) -> bool:
     return False
 
 
-def already_running(directory: Path) -> CommandError:
+def already_running(directory: Path) -> SupervisorError:
     where = "" if str(directory) == DEFAULT_DIR else f" --data-dir {directory}"
-    return CommandError(
-        f"the cluster in {directory} is running already",
-        hint=f"look at it: moldau cluster status{where} · stop it: moldau cluster stop{where}",
+    return SupervisorError(
+        f"the cluster in {directory} is already running",
+        hint=f"inspect it: moldau cluster status{where} · stop it: moldau cluster stop{where}",
     )

@@ -1,8 +1,8 @@
-"""Owns the supervision of a cluster on one machine: who should run, who does, and what follows.
+"""Supervises the brokers of a cluster on one machine: starts, restarts and stops them.
 
-One loop, no threads. A broker that dies is started again, a little later each time; one that says
-that its configuration or its disk is wrong is left down, since nothing would change. Requests from
-other terminals come through the same loop (supervise_control.py) and only change what is wanted.
+One loop, no threads. A broker that crashes is restarted with backoff. One that exits with a
+configuration or storage error stays down, since a restart would fail again. Requests of other
+processes (control.py) are handled in the same loop and only change the desired state.
 """
 
 import os
@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
-from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.signals import Stop
 from moldau.client.processes import started_at
+from moldau.model.exit_codes import ExitCode
 from moldau.supervisor.child import Child, CommandOf, broker_command, log_path
 from moldau.supervisor.control import ControlServer
+from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.ports import nth_ports, plan_ports
 from moldau.supervisor.state import ClusterState, Member, Ports, save_state
 
 FINAL_CODES = frozenset({ExitCode.USAGE, ExitCode.STORAGE, ExitCode.CONFIG})
-"""After these a broker is not started again by itself: it would only say the same."""
+"""Exit codes after which a broker is not restarted: it would fail again."""
 
 _STEP_SECONDS = 0.1
 _BACKOFF_SECONDS_FIRST = 0.5
@@ -33,28 +33,28 @@ _STOP_SECONDS_MAX = 40.0
 _HURRY_SECONDS_MAX = 5.0
 
 DOWN = frozenset({"stopped", "killed", "failed"})
-"""States that only a person ends."""
+"""States that last until a user starts the broker."""
 
 
 class _Watched:
-    """A broker, and what is wanted of it."""
+    """A broker, its process and its desired state."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
         self.child: Child | None = None
         self.wanted = True
         self.start_again = False
-        """It was asked to stop in order to be started again."""
+        """It is being stopped for a restart."""
         self.start_at = 0.0
         self.kill_at: float | None = None
         self.deaths = 0
-        """In a row; counted anew once it was ready for a while."""
+        """Consecutive crashes; reset after a healthy period."""
         self.ready_at: float | None = None
         self.is_forgotten = False
 
 
 class Supervisor:
-    """Runs the brokers of a cluster. The caller holds the lock of the directory."""
+    """Runs the brokers of a cluster. The caller holds the directory's lock."""
 
     def __init__(
         self,
@@ -72,8 +72,7 @@ class Supervisor:
         self._now = now
         self._watched = [_Watched(member) for member in state.brokers]
         self._changed = True
-        self._is_behind = False
-        """The file could not be written."""
+        self._save_failed = False
         self.stopping = False
         for member in state.brokers:
             _forget_process(member)
@@ -85,15 +84,15 @@ class Supervisor:
 
     # ---- the loop
 
-    def run(self, stop: Stop, on_settled: Callable[[], object]) -> bool:
-        """Until everything was stopped on request; False if no broker came up at all.
+    def run(self, stop: Callable[[], bool], on_settled: Callable[[], object]) -> bool:
+        """Run until `stop` or a request ends it; False if no broker became ready.
 
-        `on_settled` is called once, when it is known of every broker whether it came up.
+        `on_settled` is called once, when every broker is ready or has failed.
         """
         settled = False
         try:
             while not (self.stopping and self.is_down):
-                if stop and not self.stopping:
+                if stop() and not self.stopping:
                     self.stop_all()
                 self.step()
                 if not settled and not self.stopping and self.is_settled:
@@ -106,7 +105,7 @@ class Supervisor:
             self.close()
 
     def step(self, seconds_max: float = _STEP_SECONDS) -> None:
-        """Wait for something to happen, for a moment, and do what follows."""
+        """Wait for output, requests or the timeout, then handle what happened."""
         pipes = [watched.child for watched in self._watched if watched.child is not None]
         sources: list[ControlServer | Child] = [
             self._control,
@@ -114,9 +113,9 @@ class Supervisor:
         ]
         readable, _, _ = select.select(sources, [], [], seconds_max)
         if self._control in readable:
-            self._control.serve_one(self._answer)
+            self._control.serve_one(self._handle)
         for watched in self._watched:
-            self._look_after(watched)
+            self._check(watched)
         self._watched = [w for w in self._watched if w.child is not None or not w.is_forgotten]
         if self.stopping:
             self._stop_next()
@@ -130,12 +129,12 @@ class Supervisor:
         try:
             save_state(self._directory, self.state)
         except OSError as error:
-            # A full disk must not end the brokers with it: tried again at the next step.
-            if not self._is_behind:
-                self._notify(f"cluster.json cannot be written: {error.strerror or error}")
-            self._is_behind = True
+            # A full disk must not stop the brokers. Retried at the next step.
+            if not self._save_failed:
+                self._notify(f"cannot write cluster.json ({error.strerror or error}); retrying")
+            self._save_failed = True
         else:
-            self._changed = self._is_behind = False
+            self._changed = self._save_failed = False
 
     @property
     def is_down(self) -> bool:
@@ -143,15 +142,15 @@ class Supervisor:
 
     @property
     def is_settled(self) -> bool:
-        """Every broker is up, or will not come up by itself."""
+        """Every broker is ready, or will not start without a user."""
         states = {member.state for member in self.state.brokers}
         if states <= DOWN | {"ready"}:
             return True
-        # Who waits to be let in waits for nothing if nobody is there or on the way.
+        # A broker that waits to join waits in vain if no other one runs or starts.
         return states <= DOWN | {"waiting"}
 
     def close(self) -> None:
-        """End what still runs, in a hurry if need be, and leave the file in order."""
+        """Stop running processes, kill them after a short timeout, and save the state."""
         for watched in self._watched:
             if watched.child is not None:
                 watched.child.terminate()
@@ -177,7 +176,7 @@ class Supervisor:
 
     # ---- one broker
 
-    def _look_after(self, watched: _Watched) -> None:
+    def _check(self, watched: _Watched) -> None:
         child = watched.child
         if child is None:
             return
@@ -187,7 +186,8 @@ class Supervisor:
         if code is None:
             if watched.kill_at is not None and self._now() >= watched.kill_at:
                 watched.kill_at = None
-                self._notify(f"broker {watched.member.id} does not stop: killed")
+                limit = f"{_STOP_SECONDS_MAX:g} s"
+                self._notify(f"broker {watched.member.id} did not stop within {limit}; killing it")
                 child.kill()
             return
         watched.child = None
@@ -212,30 +212,35 @@ class Supervisor:
             self._set(watched, "starting")
         elif not watched.wanted or self.stopping:
             self._set(watched, "killed" if member.state == "killed" else "stopped")
-            self._notify(f"broker {member.id} is down")
+            self._notify(f"broker {member.id} stopped")
         elif code in FINAL_CODES:
             self._leave_down(watched, "failed", child.reason(code))
         elif code == 0:
-            self._leave_down(watched, "stopped", "it was stopped by a signal from elsewhere")
+            self._leave_down(
+                watched, "stopped", "stopped by a signal that the supervisor did not send"
+            )
         else:
             self._back_off(watched, child.reason(code))
 
     def _leave_down(self, watched: _Watched, state: str, reason: str) -> None:
         watched.wanted = False
         self._set(watched, state, reason)
-        self._notify(f"broker {watched.member.id} is left down: {'; '.join(reason.splitlines())}")
+        self._notify(
+            f"broker {watched.member.id} stays down: {'; '.join(reason.splitlines())}; "
+            f"start it again: moldau cluster restart {watched.member.id}"
+        )
 
     def _back_off(self, watched: _Watched, reason: str) -> None:
         now = self._now()
         if watched.ready_at is not None and now - watched.ready_at >= _HEALTHY_SECONDS:
             watched.deaths = 0
         delay = min(_BACKOFF_SECONDS_FIRST * 2**watched.deaths, _BACKOFF_SECONDS_MAX)
-        # Bounded, or the power above would grow for ever.
+        # Bounded, so that the power above stays small.
         watched.deaths = min(watched.deaths + 1, 16)
         watched.start_at = now + delay
         self._set(watched, "restarting", reason)
         text = reason.partition("\n")[0]
-        self._notify(f"broker {watched.member.id} died ({text}), starts again in {delay:g} s")
+        self._notify(f"broker {watched.member.id} crashed ({text}); restarting in {delay:g} s")
 
     def _start_if_due(self, watched: _Watched) -> None:
         if watched.child is not None or not watched.wanted or self._now() < watched.start_at:
@@ -244,8 +249,8 @@ class Supervisor:
         others = [other for other in self.state.brokers if other is not member]
         join = next((other.http for other in others if other.state == "ready"), None)
         if member.joined:
-            # Its directory knows the way. But if somebody emptied that, it must not found a
-            # cluster of its own under the old address: the others say whose number it is.
+            # Its directory knows the other brokers. If that was deleted, it must not bootstrap a
+            # second cluster under the old address: the others know whose id it is.
             join = join or next((other.http for other in others), None)
         elif member is self.state.brokers[0] and not any(other.joined for other in others):
             join = None
@@ -257,8 +262,8 @@ class Supervisor:
         try:
             child = watched.child = Child(command, log_path(self._directory, member))
         except OSError as error:
-            # Too many processes, no room for its log: that may pass.
-            self._back_off(watched, f"it could not be started: {error.strerror or error}")
+            # Too many processes, or no space for its log: may be transient.
+            self._back_off(watched, f"could not be started: {error.strerror or error}")
             return
         member.pid, member.started = child.pid, child.started
         self._set(watched, "starting", member.reason)
@@ -269,12 +274,12 @@ class Supervisor:
             member.state, member.reason = state, reason
             self._changed = True
 
-    # ---- what is asked for
+    # ---- requests
 
     def stop_all(self) -> None:
-        """Stop every broker, the last one first: the one that founded the cluster goes last."""
+        """Stop every broker, in reverse order: the one that bootstrapped the cluster stops last."""
         self.stopping = True
-        self._notify("stopping")
+        self._notify("stopping all brokers")
 
     def _stop_next(self) -> None:
         running = [watched for watched in self._watched if watched.child is not None]
@@ -291,13 +296,13 @@ class Supervisor:
         watched.kill_at = self._now() + _STOP_SECONDS_MAX
         self._set(watched, "stopping")
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             self._act(str(request.get("verb")), request)
-        except CommandError as error:
+        except SupervisorError as error:
             return {"error": str(error), "hint": error.hint}
         except (KeyError, TypeError, ValueError):
-            return {"error": "the supervisor does not understand the request"}
+            return {"error": "invalid request to the supervisor"}
         return {
             "stopping": self.stopping,
             "settled": self.is_settled,
@@ -312,7 +317,7 @@ class Supervisor:
                 self.stop_all()
             return
         if self.stopping:
-            raise CommandError("the cluster is being stopped")
+            raise SupervisorError("the cluster is stopping")
         if verb == "add":
             self._add(request)
             return
@@ -338,12 +343,12 @@ class Supervisor:
                 else:
                     self._set(watched, "starting")
             case _:
-                raise CommandError(f"the supervisor does not know {verb!r}")
+                raise SupervisorError(f"unknown request {verb!r} to the supervisor")
 
     def _kill(self, watched: _Watched) -> None:
         if watched.child is None:
-            raise CommandError(
-                f"broker {watched.member.id} does not run ({watched.member.state})",
+            raise SupervisorError(
+                f"broker {watched.member.id} is not running ({watched.member.state})",
                 hint=f"start it: moldau cluster restart {watched.member.id}",
             )
         watched.wanted = watched.start_again = False
@@ -351,9 +356,9 @@ class Supervisor:
         watched.child.kill()
 
     def _forget(self, watched: _Watched) -> None:
-        """It is no member any more: stop it, and do not start it with the others."""
+        """It has left the cluster: stop it and remove it from the state file."""
         if len(self.state.brokers) == 1:
-            raise CommandError("the last broker of a cluster cannot be removed")
+            raise SupervisorError("cannot remove the last broker of a cluster")
         self.state.brokers.remove(watched.member)
         watched.wanted = watched.start_again = False
         watched.is_forgotten = True

@@ -1,1 +1,1 @@
-"""The test kit: real brokers for tests, and the simulated world."""
+"""The test kit: real brokers for tests, and a simulated disk."""

@@ -1,4 +1,4 @@
-"""Owns Broker: a real broker process for tests, on a free port and a temporary directory.
+"""A real broker process for tests, on a free port and a temporary directory.
 
 with Broker() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
@@ -22,8 +22,8 @@ from moldau.testing.waiting import WaitTimeoutError, wait_seconds_max, wait_unti
 
 _TEST_SETTINGS = {
     "GROUP__INITIAL_REBALANCE_DELAY_MS": "0",
-    # Tests write records with fixed, old timestamps: retention, which looks every five minutes,
-    # would delete them under whichever test happens to run then.
+    # Tests write records with fixed, old timestamps: the retention check, every five minutes by
+    # default, would delete them.
     "LOG__RETENTION_CHECK_MS": "7d",
 }
 
@@ -31,11 +31,11 @@ _READY = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
 
 
 class BrokerFailedError(Exception):
-    """The process ended, or did not become ready; the message holds what it printed."""
+    """The process ended, or did not become ready; the message contains its output."""
 
 
 class Broker:
-    """One broker process. Started by `start` or by entering the context; ended by pid.
+    """One broker process, started by `start` or by entering the context.
 
     `settings` are configuration keys in the form of environment variables without their prefix:
     ``Broker(settings={"LOG__FLUSH": "never"})``.
@@ -48,7 +48,7 @@ class Broker:
         settings: dict[str, str] | None = None,
         port: int = 0,
     ) -> None:
-        self._owns_dir = data_dir is None
+        self._is_temporary_dir = data_dir is None
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="moldau-test-"))
         self.settings = {**_TEST_SETTINGS, **(settings or {})}
         self._port = port
@@ -73,7 +73,6 @@ class Broker:
 
     @property
     def output(self) -> str:
-        """What the process wrote to its standard error so far."""
         return self.output_path.read_text() if self.output_path.exists() else ""
 
     @property
@@ -86,11 +85,10 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there, paused or not."""
+        """Whether the process exists, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     def arguments(self) -> list[str]:
-        """Of `moldau broker start`."""
         return [
             *("--id", "1"),
             *("--kafka-addr", f"127.0.0.1:{self._port}"),
@@ -107,7 +105,6 @@ class Broker:
         return self.wait_ready()
 
     def launch(self) -> None:
-        """Start the process, and don't wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MOLDAU_")}
         environment |= {f"MOLDAU_{key}": value for key, value in self.settings.items()}
         command = [sys.executable, "-m", "moldau", "broker", "start", *self.arguments()]
@@ -126,7 +123,7 @@ class Broker:
         if self._process is None:
             raise BrokerFailedError("the broker was not started")
         self.bootstrap = self._await_ready(self._process)
-        # A restart comes back on the same port, as a broker in production does.
+        # A restart uses the same port, as a broker in production does.
         self._port = self.port
         return self
 
@@ -150,36 +147,35 @@ class Broker:
         raise BrokerFailedError(f"the broker did not start (exit code {code}):\n{self.output}")
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code of the clean stop."""
+        """Send SIGTERM; returns the exit code of the clean stop."""
         return self._end(signal.SIGTERM)
 
     def interrupt(self) -> int:
-        """SIGINT, as Ctrl-C does, and the exit code."""
+        """Send SIGINT, as Ctrl-C does; returns the exit code."""
         return self._end(signal.SIGINT)
 
     def kill(self) -> int:
-        """SIGKILL, as `kill -9` does."""
+        """Send SIGKILL and wait for the end; returns the exit code."""
         return self._end(signal.SIGKILL)
 
     def send_kill(self) -> None:
-        """The signal of `kill`, without waiting for the end."""
+        """Send SIGKILL without waiting for the end."""
         os.kill(self.pid, signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP; returns when every thread of it stands still."""
+        """Send SIGSTOP; returns when every thread has stopped."""
         tasks = Path(f"/proc/{self.pid}/task")
         os.kill(self.pid, signal.SIGSTOP)
         try:
             wait_until(
                 lambda: {_state(task) for task in tasks.iterdir()} == {"T"},
-                "every thread of the broker stands still",
+                "every thread of the broker has stopped",
                 ignoring=OSError,
             )
         except WaitTimeoutError as error:
-            raise BrokerFailedError(f"the broker could not be paused: {error}") from None
+            raise BrokerFailedError(f"cannot pause the broker: {error}") from None
 
     def resume(self) -> None:
-        """SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> Self:
@@ -215,11 +211,11 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-        if self._owns_dir:
+        if self._is_temporary_dir:
             shutil.rmtree(self.data_dir, ignore_errors=True)
             self.output_path.unlink(missing_ok=True)
 
 
 def _state(task: Path) -> str:
-    """The kernel's letter for what a thread does."""
+    """The kernel's state letter of a thread."""
     return (task / "stat").read_text().rpartition(")")[2].split()[0]

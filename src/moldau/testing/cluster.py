@@ -1,4 +1,4 @@
-"""Owns Cluster: several real broker processes for tests, which can be killed, paused and joined.
+"""A cluster of real broker processes for tests, which can be killed, paused and added.
 
 with Cluster(brokers=3) as cluster:
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
@@ -24,13 +24,13 @@ T = TypeVar("T")
 _NO_LEADER: Final = -1
 _TOPOLOGY: Final = "/api/v1/topology"
 _TURN_SECONDS_MAX: Final = 5.0
-"""For the answer of one broker where another can be asked, or the same again."""
+"""Timeout of a request to one broker that is retried, or sent to another one."""
 NOT_YET: Final = (OSError, LookupError, BrokerFailedError)
-"""What is raised while a broker does not answer yet, or a topic is not there yet."""
+"""Raised while a broker does not respond yet, or a topic does not exist yet."""
 
 
 class ClusterBroker(Broker):
-    """One member. Its ports stay the same over restarts."""
+    """One member. It keeps its ports over restarts."""
 
     def __init__(
         self, *, number: int, data_dir: Path, settings: Mapping[str, str], join: str | None
@@ -50,7 +50,6 @@ class ClusterBroker(Broker):
 
     @property
     def address(self) -> str:
-        """Where clients reach it, running or not."""
         return f"127.0.0.1:{self._port}"
 
     def ask(
@@ -60,7 +59,7 @@ class ClusterBroker(Broker):
         *,
         seconds_max: float | None = None,
     ) -> Any:
-        """What its HTTP API answers; raises OSError while it does not."""
+        """Send a request to its HTTP API; raises OSError while it does not respond."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"http://{self.http_address}{path}",
@@ -73,7 +72,7 @@ class ClusterBroker(Broker):
 
 
 class Brokers:
-    """The members by their number: `cluster.brokers[1]` is the one that founded the cluster."""
+    """The members by number: `cluster.brokers[1]` is the one that bootstrapped the cluster."""
 
     def __init__(self) -> None:
         self._members: dict[int, ClusterBroker] = {}
@@ -92,11 +91,11 @@ class Brokers:
 
 
 class Cluster:
-    """Brokers on free ports of loopback, numbered from 1; the first founds, the others join it.
+    """Brokers on free loopback ports, numbered from 1; the first bootstraps, the others join.
 
     `settings` are configuration keys in the form of environment variables without their prefix,
-    for all brokers: ``Cluster(settings={"LOG__FLUSH": "never"})``. Everything ends with the
-    context: processes by their pid, and the directories unless `data_dir` names one to keep.
+    for all brokers: ``Cluster(settings={"LOG__FLUSH": "never"})``. Leaving the context ends the
+    processes, and deletes the directories unless `data_dir` is given.
     """
 
     def __init__(
@@ -107,8 +106,8 @@ class Cluster:
         data_dir: Path | str | None = None,
     ) -> None:
         if brokers < 1:
-            raise ValueError("a cluster has at least one broker")
-        self._owns_dir = data_dir is None
+            raise ValueError("a cluster needs at least one broker")
+        self._is_temporary_dir = data_dir is None
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="moldau-cluster-"))
         self.settings = {
             "TOPIC__REPLICATION_FACTOR": str(min(3, brokers)),
@@ -120,7 +119,7 @@ class Cluster:
 
     def _new(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
         number = len(self.brokers) + 1
-        # A hint only, once a broker is a member.
+        # Ignored once the broker is a member.
         join = None if number == 1 else self.brokers[1].http_address
         broker = ClusterBroker(
             number=number,
@@ -133,7 +132,6 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers, for clients."""
         return ",".join(broker.address for broker in self.brokers)
 
     def start(self) -> Self:
@@ -149,7 +147,7 @@ class Cluster:
         return self.wait_ready()
 
     def add(self, *, settings: Mapping[str, str] | None = None) -> ClusterBroker:
-        """A further broker, which joins through a member that runs."""
+        """Start another broker, which joins through a running member."""
         broker = self._new(settings)
         member = next((b for b in self.brokers if b.is_running and b is not broker), None)
         if member is not None:
@@ -157,12 +155,12 @@ class Cluster:
         return broker.start()
 
     def topology(self) -> dict[str, Any]:
-        """How the cluster looks, as told by the first broker that answers."""
+        """The topology, from the first broker that responds."""
         if not any(broker.is_running for broker in self.brokers):
             raise BrokerFailedError("no broker is running")
-        return self._wait(self._told, "a broker tells the topology")
+        return self._wait(self._read_topology, "a broker returns the topology")
 
-    def _told(self) -> dict[str, Any]:
+    def _read_topology(self) -> dict[str, Any]:
         error: OSError | None = None
         for broker in self.brokers:
             if broker.is_running:
@@ -172,10 +170,10 @@ class Cluster:
                     error = caught
                 else:
                     return found
-        raise BrokerFailedError(f"no broker tells the topology: {error}")
+        raise BrokerFailedError(f"no broker returns the topology: {error}")
 
     def partition(self, topic: str, partition: int) -> dict[str, Any]:
-        """What the topology says of one partition; LookupError if it does not exist."""
+        """One partition of the topology; raises LookupError if it does not exist."""
         for entry in self.topology()["topics"]:
             if entry["name"] == topic:
                 for found in entry["partitions"]:
@@ -184,7 +182,7 @@ class Cluster:
         raise LookupError(f"{topic}/{partition} does not exist")
 
     def leader(self, topic: str, partition: int) -> ClusterBroker:
-        """The broker that leads a partition; waits while there is none."""
+        """The leader of a partition; waits while there is none."""
 
         def leading() -> ClusterBroker | None:
             number = self.partition(topic, partition)["leader"]
@@ -194,19 +192,18 @@ class Cluster:
         return self._wait(leading, f"{topic}/{partition} has a leader")
 
     def coordinator(self, topic: str, name: str) -> ClusterBroker:
-        """The broker that coordinates a group, or a transactional id, by its internal topic."""
+        """The coordinator of a group or a transactional id; `topic` is the internal topic."""
         topics = {known["name"]: known for known in self.topology()["topics"]}
         return self.leader(topic, java_hash(name) % len(topics[topic]["partitions"]))
 
     def followers(self, topic: str, partition: int) -> list[ClusterBroker]:
-        """The other replicas of a partition."""
         leader = self.leader(topic, partition)
         replicas = self.partition(topic, partition)["replicas"]
         return [self.brokers[number] for number in replicas if number != leader.number]
 
     def wait_ready(self) -> Self:
-        """Wait until every running broker is alive to the others and all partitions are in sync."""
-        self._wait(self._is_whole, "the cluster is whole")
+        """Wait until all running brokers see each other alive and all partitions are in sync."""
+        self._wait(self._is_healthy, "the cluster is healthy")
         return self
 
     def _wait(self, holds: Callable[[], T | None], what: str) -> T:
@@ -217,7 +214,7 @@ class Cluster:
         assert found is not None
         return found
 
-    def _is_whole(self) -> bool:
+    def _is_healthy(self) -> bool:
         running = {broker.number for broker in self.brokers if broker.is_running}
         for broker in self.brokers:
             if broker.number in running:
@@ -227,28 +224,29 @@ class Cluster:
                     return False
                 for topic in topology["topics"]:
                     for partition in topic["partitions"]:
-                        held = running & set(partition["replicas"])
-                        if partition["leader"] == _NO_LEADER or held - set(partition["in_sync"]):
+                        expected = running & set(partition["replicas"])
+                        if partition["leader"] == _NO_LEADER or expected - set(
+                            partition["in_sync"]
+                        ):
                             return False
         return True
 
     def _describe(self) -> str:
         try:
-            told = json.dumps(self._told())
+            topology = json.dumps(self._read_topology())
         except BrokerFailedError as error:
-            told = str(error)
+            topology = str(error)
         logs = [f"--- broker {broker.number}\n{broker.output[-2000:]}" for broker in self.brokers]
-        return "\n".join([told, *logs])
+        return "\n".join([topology, *logs])
 
     def stop(self) -> None:
-        """SIGTERM to all; those that are paused are resumed first."""
+        """Send SIGTERM to all; paused ones are resumed first."""
         for broker in self.brokers:
             if broker.is_running:
                 broker.resume()
                 broker.stop()
 
     def kill(self) -> None:
-        """SIGKILL to all, at once."""
         for broker in self.brokers:
             if broker.is_running:
                 broker.send_kill()
@@ -271,7 +269,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End whatever runs, in whatever state it is, and leave nothing behind."""
+        """Kill all processes, and delete the temporary directories."""
         self.kill()
-        if self._owns_dir:
+        if self._is_temporary_dir:
             shutil.rmtree(self.data_dir, ignore_errors=True)

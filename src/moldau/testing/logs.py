@@ -1,4 +1,4 @@
-"""Owns small ways to make batches and drive a log, for tests and simulations."""
+"""Helpers to build batches and use a log, for tests and simulations."""
 
 from moldau.log.disk import read_slice
 from moldau.log.interface import PartitionLog
@@ -18,7 +18,6 @@ def make_batch(
 
 
 def headers_of(data: bytes) -> list[BatchHeader]:
-    """Headers of a run of batches."""
     headers = []
     position = 0
     while position < len(data):
@@ -36,14 +35,12 @@ def append(
     value: bytes = b"v",
     time: int = 1000,
 ) -> bytes:
-    """Append one batch at the end of the log."""
     data = make_batch(log.end_offset, count=count, epoch=epoch, value=value, time=time)
     log.append(data, headers_of(data))
     return data
 
 
 def flush(log: PartitionLog) -> None:
-    """Flush all that was appended."""
     task = log.begin_flush()
     if task is not None:
         task.run()
@@ -53,9 +50,8 @@ def flush(log: PartitionLog) -> None:
 def read_bytes(
     log: PartitionLog, offset: int, bytes_max: int = 1 << 20, end: int | None = None
 ) -> bytes:
-    """What a read returns, as bytes."""
     read = log.read(Offset(offset), bytes_max, log.end_offset if end is None else Offset(end))
     data = read_slice(read.data)
     if len(data) != read.size:
-        raise AssertionError(f"{len(data)} bytes where {read.size} were announced")
+        raise AssertionError(f"read {len(data)} bytes, expected {read.size}")
     return data

@@ -1,4 +1,4 @@
-"""Owns the pytest fixtures that come with the package: a real broker, a cluster, and a topic."""
+"""The pytest fixtures of the package: a real broker, a cluster, and a topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _topic_numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def moldau_session_broker() -> Iterator[Broker]:
-    """One broker for the whole test session; tests share it and use topics of their own."""
+    """One broker for the whole test session; tests share it, each with its own topics."""
     from moldau.testing.broker import Broker
 
     with Broker() as broker:
@@ -27,7 +27,7 @@ def moldau_session_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def moldau_broker() -> Iterator[Broker]:
-    """A broker of this test alone: free port, temporary directory, ended afterwards."""
+    """A broker for one test: free port, temporary directory, stopped afterwards."""
     from moldau.testing.broker import Broker
 
     with Broker() as broker:
@@ -36,7 +36,7 @@ def moldau_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def moldau_cluster() -> Iterator[Cluster]:
-    """Three brokers of this test alone, which it may kill, pause and add to."""
+    """A cluster of three brokers for one test, which may kill, pause and add brokers."""
     from moldau.testing.cluster import Cluster
 
     with Cluster(brokers=3) as cluster:
@@ -45,7 +45,7 @@ def moldau_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def moldau_topic(moldau_session_broker: Broker) -> str:
-    """The name of a fresh topic with one partition on the session's broker."""
+    """The name of a new topic with one partition on the session's broker."""
     from moldau.client.wire.client import KafkaClient
 
     name = f"test-{next(_topic_numbers)}"

@@ -1,7 +1,7 @@
-"""Owns free ports of loopback for brokers that keep them over their restarts.
+"""Free loopback ports for brokers that keep them over restarts.
 
-Nobody listens on the port of a broker that is not up yet, or down for a while. That it is taken all
-the same is said to other test processes by a lock on one byte of a file that they share.
+While a broker is down its port looks free. So a process reserves it for the other test processes
+by locking one byte of a shared file.
 """
 
 import fcntl
@@ -18,18 +18,17 @@ from typing import Final
 
 _FIRST: Final = 20_000
 _LAST: Final = 32_000
-"""Below the range from which the system takes ports for outgoing connections: a broker that is
-down finds its port free when it comes back."""
+"""Below the system's range for outgoing connections, which could take the port of a broker that is
+down."""
 _SHARES: Final = 8
-"""Test processes that run side by side take from ranges of their own."""
+"""Parallel test processes use separate ranges."""
 _TRIES_MAX: Final = 1_000
 _HELD_MAX: Final = 400
-"""Ports that a process keeps from others: those of its last hundred brokers."""
+"""Ports that a process keeps reserved: those of its last hundred brokers."""
 
 
 def _shuffled() -> Iterator[int]:
-    """Ports of this process, each once before any comes again: a broker that is not up yet, or down
-    for a while, has its port all the same."""
+    """Ports of this process in random order; each is used once before any is used again."""
     worker = re.search(r"\d+$", os.environ.get("PYTEST_XDIST_WORKER", ""))
     share = int(worker[0]) % _SHARES if worker else 0
     shares = _SHARES if worker else 1
@@ -43,10 +42,10 @@ _upcoming: Iterator[int] = _shuffled()
 
 
 class _Claims:
-    """The bytes that this process has locked. They are free when it ends, however it does."""
+    """The bytes that this process has locked; the system unlocks them when it ends."""
 
     def __init__(self) -> None:
-        # Now, not by the first who asks: a test that does so would look as if it left a file open.
+        # Open now, not on first use, which would look like a file leak of that test.
         self._open()
 
     def _open(self) -> None:
@@ -57,7 +56,7 @@ class _Claims:
 
     def claim(self, port: int) -> bool:
         if self._owner != os.getpid():
-            # Not those of the process that this one was forked from.
+            # After a fork: the locks belong to the parent process.
             self._open()
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
@@ -73,7 +72,7 @@ _claims: Final = _Claims()
 
 
 def free_ports(count: int) -> list[int]:
-    """Some ports that nobody listens on now and nobody else was given, each another."""
+    """Distinct ports that are unused now and not reserved by another test process."""
     found: list[int] = []
     for _ in range(_TRIES_MAX):
         if len(found) == count:

@@ -1,4 +1,4 @@
-"""Owns replicas for tests: one voter, on any log, with a clock that the test sets."""
+"""Replicas for tests: one voter, on any log, with a manual clock."""
 
 import asyncio
 import random
@@ -24,6 +24,7 @@ from moldau.replica.driver import RaftDriver
 from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher
 from moldau.replica.raft_group import RaftGroup
+from moldau.replica.raft_replica import RaftReplica
 from moldau.replica.replica import Replica, ReplicaListener
 from moldau.replica.transport import Transport
 from moldau.testing.waiting import until
@@ -33,7 +34,7 @@ NO_VOTE = BrokerId(-1)
 
 
 class ManualClock:
-    """Stands still until the test moves it."""
+    """A clock that only the test advances."""
 
     def __init__(self, wall_ms: int = 0, monotonic: float = 0.0) -> None:
         self.wall = TimestampMs(wall_ms)
@@ -47,7 +48,7 @@ class ManualClock:
 
 
 class MemoryVotes:
-    """Votes that last as long as the object; recording fails once `failure` is set."""
+    """Votes in memory; recording fails once `failure` is set."""
 
     def __init__(self) -> None:
         self._votes: dict[str, tuple[Epoch, BrokerId]] = {}
@@ -67,16 +68,15 @@ class MemoryVotes:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Those in which a vote was given and not forgotten."""
         return frozenset(self._votes)
 
 
 class RecordingListener:
-    """Keeps what a replica tells whoever keeps it."""
+    """Records the events of replicas."""
 
     def __init__(self) -> None:
         self.leaders: list[tuple[BrokerId, bool]] = []
-        """The leader that was known, and whether it was this replica, and ready."""
+        """The known leader, and whether this replica was ready to lead."""
         self.failures: list[MoldauError] = []
 
     def on_leadership(self, replica: Replica) -> None:
@@ -94,7 +94,7 @@ def make_flusher(
     on_failure: Callable[[StorageError], None] = lambda _: None,
     threads: int = 1,
 ) -> Flusher:
-    """On the running loop; the test stops it. Without threads, pure tests can have it."""
+    """A flusher on the running loop; the test stops it. Pure tests use `threads=0`."""
     return Flusher(
         loop=asyncio.get_running_loop(),
         clock=clock or ManualClock(),
@@ -109,7 +109,7 @@ def propose_batches(
     data: bytearray | memoryview,
     headers: Sequence[BatchHeader],
 ) -> tuple[Offset, Offset]:
-    """Append batches as an owner does; returns the first offset and the one after the last.
+    """Append batches as a group's owner does; returns the first and the next offset.
 
     `data` is stamped in place. Raises RefusedError, DiskFullError, StorageError.
     """
@@ -138,7 +138,7 @@ def make_driver(
     me: BrokerId = ME,
     config: RaftConfig | None = None,
 ) -> RaftDriver:
-    """Of a broker that no other one reaches: its transport is never bound. The test stops it."""
+    """A driver without peers: its transport is never bound. The test stops it."""
     loop = asyncio.get_running_loop()
     rng = random.Random(me)
     used = clock or ManualClock()
@@ -149,7 +149,7 @@ def make_driver(
         cluster_id="test",
         me=me,
         incarnation="test",
-        authorize=lambda hello: "nobody is let in",
+        authorize=lambda hello: "all peers are rejected",
     )
     return RaftDriver(
         loop=loop,
@@ -174,7 +174,7 @@ def open_replica(
     members: Members | None = None,
     listener: ReplicaListener | None = None,
 ) -> Replica:
-    """A replica as a broker opens it: of a group of one, unless the test says otherwise."""
+    """A replica as a broker opens it; the only voter, unless `members` is given."""
     return Replica(
         partition=TopicPartition(topic, PartitionIndex(partition)),
         topic_id=topic_id or TopicId(bytes(16)),
@@ -187,8 +187,7 @@ def open_replica(
     )
 
 
-async def wait_ready(*replicas: Replica) -> None:
-    """Until all of them lead, and have committed in their epoch."""
+async def wait_ready(*replicas: RaftReplica) -> None:
     await until(lambda: all(replica.is_ready for replica in replicas), "all replicas lead")
 
 
@@ -202,7 +201,7 @@ async def lead_replica(
     driver: RaftDriver | None = None,
     listener: ReplicaListener | None = None,
 ) -> Replica:
-    """A replica that has been elected, as a broker's start leaves it."""
+    """A replica that was elected and is ready."""
     replica = open_replica(
         log,
         flusher,

@@ -1,23 +1,23 @@
-"""Owns the simulated disk: the file port in memory, with power cuts.
+"""A simulated disk: the interface `Files` in memory, with power failures.
 
-It promises what POSIX promises, and no more:
+It guarantees what POSIX guarantees, and no more:
 
 - Bytes written are volatile until flush() of that file; a truncation too.
 - Names (created, removed) are volatile until sync_dir of their directory. makedirs, rename and
-  replace are durable when they return, as the port says; inside, they are several steps.
-- crash(rng) draws what became of everything volatile. A write may survive whole, in part (cut at
-  any byte, or sector by sector), as a longer file full of zeros, or not at all; a later one may
-  survive where an earlier one is lost. How likely each is, is drawn per crash: some seeds lose
-  everything, some nothing, some tear every write.
+  replace are durable when they return, as `Files` demands; internally they are several steps.
+- crash(rng) draws the fate of everything volatile. A write may survive whole, in part (truncated at
+  any byte, or sector by sector), as a longer file of zeros, or not at all; a later one may survive
+  where an earlier one is lost. The probabilities are drawn per crash: some seeds lose everything,
+  some nothing, some tear every write.
 
 A crash can be placed before any operation that changes something: `crash_at(n)`, or a hook in
-`on_step` that raises SimCrash. From then on the disk is off: what `finally` blocks still try to
-write raises SimCrash again.
+`on_step` that raises SimCrash. From then on the disk is off: further writes, for example in
+`finally` blocks, raise SimCrash again.
 
-Everything is synchronous. flush() covers what was written before it was called; a simulation that
-wants a flush to take time calls it later, `as_begun` at an earlier step: what was written since is
-not covered. Nothing here depends on time, identity or the order of a set: the same calls with the
-same seed give the same disk.
+Everything is synchronous. flush() covers what was written before it was called; to simulate a slow
+flush, call it later within `as_begun` of an earlier step: what was written since is not covered.
+Nothing here depends on time, identity or the order of a set: the same calls with the same seed give
+the same disk.
 """
 
 import errno
@@ -45,22 +45,22 @@ CAPACITY_BYTES = 1 << 40
 
 
 class SimCrash(BaseException):
-    """The power is cut. A BaseException: no handler in the product may swallow it."""
+    """The power failed. A BaseException, so that no handler in the product catches it."""
 
 
 @dataclass(slots=True, eq=False)
 class _FileNode:
-    """The bytes of one file, whatever names it has."""
+    """The bytes of one file, independent of its name."""
 
     number: int
     live: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[ByteOp] = field(default_factory=list)
-    """Done to `live` since the last flush, in order."""
+    """Changes of `live` since the last flush, in order."""
     steps: list[int] = field(default_factory=list)
-    """The number of each of those changes."""
+    """The step number of each of those changes."""
     allocated: int = 0
-    """Bytes that take up space; what lies beyond, up to the size, is a hole."""
+    """Bytes that use space; the rest, up to the size, is a hole."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +74,7 @@ _Node = _FileNode | _DirectoryNode
 
 
 class _NameEdit(NamedTuple):
-    """One name in one directory gets a new meaning; None: it is gone."""
+    """One name in one directory is set to a node; None: it is removed."""
 
     directory: _DirectoryNode
     name: str
@@ -86,7 +86,7 @@ _NameOp = tuple[_NameEdit, ...]
 
 
 class _Sender(Protocol):
-    """A simulated socket: it is given bytes, since there is no kernel that could fetch them."""
+    """A simulated socket: it gets the bytes, since no kernel reads the file."""
 
     def send(self, data: bytes) -> int: ...
 
@@ -132,7 +132,7 @@ class SimFile:
         return len(self._node.live)
 
     def close(self) -> None:
-        # Works on a dead disk: it is what `finally` blocks call after a crash.
+        # Also works after a crash: `finally` blocks call it.
         self._closed = True
 
     def _check_open(self) -> None:
@@ -153,7 +153,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.on_step: Callable[[str], None] | None = None
         self.on_flush: Callable[[], None] | None = None
-        """Called by each flush, for those who let it take time."""
+        """Called by each flush, to simulate its duration."""
         self.steps = 0
         self._crash_step: int | None = None
         self._is_off = False
@@ -161,12 +161,12 @@ class SimDisk:
         self._used_bytes = 0
         self._flush_faults: list[str | None] = []
         self.flush_failures = 0
-        """Flushes that were made to fail since this disk was made or found."""
+        """Flushes that failed by `fail_next_flush`."""
         self._nodes_made = 0
         self._name_ops: list[_NameOp] = []
         self._root = _DirectoryNode(self._next_number())
 
-    # The port.
+    # The interface `Files`.
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimFile:
         self._check_power()
@@ -300,7 +300,7 @@ class SimDisk:
 
     @contextmanager
     def as_begun(self, step: int) -> Iterator[None]:
-        """Flushes inside were begun when so many changes had been made, and end now."""
+        """Flushes inside this context began at that step, and end now."""
         self._missed = (step, self.steps)
         try:
             yield
@@ -310,13 +310,13 @@ class SimDisk:
     # Faults.
 
     def crash_at(self, steps: int) -> None:
-        """Let that many more changes happen and cut the power before the next one."""
+        """Allow that many more changes, and crash before the next one."""
         self._crash_step = self.steps + steps
 
     def crash(self, rng: random.Random) -> "SimDisk":
-        """Cut the power now; returns the disk as it is found afterwards. This one stays off.
+        """Crash now; returns the disk after the restart. This one stays off.
 
-        Called again, it draws another outcome of the same moment.
+        Called again, it draws another outcome of the same crash.
         """
         self._is_off = True
         rates = CrashRates.draw(rng)
@@ -325,53 +325,44 @@ class SimDisk:
             for edit in op:
                 known = names.setdefault(edit.directory.number, dict(edit.directory.durable))
                 _apply_name(known, edit)
-        found = SimDisk(capacity_bytes=self.capacity_bytes)
-
-        def restore(source: _DirectoryNode, target: _DirectoryNode) -> None:
-            entries = names.get(source.number, source.durable)
-            # In the order of names, so that every file draws the same chances again.
-            for name in sorted(entries):
-                node = entries[name]
-                copy: _Node
-                if isinstance(node, _DirectoryNode):
-                    copy = _DirectoryNode(found._next_number())
-                    restore(node, copy)
-                else:
-                    copy = found._found_file(
-                        surviving_bytes(node.durable, node.pending, rates, rng)
-                    )
-                target.live[name] = target.durable[name] = copy
-
-        restore(self._root, found._root)
-        return found
+        return self._copy(
+            lambda directory: names.get(directory.number, directory.durable),
+            lambda file: surviving_bytes(file.durable, file.pending, rates, rng),
+        )
 
     def durable_copy(self) -> "SimDisk":
-        """A disk with what is left of this one if everything volatile is lost."""
+        return self._copy(lambda directory: directory.durable, lambda file: bytearray(file.durable))
+
+    def _copy(
+        self,
+        entries_of: Callable[[_DirectoryNode], dict[str, _Node]],
+        content_of: Callable[[_FileNode], bytearray],
+    ) -> "SimDisk":
         found = SimDisk(capacity_bytes=self.capacity_bytes)
 
         def copy_tree(source: _DirectoryNode, target: _DirectoryNode) -> None:
-            for name in sorted(source.durable):
-                node = source.durable[name]
+            # In the order of names, to be deterministic.
+            for name, node in sorted(entries_of(source).items()):
                 copy: _Node
                 if isinstance(node, _DirectoryNode):
                     copy = _DirectoryNode(found._next_number())
                     copy_tree(node, copy)
                 else:
-                    copy = found._found_file(bytearray(node.durable))
+                    copy = found._found_file(content_of(node))
                 target.live[name] = target.durable[name] = copy
 
         copy_tree(self._root, found._root)
         return found
 
     def lose(self) -> "SimDisk":
-        """Cut the power with the worst outcome; returns the disk as it is found afterwards."""
+        """Crash with the worst outcome; returns the disk after the restart."""
         self._is_off = True
         return self.durable_copy()
 
     def survive(self) -> "SimDisk":
-        """The process that used it is gone, the system is not: the same disk, for the next one.
+        """The process ended, but not the system: returns the same disk for the next process.
 
-        Whatever the old process still tries fails.
+        Operations of the old process fail from now on.
         """
         found = SimDisk(capacity_bytes=self.capacity_bytes)
         found.steps = self.steps
@@ -382,15 +373,15 @@ class SimDisk:
         return found
 
     def fail_next_flush(self, path: str | None = None) -> None:
-        """EIO on the next flush (of that file, as it was opened).
+        """Fail the next flush (of that file) with EIO.
 
-        What it should have covered will not reach the disk by a later flush either, though reads
-        still show it: the kernel has marked those pages clean.
+        Its data never reaches the disk, not even by a later flush, though reads still show it: the
+        kernel has marked those pages clean.
         """
         self._flush_faults.append(path)
 
     def forget_faults(self) -> None:
-        """Faults that were asked for and did not come yet."""
+        """Drop faults that were set and have not happened yet."""
         self._flush_faults.clear()
         self._crash_step = None
 
@@ -399,7 +390,7 @@ class SimDisk:
         return self._used_bytes
 
     def flip_bit(self, path: str, byte: int, bit: int) -> None:
-        """Bit rot: the byte changes wherever it is kept, in memory and on the disk."""
+        """Bit rot: the byte changes in memory and on the disk."""
         node = self._file(path)
         mask = 1 << bit
         node.live[byte] ^= mask
@@ -412,7 +403,7 @@ class SimDisk:
                 node.pending[index] = Write(op.position, bytes(data))
 
     def durable_bytes(self, path: str) -> bytes | None:
-        """What is left of a file if everything volatile is lost; None if even its name is."""
+        """The durable content of a file; None if its name is not durable."""
         node: _Node = self._root
         for part in _parts(path):
             if isinstance(node, _FileNode) or part not in node.durable:
@@ -421,11 +412,10 @@ class SimDisk:
         return bytes(node.durable) if isinstance(node, _FileNode) else None
 
     def is_durable(self, path: str, start: int, end: int) -> bool:
-        """Whether those bytes of a file are there even if everything volatile is lost."""
         durable = self.durable_bytes(path)
         return durable is not None and durable[start:end] == self._file(path).live[start:end]
 
-    # What files and the port above are made of.
+    # Internals.
 
     def _write(self, node: _FileNode, path: str, data: bytes, position: int) -> int:
         self._step(f"write {path} {position}+{len(data)}")
@@ -433,7 +423,7 @@ class SimDisk:
             return 0
         missing = max(0, position + len(data) - node.allocated) - self.free_bytes()
         if missing > 0:
-            # As a real disk does: it takes what fits, and only the next write fails.
+            # As a real disk: write what fits; only the next write fails.
             if missing >= len(data):
                 _fail(errno.ENOSPC, path)
             data = data[: len(data) - missing]
@@ -484,7 +474,7 @@ class SimDisk:
         self._name_ops.append(op)
 
     def _sync_directories(self, directories: Sequence[_DirectoryNode], path: str) -> None:
-        """Make durable every pending edit of names that touches one of the directories."""
+        """Make every pending name edit durable that involves one of the directories."""
         self._step(f"sync_dir {path}")
         left = []
         for op in self._name_ops:
@@ -496,12 +486,11 @@ class SimDisk:
         self._name_ops = left
 
     def _release(self, node: _Node | None) -> None:
-        """Give back the space of a file that loses its name."""
         if isinstance(node, _FileNode):
             self._used_bytes -= node.allocated
 
     def _found_file(self, content: bytearray) -> _FileNode:
-        """A file that is there when the machine comes up."""
+        """A file that exists after the restart."""
         self._used_bytes += len(content)
         return _FileNode(
             self._next_number(),
@@ -511,7 +500,7 @@ class SimDisk:
         )
 
     def _step(self, label: str) -> None:
-        """Called before every change: the place where the power may go."""
+        """Called before every change: the point at which a crash may happen."""
         self._check_power()
         try:
             if self._crash_step is not None and self.steps >= self._crash_step:
@@ -567,7 +556,7 @@ def _apply_name(names: dict[str, _Node], edit: _NameEdit) -> None:
 
 
 def _parts(path: str) -> list[str]:
-    """The names on the way from the root; the same refusals as the real implementation."""
+    """The path's components; rejects the same paths as the real implementation."""
     parts = path.split("/")
     if path.startswith("/") or "\0" in path or ".." in parts:
         _fail(errno.EPERM, path)
@@ -575,5 +564,4 @@ def _parts(path: str) -> list[str]:
 
 
 def _fail(code: int, path: str) -> NoReturn:
-    """OSError picks its subclass by the number, as the system's own errors do."""
     raise OSError(code, os.strerror(code), path)

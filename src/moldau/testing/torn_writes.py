@@ -1,14 +1,11 @@
-"""Owns what a power cut does to writes that were not flushed. Pure: bytes and chance in, bytes out.
-
-Apart from the simulated disk itself, so that the model of damage can be read on one page.
-"""
+"""Models what a power failure does to unflushed writes. Pure: bytes and chance in, bytes out."""
 
 import random
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 SECTOR_BYTES = 512
-"""What a drive writes whole or not at all."""
+"""The unit that a drive writes atomically."""
 _RATES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 T = TypeVar("T")
@@ -27,18 +24,18 @@ ByteOp = Write | Truncation
 
 
 class CrashRates(NamedTuple):
-    """How one power cut behaves. Drawn per crash: uniform chances would hide the extremes."""
+    """Probabilities of one power failure. Drawn per crash: fixed ones would hide the extremes."""
 
     is_ordered: bool
-    """What survives is a prefix, as with a journal; otherwise each change has its own fate."""
+    """A prefix survives, as with a journal; otherwise each change independently."""
     survival: float
-    """Chance of each change to survive whole (if not ordered)."""
+    """Probability that a change survives whole (if not ordered)."""
     tearing: float
-    """Chance of a write that does not survive whole to survive in part."""
+    """Probability that a write which does not survive whole survives in part."""
     sectors: float
-    """Chance of a torn write to lose arbitrary sectors, rather than all from some byte on."""
+    """Probability that a torn write loses arbitrary sectors, rather than its end."""
     growing: float
-    """Chance of a lost write to leave the file as long as if it had survived, with zeros there."""
+    """Probability that a lost write still extends the file, with zeros."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> "CrashRates":
@@ -52,7 +49,7 @@ class CrashRates(NamedTuple):
 
 
 def apply_byte_op(content: bytearray, op: ByteOp) -> None:
-    """Change a file's bytes; a gap before a write, or a longer size, is filled with zeros."""
+    """Change a file's bytes; gaps are filled with zeros."""
     match op:
         case Write(position, data):
             if position > len(content):
@@ -66,7 +63,7 @@ def apply_byte_op(content: bytearray, op: ByteOp) -> None:
 
 
 def surviving_ops(ops: Sequence[T], rates: CrashRates, rng: random.Random) -> list[T]:
-    """Changes that are atomic each (names): which of them survived, in order."""
+    """Which atomic changes (of names) survived, in order."""
     if rates.is_ordered:
         return list(ops[: rng.randint(0, len(ops))])
     return [op for op in ops if rng.random() < rates.survival]
@@ -75,7 +72,7 @@ def surviving_ops(ops: Sequence[T], rates: CrashRates, rng: random.Random) -> li
 def surviving_bytes(
     durable: bytes | bytearray, pending: Sequence[ByteOp], rates: CrashRates, rng: random.Random
 ) -> bytearray:
-    """A file after the cut: its durable bytes, and what became of every change since."""
+    """A file after the crash: its durable bytes, and the outcome of every change since."""
     content = bytearray(durable)
     whole_count = rng.randint(0, len(pending)) if rates.is_ordered else 0
     for index, op in enumerate(pending):
@@ -93,7 +90,6 @@ def surviving_bytes(
 
 
 def _tear(content: bytearray, write: Write, rates: CrashRates, rng: random.Random) -> None:
-    """Part of a write, or nothing of it but the length."""
     if rng.random() < rates.tearing:
         if rng.random() < rates.sectors:
             _write_sectors(content, write, rng)
@@ -108,7 +104,7 @@ def _tear(content: bytearray, write: Write, rates: CrashRates, rng: random.Rando
 
 
 def _write_sectors(content: bytearray, write: Write, rng: random.Random) -> None:
-    """Each sector that the write touches survives or not, whatever happens to its neighbours."""
+    """Each sector of the write survives or not, independently."""
     position = write.position
     end = position + len(write.data)
     while position < end:

@@ -1,9 +1,9 @@
-"""Waits for conditions in tests: one limit for all of them, which grows with the machine's load.
+"""Waits for conditions in tests, with one timeout that grows with the machine's load.
 
 wait_until(lambda: broker.is_running, "the broker runs")
 await until(lambda: link.is_up, "the link is up")
 
-A test says what it waits for, never for how long. Nobody waits longer than it takes.
+A test says what it waits for, not for how long.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ _SECONDS_IDLE: Final = 60.0
 _SLOWDOWN_MAX: Final = 4.0
 _POLL_SECONDS_MIN: Final = 0.001
 _POLL_SECONDS_MAX: Final = 0.1
-"""A condition that takes long is asked for less often: what it asks has work to do."""
+"""Long waits poll less often, to leave the CPU to the system under test."""
 
 
 class WaitTimeoutError(AssertionError):
-    """What a test waited for did not come in time."""
+    """A condition that a test waited for timed out."""
 
 
 def wait_seconds_max() -> float:
-    """The limit of a wait now: a minute, and up to four where processes queue for the cores."""
+    """The current timeout: one minute, and up to four on a loaded machine."""
     return _SECONDS_IDLE * slowdown()
 
 
 def slowdown() -> float:
-    """How much longer things take now than on an idle machine: 1 to 4 times."""
+    """How much slower the machine is now than when idle: 1 to 4 times."""
     load_per_core = os.getloadavg()[0] / (os.cpu_count() or 1)
     return min(max(load_per_core, 1.0), _SLOWDOWN_MAX)
 
@@ -43,10 +43,9 @@ def wait_until(
     describe: Callable[[], object] = str,
     ignoring: type[BaseException] | tuple[type[BaseException], ...] = (),
 ) -> T:
-    """Call `holds` until it returns something true, and return that.
+    """Call `holds` until it returns a true value, and return that. Raises WaitTimeoutError.
 
-    An error of a type in `ignoring` counts as "not yet". `describe` adds the state of things to
-    the message of a wait that failed.
+    Errors of a type in `ignoring` count as false. `describe` adds the current state to the error.
     """
     began = time.monotonic()
     pause = _POLL_SECONDS_MIN
@@ -65,7 +64,7 @@ def wait_until(
 
 
 async def until(holds: Callable[[], T], what: str, *, describe: Callable[[], object] = str) -> T:
-    """The same on an event loop, by the clock of that loop."""
+    """The same on an event loop, by its clock."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     pause = _POLL_SECONDS_MIN
@@ -84,5 +83,5 @@ def _longer(pause: float) -> float:
 
 
 def _failure(what: str, *details: object) -> str:
-    lines = [f"waited in vain until {what}", *(str(detail) for detail in details)]
+    lines = [f"timed out waiting until {what}", *(str(detail) for detail in details)]
     return "\n".join(line for line in lines if line)

@@ -1,4 +1,4 @@
-"""Owns the settings of the transaction coordinator."""
+"""Settings of the transaction coordinator."""
 
 from msgspec import Struct
 
@@ -6,26 +6,26 @@ from moldau.model.errors import ConfigError
 
 
 class TransactionConfig(Struct, frozen=True, kw_only=True):
-    """Defaults as Kafka's where Kafka has them; checked once, when made."""
+    """Defaults are Kafka's where Kafka has them; validated on construction."""
 
     timeout_ms_max: int = 900_000
-    """No producer may keep a transaction open for longer."""
+    """Limit of a producer's transaction timeout."""
     id_expiry_ms: int = 7 * 24 * 3_600_000
-    """A transactional id that nobody used for so long is forgotten."""
+    """An unused transactional id is deleted after this time."""
     id_expiry_check_ms: int = 3_600_000
     busy_wait_ms_max: int = 200
-    """A request that comes while a transaction ends waits so long before it is sent back.
+    """How long a request waits for the end of a transaction before CONCURRENT_TRANSACTIONS.
 
-    Nearly always the end takes some milliseconds, and clients that are sent back pause for longer.
+    The end usually takes a few milliseconds; clients that get the error back off for longer.
     """
     busy_waiting_max: int = 8
-    """Requests of one transactional id that wait at a time."""
+    """Limit of waiting requests per transactional id."""
     complete_wait_ms: int = 20
-    """A transaction that has ended everywhere is stored as such with the beginning of the next, if
-    that comes so soon: one write less for a producer that is at work."""
+    """When all markers are written, the completion waits this long for the next transaction and is
+    stored with its start: one write less for a busy producer."""
     retry_ms_min: int = 20
     retry_ms_max: int = 1_000
-    """Pauses between tries at markers, and at writes that nobody waits for."""
+    """Backoff between retries of markers, and of writes without a waiting request."""
 
     def __post_init__(self) -> None:
         for name, value, least in (

@@ -1,24 +1,33 @@
-"""Owns the door to the transactions: loading, dispatch of events, and the reads.
+"""Entry point of the transaction coordinator: loading, dispatch of events, and reads.
 
     for key, value in the partition: coordinator.replay(key, value)
     effects = coordinator.finish_loading(now)
     effects = coordinator.handle(now, event)      # for every event, from one thread
     ... run the effects; call handle(now, Tick()) at next_deadline() ...
 
-`now` is monotonic seconds; `wall_ms` gives the time that is stored. A coordinator serves the
+`now` is monotonic seconds; `wall_ms` returns the timestamp that is stored. A coordinator serves the
 transactional ids of one partition of `__transaction_state`, in one epoch of that partition.
 
-Per id one write is under way at a time, and no decision is made meanwhile: a request that comes
-then, or while a transaction is ending, waits a moment and is sent back if that was not enough. The
-end of a transaction is durable before any partition hears of it, and is asked for until every
-partition has it: by this coordinator, or by the one that loads what this one left.
+Each id has at most one write in flight. A request that arrives meanwhile, or while a transaction is
+ending, waits shortly and then gets CONCURRENT_TRANSACTIONS. The end of a transaction is durable
+before any marker is sent, and markers are retried until every partition has one: by this
+coordinator, or by the next one that loads its state.
 """
 
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
+from moldau.model.coordinator_events import (
+    Persist,
+    Persisted,
+    PersistFailed,
+    Reply,
+    Tick,
+    client_error,
+)
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, TimestampMs, TopicPartition
+from moldau.model.timers import Timers
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.decide import (
@@ -36,10 +45,7 @@ from moldau.transactions.events import (
     InitProducer,
     MarkersFailed,
     MarkersWritten,
-    Persisted,
-    PersistFailed,
     Request,
-    Tick,
     VerifyPartitions,
 )
 from moldau.transactions.invariants import check_invariants
@@ -59,14 +65,12 @@ from moldau.transactions.results import (
     ListedTransaction,
     NeedsProducerId,
     PartitionsResult,
-    Persist,
     ProducerResult,
-    Reply,
     Result,
     WriteMarkers,
 )
-from moldau.transactions.timers import TimerKey, TimerKind, Timers
-from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite, client_error
+from moldau.transactions.timers import TimerKey, TimerKind
+from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite
 
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
 
@@ -82,26 +86,25 @@ class TransactionCoordinator:
         *,
         first_token: int = 1,
     ) -> None:
-        """`first_token` is above all tokens of coordinators of the same epoch before this one.
-
-        Who is asked for markers can then tell a question that was held up from the last one.
+        """`first_token` is above all tokens of earlier coordinators of the same epoch, so that
+        partition leaders can recognise delayed marker requests.
         """
         self._config = config
         self._epoch = epoch
         self._wall_ms = wall_ms
         self._entries: dict[str, TransactionEntry] = {}
         self._writes: dict[int, TransactionWrite] = {}
-        self._asked: dict[int, TransactionEntry] = {}
-        """Who asked for the markers of a token."""
-        self._timers = Timers()
+        self._marker_requests: dict[int, TransactionEntry] = {}
+        """Marker requests in flight, by token."""
+        self._timers = Timers[TimerKey]()
         self._effects: list[Effect] = []
         self._next_token = first_token
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    # ---- life
+    # ---- life cycle
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """A committed record, in the order of the log. CorruptionError if it is malformed."""
+        """Apply a committed record, in log order. Raises CorruptionError if it is malformed."""
         record = decode(key, value)
         if record is None:
             return
@@ -109,35 +112,35 @@ class TransactionCoordinator:
             record.transactional_id, TransactionEntry(record.transactional_id)
         )
         entry.apply(record)
-        if entry.forgettable:
+        if entry.is_empty:
             del self._entries[record.transactional_id]
 
     def finish_loading(self, now: float) -> list[Effect]:
-        """All records are replayed: go on with what earlier coordinators began."""
+        """Start serving, and continue what earlier coordinators began."""
         self._unavailable = ErrorCode.NONE
         self._schedule_expiry(now)
         for entry in list(self._entries.values()):
-            self._follow(now, entry)
+            self._state_stored(now, entry)
         return self._take_effects()
 
     def close(self, now: float, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """Answers everything that waits; from now on every request is refused with `error`."""
+        """Reply to all waiting requests, and reject every later one, with `error`."""
         self._unavailable = error
         writes, self._writes = list(self._writes.values()), {}
         for write in writes:
             write.entry.writing = None
-            for request in (write.answered, write.then_again):
+            for request in (write.request, write.retried):
                 if request is not None:
-                    self._reply(request, refusal(request, error))
+                    self._reply(request, rejection(request, error))
         for entry in self._entries.values():
             parked, entry.parked = entry.parked, {}
             for request in parked.values():
-                self._reply(request, refusal(request, error))
+                self._reply(request, rejection(request, error))
         return [effect for effect in self._take_effects() if isinstance(effect, Reply)]
 
     @property
     def is_writing(self) -> bool:
-        """Whether records are on their way to the log."""
+        """Whether a write to the log is in flight."""
         return bool(self._writes)
 
     @property
@@ -149,7 +152,7 @@ class TransactionCoordinator:
     def handle(self, now: float, event: Event) -> list[Effect]:
         if self._unavailable is not ErrorCode.NONE:
             if isinstance(event, Request):
-                self._reply(event, refusal(event, self._unavailable))
+                self._reply(event, rejection(event, self._unavailable))
             return self._take_effects()
         match event:
             case Persisted():
@@ -173,7 +176,7 @@ class TransactionCoordinator:
     def _request(self, now: float, event: Request) -> None:
         error = self._request_error(event)
         if error is not ErrorCode.NONE:
-            self._reply(event, refusal(event, error))
+            self._reply(event, rejection(event, error))
             return
         entry = self._entries.get(event.transactional_id)
         if entry is None:
@@ -184,7 +187,7 @@ class TransactionCoordinator:
         elif entry.is_marked:
             self._complete(now, entry, event)
         else:
-            self._carry_out(now, entry, event, self._decide(entry.stored, event))
+            self._execute(now, entry, event, self._decide(entry.stored, event))
         self._forget_if_empty(entry)
 
     def _request_error(self, event: Request) -> ErrorCode:
@@ -210,41 +213,41 @@ class TransactionCoordinator:
             case _:
                 assert_never(event)
 
-    def _carry_out(
-        self, now: float, entry: TransactionEntry, event: Request, verdict: TransactionDecision
+    def _execute(
+        self, now: float, entry: TransactionEntry, event: Request, decision: TransactionDecision
     ) -> None:
-        match verdict:
-            case WriteState(stored=stored, then_again=then_again):
-                if then_again:
-                    self._write(TransactionWrite(entry, [stored], then_again=event))
+        match decision:
+            case WriteState(stored=stored, retries=retries):
+                if retries:
+                    self._write(TransactionWrite(entry, [stored], retried=event))
                 else:
-                    self._write(TransactionWrite(entry, [stored], answered=event))
+                    self._write(TransactionWrite(entry, [stored], request=event))
             case WaitForEnd():
                 self._park(now, entry, event)
             case Rejected() | NoChange() | ProducerIdNeeded():
-                self._reply(event, _answer(event, verdict, entry.stored))
+                self._reply(event, _answer(event, decision, entry.stored))
             case _:
-                assert_never(verdict)
+                assert_never(decision)
 
     def _park(self, now: float, entry: TransactionEntry, event: Request) -> None:
         wait_ms = self._config.busy_wait_ms_max
         if wait_ms == 0 or len(entry.parked) >= self._config.busy_waiting_max:
-            self._reply(event, refusal(event, ErrorCode.CONCURRENT_TRANSACTIONS))
+            self._reply(event, rejection(event, ErrorCode.CONCURRENT_TRANSACTIONS))
             return
         entry.parked[event.request_id] = event
         self._timers.set(_busy_key(entry, event), now + wait_ms / 1000)
 
     def _unpark(self, now: float, entry: TransactionEntry) -> None:
-        """The id may be free now: whoever waits is looked at again, in order."""
+        """The id may be free now: decide waiting requests again, in order."""
         for request_id, event in list(entry.parked.items()):
             if entry.writing is not None:
                 return
-            verdict = self._decide(entry.stored, event)
-            if isinstance(verdict, WaitForEnd):
+            decision = self._decide(entry.stored, event)
+            if isinstance(decision, WaitForEnd):
                 return
             del entry.parked[request_id]
             self._timers.cancel(_busy_key(entry, event))
-            self._carry_out(now, entry, event, verdict)
+            self._execute(now, entry, event, decision)
 
     # ---- writes
 
@@ -256,7 +259,7 @@ class TransactionCoordinator:
         self._effects.append(
             Persist(
                 token=token,
-                transactional_id=name,
+                what=f"transactional id {name!r}",
                 records=tuple(
                     encode(TransactionRecord(transactional_id=name, value=state))
                     for state in write.states
@@ -271,15 +274,15 @@ class TransactionCoordinator:
         entry = write.entry
         for state in write.states:
             entry.apply(TransactionRecord(transactional_id=entry.transactional_id, value=state))
-        if write.answered is not None:
-            result = _answer(write.answered, NoChange(), entry.stored)
+        if write.request is not None:
+            result = _answer(write.request, NoChange(), entry.stored)
             if isinstance(result, PartitionsResult):
                 result = PartitionsResult(errors=result.errors, is_stored=True)
-            self._reply(write.answered, result)
-        if write.then_again is not None:
-            self._park(now, entry, write.then_again)
+            self._reply(write.request, result)
+        if write.retried is not None:
+            self._park(now, entry, write.retried)
         entry.retries = 0
-        self._follow(now, entry)
+        self._state_stored(now, entry)
         self._unpark(now, entry)
         self._forget_if_empty(entry)
 
@@ -287,51 +290,51 @@ class TransactionCoordinator:
         write = self._finish(token)
         if write is None:
             return
-        for request in (write.answered, write.then_again):
+        for request in (write.request, write.retried):
             if request is not None:
-                self._reply(request, refusal(request, client_error(error)))
+                self._reply(request, rejection(request, client_error(error)))
         entry = write.entry
-        if len(write.states) > 1 or (write.answered is None and write.then_again is None):
-            # Nobody would come back for it.
+        if len(write.states) > 1 or (write.request is None and write.retried is None):
+            # No client will retry it.
             self._retry_later(now, entry)
         self._unpark(now, entry)
         self._forget_if_empty(entry)
 
     def _finish(self, token: int) -> TransactionWrite | None:
-        # A token that is unknown was abandoned, or the shell told its outcome twice.
+        # An unknown token was abandoned, or its result was reported twice.
         write = self._writes.pop(token, None)
         if write is not None:
             write.entry.writing = None
         return write
 
     def _forget_if_empty(self, entry: TransactionEntry) -> None:
-        if entry.forgettable and self._entries.get(entry.transactional_id) is entry:
+        if entry.is_empty and self._entries.get(entry.transactional_id) is entry:
             del self._entries[entry.transactional_id]
             self._timers.cancel(entry.retry_key)
 
-    # ---- what follows from the state
+    # ---- consequences of the stored state
 
-    def _follow(self, now: float, entry: TransactionEntry) -> None:
-        """Called when the stored state is new: what has to happen because of it?"""
+    def _state_stored(self, now: float, entry: TransactionEntry) -> None:
+        """Start timers and markers for a new stored state."""
         stored = entry.stored
         timeout = entry.timeout_key
         if stored is None or stored.state is not TransactionState.ONGOING:
             entry.deadline = None
             self._timers.cancel(timeout)
         elif entry.deadline is None:
-            # By the wall clock, for it may have begun under another coordinator; but a clock that
-            # was set does not make it longer.
+            # By the wall clock, since another coordinator may have begun it; capped, so that a
+            # changed clock cannot extend it.
             left_ms = stored.started_at + stored.timeout_ms - self._wall_ms()
             entry.deadline = now + max(0, min(left_ms, stored.timeout_ms)) / 1000
             self._timers.set(timeout, entry.deadline)
         if stored is not None and stored.state.is_prepared:
             entry.unmarked = set(stored.partitions)
-            self._end_or_ask(now, entry, waits=True)
+            self._finish_or_send_markers(now, entry, waits=True)
 
-    def _end_or_ask(self, now: float, entry: TransactionEntry, *, waits: bool) -> None:
-        """A transaction is prepared: ask for the markers that lack, or store that none does.
+    def _finish_or_send_markers(self, now: float, entry: TransactionEntry, *, waits: bool) -> None:
+        """A transaction is prepared: send missing markers, or store the completion.
 
-        `waits`: perhaps the next transaction begins in a moment.
+        `waits`: give the next transaction time to begin, to save a write.
         """
         stored = entry.stored
         if stored is None or not stored.state.is_prepared or entry.writing is not None:
@@ -343,13 +346,13 @@ class TransactionCoordinator:
             else:
                 self._complete(now, entry, next(iter(entry.parked.values()), None))
             return
-        missing = sorted(entry.unmarked.difference(*entry.asked.values()))
+        missing = sorted(entry.unmarked.difference(*entry.marker_requests.values()))
         if not missing:
             return
         token = self._next_token
         self._next_token += 1
-        entry.asked[token] = set(missing)
-        self._asked[token] = entry
+        entry.marker_requests[token] = set(missing)
+        self._marker_requests[token] = entry
         self._effects.append(
             WriteMarkers(
                 token=token,
@@ -364,49 +367,49 @@ class TransactionCoordinator:
         )
 
     def _complete(self, now: float, entry: TransactionEntry, event: Request | None) -> None:
-        """Store the end; together with what `event` leads to, if that is to be stored too."""
+        """Store the completion, together with the state that `event` leads to, if any."""
         stored = entry.stored
         if stored is None:
             return
         self._timers.cancel(entry.retry_key)
         ended = decide.completed(stored, self._wall_ms())
-        verdict = None if event is None else self._decide(ended, event)
-        if event is not None and isinstance(verdict, WriteState) and not verdict.then_again:
+        decision = None if event is None else self._decide(ended, event)
+        if event is not None and isinstance(decision, WriteState) and not decision.retries:
             if entry.parked.pop(event.request_id, None) is not None:
                 self._timers.cancel(_busy_key(entry, event))
-            self._write(TransactionWrite(entry, [ended, verdict.stored], answered=event))
+            self._write(TransactionWrite(entry, [ended, decision.stored], request=event))
             return
         self._write(TransactionWrite(entry, [ended]))
         if event is not None and event.request_id not in entry.parked:
             self._park(now, entry, event)
 
     def _markers_written(self, now: float, event: MarkersWritten) -> None:
-        entry = self._asked.get(event.token)
+        entry = self._marker_requests.get(event.token)
         if entry is None:
             return
-        waiting = entry.asked[event.token]
+        waiting = entry.marker_requests[event.token]
         entry.unmarked -= waiting & event.partitions
-        self._heard_of(entry, event.token, waiting - event.partitions)
+        self._markers_reported(entry, event.token, waiting - event.partitions)
         if not entry.unmarked:
-            self._end_or_ask(now, entry, waits=True)
+            self._finish_or_send_markers(now, entry, waits=True)
 
     def _markers_failed(self, now: float, event: MarkersFailed) -> None:
-        entry = self._asked.get(event.token)
+        entry = self._marker_requests.get(event.token)
         if entry is None:
             return
-        waiting = entry.asked[event.token]
+        waiting = entry.marker_requests[event.token]
         if waiting & event.partitions:
-            self._heard_of(entry, event.token, waiting - event.partitions)
+            self._markers_reported(entry, event.token, waiting - event.partitions)
             self._retry_later(now, entry)
 
-    def _heard_of(
+    def _markers_reported(
         self, entry: TransactionEntry, token: int, still_waiting: set[TopicPartition]
     ) -> None:
-        entry.asked[token] = still_waiting
+        entry.marker_requests[token] = still_waiting
         if not still_waiting:
-            del entry.asked[token], self._asked[token]
+            del entry.marker_requests[token], self._marker_requests[token]
 
-    # ---- time
+    # ---- timers
 
     def next_deadline(self) -> float | None:
         """When the next Tick is due."""
@@ -425,14 +428,14 @@ class TransactionCoordinator:
                 case TimerKind.TIMEOUT:
                     self._time_out(now, entry)
                 case TimerKind.RETRY:
-                    self._end_or_ask(now, entry, waits=False)
+                    self._finish_or_send_markers(now, entry, waits=False)
                 case TimerKind.BUSY:
                     event = entry.parked.pop(key.request_id, None)
                     if event is not None:
-                        self._reply(event, refusal(event, ErrorCode.CONCURRENT_TRANSACTIONS))
+                        self._reply(event, rejection(event, ErrorCode.CONCURRENT_TRANSACTIONS))
 
     def _time_out(self, now: float, entry: TransactionEntry) -> None:
-        """Abort a transaction that is too old. Until that is stored, it is tried again."""
+        """Abort a transaction that timed out; retried until that is stored."""
         stored = entry.stored
         if stored is None or stored.state is not TransactionState.ONGOING:
             return
@@ -489,7 +492,7 @@ class TransactionCoordinator:
         producer_ids: Iterable[int] = (),
         duration_ms_min: int = -1,
     ) -> tuple[ErrorCode, list[ListedTransaction]]:
-        """Those in one of these states, of these producers, and open for so long."""
+        """Transactions in these states, of these producers, and open for at least this long."""
         if self._unavailable is not ErrorCode.NONE:
             return self._unavailable, []
         wanted, producers = frozenset(states), frozenset(producer_ids)
@@ -506,9 +509,7 @@ class TransactionCoordinator:
                 continue
             listed.append(
                 ListedTransaction(
-                    transactional_id=name,
-                    producer_id=stored.producer_id,
-                    state=stored.state.value,
+                    transactional_id=name, producer_id=stored.producer_id, state=stored.state.value
                 )
             )
         return ErrorCode.NONE, listed
@@ -516,10 +517,10 @@ class TransactionCoordinator:
     # ---- tests and simulation
 
     def check_invariants(self) -> None:
-        """Raises InvariantError if the state is not sound; for tests and the simulator."""
+        """Raises InvariantError if the state is inconsistent; for tests and the simulator."""
         check_invariants(self._entries, self._writes, self._timers)
 
-    # ---- the way out
+    # ---- effects
 
     def _reply(self, request: Request, result: Result) -> None:
         self._effects.append(Reply(request_id=request.request_id, result=result))
@@ -529,8 +530,8 @@ class TransactionCoordinator:
         return effects
 
 
-def refusal(event: Request, error: ErrorCode) -> Result:
-    """The answer to a request that is not carried out."""
+def rejection(event: Request, error: ErrorCode) -> Result:
+    """The result of a rejected request."""
     match event:
         case InitProducer() | EndTransaction():
             return ProducerResult(error=error)
@@ -542,15 +543,15 @@ def refusal(event: Request, error: ErrorCode) -> Result:
 
 def _answer(
     event: Request,
-    verdict: Rejected | NoChange | ProducerIdNeeded,
+    decision: Rejected | NoChange | ProducerIdNeeded,
     stored: StoredTransaction | None,
 ) -> Result:
-    """The answer to a request on which nothing more is to be written."""
-    if isinstance(verdict, ProducerIdNeeded):
+    """The result of a request that needs no further write."""
+    if isinstance(decision, ProducerIdNeeded):
         return NeedsProducerId()
-    if isinstance(verdict, Rejected) or stored is None:
-        error = verdict.error if isinstance(verdict, Rejected) else ErrorCode.UNKNOWN_SERVER_ERROR
-        return refusal(event, error)
+    if isinstance(decision, Rejected) or stored is None:
+        error = decision.error if isinstance(decision, Rejected) else ErrorCode.UNKNOWN_SERVER_ERROR
+        return rejection(event, error)
     match event:
         case InitProducer() | EndTransaction():
             producer_id, epoch = decide.reported_producer(stored)

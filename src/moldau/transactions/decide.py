@@ -1,11 +1,11 @@
-"""Owns the rules: what a request leads to, as a plain function of what is stored.
+"""Decides requests as pure functions of the stored state.
 
-Nothing here changes anything. A verdict says to answer, to write a new state first, to wait until
-the transaction at hand has ended, or to come back with a fresh producer id. Errors are Kafka's;
-where versions of an API expect different ones for the same thing, the door translates.
+A decision is to reply, to write a new state first, to wait until the current transaction has ended,
+or to retry with a new producer id. Errors are Kafka's; where versions of an API expect different
+codes, the Kafka handler translates them.
 
-A producer epoch may rise up to 32,766 in the hands of a client. 32,767 is kept for the markers of
-that last epoch's end, after which another producer id takes over.
+Clients get producer epochs up to 32,766. 32,767 is reserved for the markers of that last epoch,
+after which a new producer id is used.
 """
 
 from typing import Final
@@ -15,12 +15,7 @@ from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs
-from moldau.transactions.events import (
-    AddPartitions,
-    EndTransaction,
-    InitProducer,
-    VerifyPartitions,
-)
+from moldau.transactions.events import AddPartitions, EndTransaction, InitProducer, VerifyPartitions
 from moldau.transactions.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -30,36 +25,36 @@ from moldau.transactions.records import (
 
 EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
 TRANSACTIONS_V2: Final = 2
-"""Clients of this version and above get a new epoch with each transaction."""
+"""Clients of this version and above get a new epoch with each transaction (KIP-890)."""
 _FIRST_EPOCH: Final = ProducerEpoch(0)
 
 State = TransactionState
 
 
 class Rejected(Struct, frozen=True):
-    """Answer with this error."""
+    """Reply with this error."""
 
     error: ErrorCode
 
 
 class NoChange(Struct, frozen=True):
-    """Things already are as they should be: answer with what is stored."""
+    """Already done: reply with the stored state."""
 
 
 class WriteState(Struct, frozen=True):
-    """Write this, then answer."""
+    """Write this state, then reply."""
 
     stored: StoredTransaction
-    then_again: bool = False
-    """It only makes way: the request is decided anew when the transaction has ended."""
+    retries: bool = False
+    """The write only aborts the open transaction; afterwards the request is decided again."""
 
 
 class WaitForEnd(Struct, frozen=True):
-    """A transaction is ending: the request has to wait."""
+    """A transaction is ending: the request must wait."""
 
 
 class ProducerIdNeeded(Struct, frozen=True):
-    """A fresh producer id is needed."""
+    """Retry with a new producer id."""
 
 
 TransactionDecision = Rejected | NoChange | WriteState | WaitForEnd | ProducerIdNeeded
@@ -73,7 +68,7 @@ def is_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_MAX - 1
 
 
-def _rises(epoch: ProducerEpoch) -> ProducerEpoch:
+def _bumped(epoch: ProducerEpoch) -> ProducerEpoch:
     return ProducerEpoch(min(epoch + 1, EPOCH_MAX))
 
 
@@ -84,26 +79,26 @@ def decide_init(
     stored: StoredTransaction | None, event: InitProducer, now_ms: TimestampMs
 ) -> TransactionDecision:
     if stored is None:
-        # Also for a producer that names the id it had: what was known of it has expired.
+        # Also if the producer sends its id: the transactional id has expired.
         if event.new_producer_id == NO_PRODUCER_ID:
             return ProducerIdNeeded()
         return WriteState(
             _initialized(event, now_ms, producer_id=event.new_producer_id, epoch=_FIRST_EPOCH)
         )
-    goes_on = event.producer_id != NO_PRODUCER_ID
+    continues = event.producer_id != NO_PRODUCER_ID
     is_same = event.producer_id == stored.producer_id
-    if goes_on and not is_same and not _is_predecessor(stored, event):
+    if continues and not is_same and not _is_predecessor(stored, event):
         return FENCED
     if stored.state.is_prepared:
         return WaitForEnd()
     if stored.state is State.ONGOING:
-        if goes_on and event.producer_epoch != stored.producer_epoch:
+        if continues and event.producer_epoch != stored.producer_epoch:
             return FENCED
-        return WriteState(aborted(stored, now_ms, last_epoch=NO_PRODUCER_EPOCH), then_again=True)
-    if not goes_on or (is_same and event.producer_epoch == stored.producer_epoch):
-        return _next_epoch(stored, event, now_ms, goes_on=goes_on)
+        return WriteState(aborted(stored, now_ms, last_epoch=NO_PRODUCER_EPOCH), retries=True)
+    if not continues or (is_same and event.producer_epoch == stored.producer_epoch):
+        return _next_epoch(stored, event, now_ms, continues=continues)
     if event.producer_epoch == stored.last_epoch != NO_PRODUCER_EPOCH:
-        # Its answer was lost: this is the same request again.
+        # A retry: the response was lost.
         return WriteState(
             _initialized(
                 event,
@@ -118,21 +113,21 @@ def decide_init(
 
 
 def _is_predecessor(stored: StoredTransaction, event: InitProducer) -> bool:
-    """Whether the client used up the epochs of the id before, and did not hear of this one."""
+    """Whether the client exhausted the previous id and missed the response with the new one."""
     return event.producer_id == stored.previous_producer_id and is_exhausted(event.producer_epoch)
 
 
 def _next_epoch(
-    stored: StoredTransaction, event: InitProducer, now_ms: TimestampMs, *, goes_on: bool
+    stored: StoredTransaction, event: InitProducer, now_ms: TimestampMs, *, continues: bool
 ) -> TransactionDecision:
-    last_epoch = stored.producer_epoch if goes_on else NO_PRODUCER_EPOCH
+    last_epoch = stored.producer_epoch if continues else NO_PRODUCER_EPOCH
     if not is_exhausted(stored.producer_epoch):
         return WriteState(
             _initialized(
                 event,
                 now_ms,
                 producer_id=stored.producer_id,
-                epoch=_rises(stored.producer_epoch),
+                epoch=_bumped(stored.producer_epoch),
                 last_epoch=last_epoch,
             )
         )
@@ -145,7 +140,7 @@ def _next_epoch(
             producer_id=event.new_producer_id,
             epoch=_FIRST_EPOCH,
             last_epoch=last_epoch,
-            previous_id=stored.producer_id if goes_on else NO_PRODUCER_ID,
+            previous_id=stored.producer_id if continues else NO_PRODUCER_ID,
         )
     )
 
@@ -178,9 +173,9 @@ def decide_add(
 ) -> TransactionDecision:
     if stored is None:
         return UNMAPPED
-    refusal = _producer_error(stored, event)
-    if refusal is not None:
-        return refusal
+    rejection = _producer_error(stored, event)
+    if rejection is not None:
+        return rejection
     if stored.state.is_prepared:
         return WaitForEnd()
     is_open = stored.state is State.ONGOING
@@ -191,7 +186,7 @@ def decide_add(
             stored,
             state=State.ONGOING,
             partitions=stored.partitions | event.partitions if is_open else event.partitions,
-            # Nothing before this transaction can be asked for again.
+            # Requests before this transaction can no longer be retried.
             last_epoch=NO_PRODUCER_EPOCH,
             previous_producer_id=NO_PRODUCER_ID,
             started_at=stored.started_at if is_open else now_ms,
@@ -202,21 +197,21 @@ def decide_add(
 
 
 def decide_verify(stored: StoredTransaction | None, event: VerifyPartitions) -> TransactionDecision:
-    """Settled means: of the right producer; which partitions are in it is in `stored`."""
+    """NoChange: the producer is right; the included partitions are in `stored`."""
     if stored is None:
         return UNMAPPED
-    refusal = _producer_error(stored, event)
-    if refusal is not None:
-        return refusal
+    rejection = _producer_error(stored, event)
+    if rejection is not None:
+        return rejection
     return WaitForEnd() if stored.state.is_prepared else NoChange()
 
 
 def _producer_error(
     stored: StoredTransaction, event: AddPartitions | VerifyPartitions | EndTransaction
 ) -> Rejected | None:
-    goes_on_with = reported_producer(stored)
-    if stored.state.is_prepared and (event.producer_id, event.producer_epoch) == goes_on_with:
-        # The client was told already how it goes on, before the markers are written.
+    reported = reported_producer(stored)
+    if stored.state.is_prepared and (event.producer_id, event.producer_epoch) == reported:
+        # The client already has its next epoch, before the markers are written.
         return None
     if event.producer_id != stored.producer_id:
         return UNMAPPED
@@ -232,7 +227,7 @@ def decide_end(
     if stored is None:
         return UNMAPPED
     if event.client_version >= TRANSACTIONS_V2:
-        return _decide_rising_end(stored, event, now_ms)
+        return _decide_end_v2(stored, event, now_ms)
     if event.producer_id != stored.producer_id:
         return UNMAPPED
     if event.producer_epoch != stored.producer_epoch:
@@ -240,43 +235,42 @@ def decide_end(
     match stored.state:
         case State.ONGOING:
             prepared = _prepared(stored, now_ms, is_commit=event.is_commit)
-            # The partitions judge the marker by how it was decided.
+            # Partition leaders check the marker by the version of the deciding request.
             return WriteState(
                 msgspec.structs.replace(prepared, client_version=event.client_version)
             )
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
             return WaitForEnd() if _agrees(stored, event) else INVALID
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT:
-            # Perhaps an end whose answer was lost; perhaps one of a transaction in which the
-            # client added nothing: either way there is nothing to do.
+            # A retry whose response was lost, or the end of an empty transaction: nothing to do.
             return NoChange() if _agrees(stored, event) else INVALID
         case State.EMPTY:
             return INVALID
 
 
-def _decide_rising_end(
+def _decide_end_v2(
     stored: StoredTransaction, event: EndTransaction, now_ms: TimestampMs
 ) -> TransactionDecision:
-    """The epoch tells a repeated end from the next one, which an older client's does not."""
+    """With transactions V2 the epoch distinguishes a retried end from the next one."""
     is_retry = _is_repeated_end(stored, event)
     if not is_retry:
-        refusal = _producer_error(stored, event)
-        if refusal is not None:
-            return refusal
+        rejection = _producer_error(stored, event)
+        if rejection is not None:
+            return rejection
         if stored.state.is_prepared:
-            # The next end of a client that heard of this one before the markers are written.
+            # The client's next end, sent before the markers of the current one are written.
             return WaitForEnd()
     match stored.state:
         case State.ONGOING:
-            return _rising_change(stored, event, now_ms)
+            return _bump_and_end(stored, event, now_ms)
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
             return WaitForEnd() if _agrees(stored, event) else INVALID
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT if is_retry:
             return NoChange() if _agrees(stored, event) else INVALID
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT | State.EMPTY:
-            # Nothing was added, as far as is known here. An abort makes sure of it: whatever the
-            # client sent before and is still on its way has an old epoch from now on.
-            return INVALID if event.is_commit else _rising_change(stored, event, now_ms)
+            # No partitions were added, as far as is known here. An abort bumps the epoch, which
+            # fences batches that are still in flight.
+            return INVALID if event.is_commit else _bump_and_end(stored, event, now_ms)
 
 
 def _is_repeated_end(stored: StoredTransaction, event: EndTransaction) -> bool:
@@ -289,7 +283,7 @@ def _is_repeated_end(stored: StoredTransaction, event: EndTransaction) -> bool:
     return event.producer_id == stored.previous_producer_id and stored.producer_epoch == 0
 
 
-def _rising_change(
+def _bump_and_end(
     stored: StoredTransaction, event: EndTransaction, now_ms: TimestampMs
 ) -> TransactionDecision:
     next_id = NO_PRODUCER_ID
@@ -301,7 +295,7 @@ def _rising_change(
     return WriteState(
         msgspec.structs.replace(
             prepared,
-            producer_epoch=_rises(stored.producer_epoch),
+            producer_epoch=_bumped(stored.producer_epoch),
             last_epoch=stored.producer_epoch,
             previous_producer_id=NO_PRODUCER_ID,
             next_producer_id=next_id,
@@ -327,31 +321,31 @@ def _prepared(
     )
 
 
-# ---- what happens without a request
+# ---- transitions without a request
 
 
 def aborted(
     stored: StoredTransaction, now_ms: TimestampMs, *, last_epoch: ProducerEpoch
 ) -> StoredTransaction:
-    """An open transaction whose producer is locked out: by a successor, or by its timeout."""
+    """Abort and fence the producer: by a successor, or by its timeout."""
     return msgspec.structs.replace(
         _prepared(stored, now_ms, is_commit=False),
-        producer_epoch=_rises(stored.producer_epoch),
+        producer_epoch=_bumped(stored.producer_epoch),
         last_epoch=last_epoch,
         previous_producer_id=NO_PRODUCER_ID,
     )
 
 
 def timed_out(stored: StoredTransaction, now_ms: TimestampMs) -> StoredTransaction:
-    # A client whose epoch rises anyway asks for the abort itself when it hears that its epoch is
-    # old, and goes on with the new one. An older client has to begin anew.
-    rises = stored.client_version >= TRANSACTIONS_V2 and not is_exhausted(stored.producer_epoch)
-    last_epoch = stored.producer_epoch if rises else NO_PRODUCER_EPOCH
+    # A V2 client sends the abort itself when it is fenced, and continues with the new epoch. An
+    # older client must initialize again.
+    bumps = stored.client_version >= TRANSACTIONS_V2 and not is_exhausted(stored.producer_epoch)
+    last_epoch = stored.producer_epoch if bumps else NO_PRODUCER_EPOCH
     return aborted(stored, now_ms, last_epoch=last_epoch)
 
 
 def completed(stored: StoredTransaction, now_ms: TimestampMs) -> StoredTransaction:
-    """Every partition has the marker of this prepared transaction."""
+    """The state when every partition has its marker."""
     is_commit = stored.state is State.PREPARE_COMMIT
     ended = msgspec.structs.replace(
         stored,
@@ -377,7 +371,7 @@ def is_expired(stored: StoredTransaction, now_ms: TimestampMs, expiry_ms: int) -
 
 
 def reported_producer(stored: StoredTransaction) -> tuple[ProducerId, ProducerEpoch]:
-    """What the producer goes on with after a request that led to this state."""
+    """Producer id and epoch in the response to the request that led to this state."""
     if stored.next_producer_id != NO_PRODUCER_ID:
         return stored.next_producer_id, _FIRST_EPOCH
     return stored.producer_id, stored.producer_epoch

@@ -1,12 +1,12 @@
-"""Owns the events of the transaction coordinator: everything that can happen to it.
+"""Input events of the transaction coordinator.
 
-A `request_id` is the shell's name for a request that waits for a Reply. It is opaque here, and must
-not be reused while its reply is due. Every event with one gets exactly one Reply, perhaps later.
+A `request_id` identifies a request until its Reply; it is opaque here and must not be reused before
+that. Every event with a `request_id` gets exactly one Reply, now or later.
 """
 
 from msgspec import Struct
 
-from moldau.model.errors import ErrorCode
+from moldau.model.coordinator_events import CoordinatorEvent
 from moldau.model.ids import ProducerEpoch, ProducerId, TopicPartition
 from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
@@ -14,8 +14,8 @@ from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 class InitProducer(Struct, frozen=True, kw_only=True):
     """InitProducerId with a transactional id.
 
-    A producer that continues names the id and epoch it had (KIP-360). `new_producer_id` is a
-    producer id that nobody has; it need only be there on the second try, after NeedsProducerId.
+    A producer that continues after an error sends its id and epoch (KIP-360). `new_producer_id` is
+    an unused producer id; it is needed only on the second try, after NeedsProducerId.
     """
 
     request_id: int
@@ -27,9 +27,9 @@ class InitProducer(Struct, frozen=True, kw_only=True):
 
 
 class AddPartitions(Struct, frozen=True, kw_only=True):
-    """AddPartitionsToTxn, AddOffsetsToTxn, or a partition's leader for a client that asked nobody.
+    """AddPartitionsToTxn, AddOffsetsToTxn, or sent by a partition leader (transactions V2).
 
-    The shell has checked that the partitions exist. `client_version` is 2 in the last case.
+    The caller has checked that the partitions exist. `client_version` is 2 in the last case.
     """
 
     request_id: int
@@ -41,7 +41,7 @@ class AddPartitions(Struct, frozen=True, kw_only=True):
 
 
 class VerifyPartitions(Struct, frozen=True, kw_only=True):
-    """A partition's leader asks whether a producer's transaction includes it."""
+    """A partition leader verifies that a producer's transaction includes the partition."""
 
     request_id: int
     transactional_id: str
@@ -63,35 +63,18 @@ class EndTransaction(Struct, frozen=True, kw_only=True):
 
 
 class MarkersWritten(Struct, frozen=True, kw_only=True):
-    """Of that WriteMarkers, these partitions have the marker, committed; or exist no more."""
+    """These partitions of a WriteMarkers have a committed marker, or were deleted."""
 
     token: int
     partitions: frozenset[TopicPartition]
 
 
 class MarkersFailed(Struct, frozen=True, kw_only=True):
-    """Of that WriteMarkers, these partitions could not be told now, or nobody knows."""
+    """Markers for these partitions of a WriteMarkers failed, or their outcome is unknown."""
 
     token: int
     partitions: frozenset[TopicPartition]
 
 
-class Tick(Struct, frozen=True, kw_only=True):
-    """Time has passed. Due at `next_deadline()`; earlier or later does no harm."""
-
-
-class Persisted(Struct, frozen=True, kw_only=True):
-    """The records of that Persist are committed."""
-
-    token: int
-
-
-class PersistFailed(Struct, frozen=True, kw_only=True):
-    """The records of that Persist are not in the log and never will be."""
-
-    token: int
-    error: ErrorCode
-
-
 Request = InitProducer | AddPartitions | VerifyPartitions | EndTransaction
-Event = Request | MarkersWritten | MarkersFailed | Tick | Persisted | PersistFailed
+Event = Request | MarkersWritten | MarkersFailed | CoordinatorEvent

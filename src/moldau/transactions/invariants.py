@@ -1,64 +1,58 @@
-"""Owns what must always be true of a coordinator; checked after every step of a simulation."""
+"""Invariants of the transaction coordinator; checked after every step of a simulation."""
 
 from collections.abc import Mapping
 
-from moldau.model.errors import MoldauError
+from moldau.model.invariants import require
+from moldau.model.timers import Timers
 from moldau.transactions.records import TransactionState
-from moldau.transactions.timers import TimerKey, TimerKind, Timers
+from moldau.transactions.timers import TimerKey, TimerKind
 from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite
 
 
-class InvariantError(MoldauError):
-    """The coordinator contradicts itself: a bug."""
-
-
 def check_invariants(
-    entries: Mapping[str, TransactionEntry], writes: Mapping[int, TransactionWrite], timers: Timers
+    entries: Mapping[str, TransactionEntry],
+    writes: Mapping[int, TransactionWrite],
+    timers: Timers[TimerKey],
 ) -> None:
     writing = {entry.writing for entry in entries.values() if entry.writing is not None}
-    _require(writing == set(writes), "a write under way belongs to one id")
+    require(writing == set(writes), "a write in flight belongs to one id")
     for name, entry in entries.items():
-        _require(entry.transactional_id == name, "an entry is filed under its id")
-        _require(not entry.forgettable, "an id of which nothing is left is forgotten")
+        require(entry.transactional_id == name, "an entry is indexed by its id")
+        require(not entry.is_empty, "an id without state is dropped")
         _check_state(entry, timers)
         _check_markers(entry, timers)
         for request_id in entry.parked:
             busy = TimerKey(TimerKind.BUSY, name, request_id)
-            _require(timers.deadline(busy) is not None, "nobody waits for ever")
+            require(timers.deadline(busy) is not None, "every waiting request has a timeout")
         if entry.parked and entry.writing is None:
             is_prepared = entry.stored is not None and entry.stored.state.is_prepared
-            _require(is_prepared, "requests wait only for something")
+            require(is_prepared, "requests wait only for a write or the end of a transaction")
 
 
-def _check_state(entry: TransactionEntry, timers: Timers) -> None:
+def _check_state(entry: TransactionEntry, timers: Timers[TimerKey]) -> None:
     stored = entry.stored
     if stored is None:
         return
     is_open = stored.state is TransactionState.ONGOING
     timeout = timers.deadline(TimerKey(TimerKind.TIMEOUT, entry.transactional_id))
-    _require((timeout is not None) == is_open, "an open transaction, and no other, times out")
+    require((timeout is not None) == is_open, "exactly the open transactions time out")
     if is_open:
-        _require(bool(stored.partitions), "an open transaction has partitions")
-        _require(stored.started_at >= 0, "an open transaction has begun")
+        require(bool(stored.partitions), "an open transaction has partitions")
+        require(stored.started_at >= 0, "an open transaction has begun")
     elif not stored.state.is_prepared:
-        _require(not stored.partitions, "a transaction that has ended has no partitions")
+        require(not stored.partitions, "a transaction that has ended has no partitions")
 
 
-def _check_markers(entry: TransactionEntry, timers: Timers) -> None:
+def _check_markers(entry: TransactionEntry, timers: Timers[TimerKey]) -> None:
     stored = entry.stored
-    asked = [partition for partitions in entry.asked.values() for partition in partitions]
-    _require(len(asked) == len(set(asked)), "a marker is asked for once at a time")
-    _require(set(asked) <= entry.unmarked, "only markers that lack are asked for")
+    requested = [one for partitions in entry.marker_requests.values() for one in partitions]
+    require(len(requested) == len(set(requested)), "a marker is requested once at a time")
+    require(set(requested) <= entry.unmarked, "only missing markers are requested")
     if stored is None or not stored.state.is_prepared:
-        _require(not entry.unmarked, "markers lack only while a transaction ends")
+        require(not entry.unmarked, "markers are missing only while a transaction ends")
         return
-    _require(entry.unmarked <= stored.partitions, "markers lack in the transaction's partitions")
+    require(entry.unmarked <= stored.partitions, "only its partitions lack markers")
     if entry.writing is None:
         retry = timers.deadline(TimerKey(TimerKind.RETRY, entry.transactional_id))
-        is_coming = bool(entry.unmarked) and set(asked) == entry.unmarked
-        _require(is_coming or retry is not None, "a transaction that ends goes on to its end")
-
-
-def _require(holds: bool, fact: str) -> None:
-    if not holds:
-        raise InvariantError(f"broken: {fact}")
+        is_coming = bool(entry.unmarked) and set(requested) == entry.unmarked
+        require(is_coming or retry is not None, "an ending transaction makes progress")

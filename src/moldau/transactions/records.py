@@ -1,9 +1,9 @@
-"""Owns the records of `__transaction_state`: their meaning, and Kafka's own bytes for them.
+"""The records of `__transaction_state`, in Kafka's format.
 
-The key is a version and the transactional id; the value holds all there is to know of that id, so
-the last record of a key is its state. Written is value version 1, which every Kafka since 3.5
-reads; read are 0 and 1. One field is ours, in a tag far from Kafka's, whose readers skip it: the
-epoch before the last rise, without which a retry after a crash could not be told from a stranger.
+The key is a version and the transactional id; the value is the complete state of that id. Value
+version 1 is written, which every Kafka since 3.5 reads; versions 0 and 1 are read. One tagged field
+is Moldau's own, with a tag that Kafka's readers skip: the epoch before the last bump, which
+identifies a retry after a crash.
 """
 
 import struct
@@ -23,32 +23,34 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
+from moldau.records.kafka_types import Reader, varint_bytes
 
 TEXT_BYTES_MAX: Final = 2**15 - 1
-"""Longest transactional id that the format can hold."""
+"""Limit of a transactional id in this format."""
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 
+_WHAT: Final = "transaction record"
 _KEY_VERSION: Final = 0
 _VALUE_VERSION: Final = 1
 _TAG_PREVIOUS_ID: Final = 0
 _TAG_NEXT_ID: Final = 1
 _TAG_CLIENT_VERSION: Final = 2
 _TAG_LAST_EPOCH: Final = 10_000
-_NOTHING_TAGGED: Final = b"\0"
+_NO_TAGS: Final = b"\0"
 _HEAD: Final = struct.Struct(">hqhib")
 _TIMES: Final = struct.Struct(">qq")
-_REMEMBERED_PARTITIONS_MAX: Final = 16
+_CACHED_PARTITIONS_MAX: Final = 16
 
 
 class TransactionState(Enum):
-    """Where a transactional id stands. Names as DescribeTransactions spells them."""
+    """Names as in DescribeTransactions."""
 
     EMPTY = "Empty"
-    """The producer has its id and epoch, and has begun nothing with them."""
+    """The producer has its id and epoch, and no transaction yet."""
     ONGOING = "Ongoing"
     PREPARE_COMMIT = "PrepareCommit"
-    """Decided; the partitions are being told."""
+    """Decided; markers are being written."""
     PREPARE_ABORT = "PrepareAbort"
     COMPLETE_COMMIT = "CompleteCommit"
     """Every partition has its marker."""
@@ -56,7 +58,7 @@ class TransactionState(Enum):
 
     def __init__(self, name: str) -> None:
         self.is_prepared: Final = name.startswith("Prepare")
-        """Asked for at every step of a transaction, so not worked out each time."""
+        """Precomputed: read at every step of a transaction."""
 
 
 _STATUSES: Final = {
@@ -71,27 +73,27 @@ _STATES: Final = {status: state for state, status in _STATUSES.items()}
 
 
 class StoredTransaction(Struct, frozen=True, kw_only=True):
-    """All that is known of a transactional id."""
+    """The stored state of a transactional id."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    """The epoch before this one, if its owner may ask for this one again."""
+    """The epoch before this one, if its producer may retry the request that bumped it."""
     previous_producer_id: ProducerId = NO_PRODUCER_ID
-    """The id before this one, whose epochs were used up."""
+    """The id before this one, whose epochs are exhausted."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """The id that takes over when the transaction has ended, because the epochs are used up."""
+    """The id after the transaction, if the epochs of this one are exhausted."""
     timeout_ms: int
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
     started_at: TimestampMs = NO_TIMESTAMP
     updated_at: TimestampMs
     client_version: int = 0
-    """2 if the client's epoch rises with every transaction (KIP-890)."""
+    """2 for transactions V2: the epoch is bumped with every transaction (KIP-890)."""
 
 
 class TransactionRecord(Struct, frozen=True, kw_only=True):
-    """The state of a transactional id; None: it is forgotten."""
+    """The state of a transactional id; None: deleted."""
 
     transactional_id: str
     value: StoredTransaction | None
@@ -105,14 +107,14 @@ def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
-    """The record, or None for a kind that is unknown here. Raises CorruptionError."""
-    reader = _Reader(key)
-    if reader.number(2) != _KEY_VERSION:
+    """The record, or None for an unknown kind. Raises CorruptionError."""
+    reader = Reader(key, _WHAT)
+    if reader.int16() != _KEY_VERSION:
         return None
-    transactional_id = reader.text(reader.number(2))
+    transactional_id = reader.string()
     return TransactionRecord(
         transactional_id=transactional_id,
-        value=None if value is None else _decode_value(_Reader(value)),
+        value=None if value is None else _decode_value(Reader(value, _WHAT)),
     )
 
 
@@ -134,32 +136,32 @@ def _encode_tagged(value: StoredTransaction) -> bytes:
         and value.previous_producer_id == value.next_producer_id == NO_PRODUCER_ID
         and value.last_epoch == NO_PRODUCER_EPOCH
     ):
-        return _NOTHING_TAGGED
+        return _NO_TAGS
     tagged = [
         (tag, number.to_bytes(size, "big", signed=True))
-        for tag, number, size, unsaid in (
+        for tag, number, size, default in (
             (_TAG_PREVIOUS_ID, value.previous_producer_id, 8, NO_PRODUCER_ID),
             (_TAG_NEXT_ID, value.next_producer_id, 8, NO_PRODUCER_ID),
             (_TAG_CLIENT_VERSION, value.client_version, 2, 0),
             (_TAG_LAST_EPOCH, value.last_epoch, 2, NO_PRODUCER_EPOCH),
         )
-        if number != unsaid
+        if number != default
     ]
-    parts = [_varint(len(tagged))]
+    parts = [varint_bytes(len(tagged))]
     for tag, data in tagged:
-        parts += (_varint(tag), _varint(len(data)), data)
+        parts += (varint_bytes(tag), varint_bytes(len(data)), data)
     return b"".join(parts)
 
 
 def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
-    if len(partitions) > _REMEMBERED_PARTITIONS_MAX:
+    if len(partitions) > _CACHED_PARTITIONS_MAX:
         return _encode_any(partitions)
     return _encode_few(partitions)
 
 
 @lru_cache(maxsize=1024)
 def _encode_few(partitions: frozenset[TopicPartition]) -> bytes:
-    """A state is written twice with the same ones, and producers keep to their partitions."""
+    """Cached: producers mostly reuse their partitions."""
     return _encode_any(partitions)
 
 
@@ -167,36 +169,32 @@ def _encode_any(partitions: frozenset[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         by_topic[topic].append(index)
-    parts = [_varint(len(by_topic) + 1)]
+    parts = [varint_bytes(len(by_topic) + 1)]
     for topic, indexes in by_topic.items():
         name = topic.encode()
-        parts += (_varint(len(name) + 1), name, _varint(len(indexes) + 1))
+        parts += (varint_bytes(len(name) + 1), name, varint_bytes(len(indexes) + 1))
         parts.append(struct.pack(f">{len(indexes)}i", *indexes))
         parts.append(b"\0")
     return b"".join(parts)
 
 
-def _decode_value(reader: "_Reader") -> StoredTransaction:
-    version = reader.number(2)
-    if not 0 <= version <= _VALUE_VERSION:
-        raise CorruptionError(
-            f"transaction record has version {version}, this version reads up to {_VALUE_VERSION}"
-        )
+def _decode_value(reader: Reader) -> StoredTransaction:
+    version = reader.version(_WHAT, _VALUE_VERSION)
     reader.flexible = version > 0
-    producer_id, epoch = ProducerId(reader.number(8)), ProducerEpoch(reader.number(2))
-    timeout_ms, status = reader.number(4), reader.number(1)
+    producer_id, epoch = ProducerId(reader.int64()), ProducerEpoch(reader.int16())
+    timeout_ms, status = reader.int32(), reader.int8()
     state = _STATES.get(status)
     if state is None:
         raise CorruptionError(f"transaction record has the unknown state {status}")
     partitions: set[TopicPartition] = set()
-    for _ in range(reader.array_length()):
+    for _ in range(reader.array_length(nullable=True)):
         topic = reader.string()
         partitions.update(
-            TopicPartition(topic, PartitionIndex(reader.number(4)))
-            for _ in range(reader.array_length())
+            TopicPartition(topic, PartitionIndex(reader.int32()))
+            for _ in range(reader.array_length(nullable=True))
         )
         reader.tagged_fields()
-    updated_at, started_at = TimestampMs(reader.number(8)), TimestampMs(reader.number(8))
+    updated_at, started_at = TimestampMs(reader.int64()), TimestampMs(reader.int64())
     tagged = reader.tagged_fields()
     return StoredTransaction(
         producer_id=producer_id,
@@ -213,75 +211,6 @@ def _decode_value(reader: "_Reader") -> StoredTransaction:
     )
 
 
-def _tagged(fields: dict[int, bytes], tag: int, unsaid: int) -> int:
+def _tagged(fields: dict[int, bytes], tag: int, default: int) -> int:
     data = fields.get(tag)
-    return unsaid if data is None else int.from_bytes(data, "big", signed=True)
-
-
-def _varint(value: int) -> bytes:
-    data = bytearray()
-    while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    data.append(value)
-    return bytes(data)
-
-
-class _Reader:
-    """Reads Kafka's primitive types; every length is checked against what is left."""
-
-    __slots__ = ("_data", "_position", "flexible")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self.flexible = False
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "big", signed=True)
-
-    def string(self) -> str:
-        return self.text(self._varint() - 1 if self.flexible else self.number(2))
-
-    def text(self, length: int) -> str:
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptionError(
-                f"transaction record holds text that is not UTF-8: {error}"
-            ) from error
-
-    def array_length(self) -> int:
-        length = self._varint() - 1 if self.flexible else self.number(4)
-        if length == -1:
-            return 0
-        # An element takes more than a byte, so this bounds the loop by the data.
-        if not 0 <= length <= len(self._data) - self._position:
-            raise CorruptionError(f"transaction record claims {length} elements")
-        return length
-
-    def tagged_fields(self) -> dict[int, bytes]:
-        if not self.flexible:
-            return {}
-        fields: dict[int, bytes] = {}
-        for _ in range(self._varint()):
-            tag = self._varint()
-            fields[tag] = self._take(self._varint())
-        return fields
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise CorruptionError("transaction record holds a number that does not end")
-
-    def _take(self, length: int) -> bytes:
-        end = self._position + length
-        if length < 0 or end > len(self._data):
-            raise CorruptionError("transaction record ends early")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
+    return default if data is None else int.from_bytes(data, "big", signed=True)

@@ -1,7 +1,8 @@
-"""Owns what the coordinator gives back: effects, and the typed result of each kind of request."""
+"""Output of the transaction coordinator: effects, and a typed result per kind of request."""
 
 from msgspec import Struct
 
+from moldau.model.coordinator_events import Persist, Reply
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
     NO_TIMESTAMP,
@@ -15,7 +16,7 @@ from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class ProducerResult(Struct, frozen=True, kw_only=True):
-    """Of InitProducer and EndTransaction: what the producer goes on with."""
+    """Result of InitProducer and EndTransaction: the producer's id and epoch from now on."""
 
     error: ErrorCode
     producer_id: ProducerId = NO_PRODUCER_ID
@@ -23,43 +24,24 @@ class ProducerResult(Struct, frozen=True, kw_only=True):
 
 
 class NeedsProducerId(Struct, frozen=True, kw_only=True):
-    """The request is to be handed in again with a `new_producer_id`."""
+    """Submit the request again, with a `new_producer_id`."""
 
 
 class PartitionsResult(Struct, frozen=True, kw_only=True):
-    """Of AddPartitions and VerifyPartitions: an error per partition."""
+    """Result of AddPartitions and VerifyPartitions: an error per partition."""
 
     errors: dict[TopicPartition, ErrorCode]
     is_stored: bool = False
-    """It was written for this very request, so this coordinator is no stale one."""
+    """A write for this request was committed, which proves leadership."""
 
 
 Result = ProducerResult | NeedsProducerId | PartitionsResult
 
 
-class Reply(Struct, frozen=True, kw_only=True):
-    """Answer that request."""
-
-    request_id: int
-    result: Result
-
-
-class Persist(Struct, frozen=True, kw_only=True):
-    """Append these records to `__transaction_state` as one batch; a None value is a tombstone.
-
-    When they are committed, hand in Persisted(token); when it is certain that they never will be,
-    PersistFailed(token, error). An append whose outcome is unknown is neither.
-    """
-
-    token: int
-    transactional_id: str
-    records: tuple[tuple[bytes, bytes | None], ...]
-
-
 class WriteMarkers(Struct, frozen=True, kw_only=True):
-    """Write the end of a transaction into these partitions.
+    """Write the end markers of a transaction to these partitions.
 
-    Each comes back once, in MarkersWritten or MarkersFailed; what failed is asked for again.
+    Each partition is reported once, in MarkersWritten or MarkersFailed; failed ones are retried.
     """
 
     token: int
@@ -72,7 +54,7 @@ class WriteMarkers(Struct, frozen=True, kw_only=True):
     partitions: tuple[TopicPartition, ...]
 
 
-Effect = Reply | Persist | WriteMarkers
+Effect = Reply[Result] | Persist | WriteMarkers
 
 
 class DescribedTransaction(Struct, frozen=True, kw_only=True):

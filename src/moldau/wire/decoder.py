@@ -1,6 +1,6 @@
-"""Owns the generation of decode functions: one per message and version, nested structs inlined.
+"""Generates decode functions: one per message and version, nested structs inlined.
 
-What a generated function looks like, for one level of Produce version 9:
+A generated function, for one level of Produce version 9:
 
     def decode(data, pos):
         end = len(data)
@@ -11,35 +11,32 @@ What a generated function looks like, for one level of Produce version 9:
         o1.acks, o1.timeout_ms, n3, = unpack1(data, pos); pos += 7
         ...
 
-Fixed-size fields that follow each other, and the length that ends such a run, are read with one
-call. Every length is compared with what is left before anything of that size is made; unpack and
-indexing find the end of the data by themselves, and the wrapper at the end turns what they raise
-into PeerProtocolError.
+Consecutive fixed-size fields, and the length that follows them, are read with one call. A length is
+compared with the remaining bytes before anything of that size is allocated; unpack and indexing
+detect the end of the data by themselves, and the wrapper turns their exceptions into
+PeerProtocolError.
 """
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from moldau.model.errors import PeerProtocolError
-from moldau.wire.fields import FIXED_CODES, FIXED_SIZES, Field
+from moldau.wire.fields import FIXED_CODES, FIXED_SIZES, Field, MessageType, StructType
+from moldau.wire.source_writer import SourceWriter
 from moldau.wire.varint import read_uvarint
 
-if TYPE_CHECKING:
-    from moldau.wire.schema import Message, Struct
-
-
 ELEMENTS_MAX = 1 << 18
-"""Most elements in all arrays of one message: an element of two bytes becomes an object of eighty,
-so that the size of the frame alone would allow many gigabytes, and seconds of work in one go."""
+"""Limit for the elements of all arrays of one message: an element of two bytes becomes an object of
+eighty, so the frame limit alone would allow many gigabytes, and seconds of work at once."""
 
 
 def _short() -> NoReturn:
-    raise PeerProtocolError("a length goes beyond the end of the message")
+    raise PeerProtocolError("a length exceeds the end of the message")
 
 
 def _too_many() -> NoReturn:
-    raise PeerProtocolError(f"the arrays of the message have more than {ELEMENTS_MAX} elements")
+    raise PeerProtocolError(f"the message has more than {ELEMENTS_MAX} array elements")
 
 
 def _null(name: str) -> NoReturn:
@@ -51,13 +48,13 @@ def _negative(name: str) -> NoReturn:
 
 
 def _tag_size(tag: int) -> NoReturn:
-    raise PeerProtocolError(f"tagged field {tag} is not as long as it says")
+    raise PeerProtocolError(f"tagged field {tag} does not have its declared length")
 
 
 TAKE = [struct.Struct(f"{size}s").unpack_from for size in range(128)]
-"""Functions that copy out a short run of bytes: half the time of slicing a view for it."""
+"""Functions that copy a few bytes: twice as fast as slicing a view."""
 TAKE_COMPACT = [TAKE[0], *TAKE[:-1]]
-"""The same by the length as compact fields write it, one more."""
+"""The same, by the length of compact fields, which is one more."""
 
 
 def _long_octets(data: memoryview, position: int, size: int) -> tuple[bytes, int]:
@@ -75,7 +72,7 @@ def _long_text(data: memoryview, position: int, size: int) -> tuple[str, int]:
 def _long_compact_octets(data: memoryview, position: int) -> tuple[bytes, int]:
     size, position = read_uvarint(data, position)
     if not size:
-        raise PeerProtocolError("a null is written in more bytes than it needs")
+        raise PeerProtocolError("a null is encoded in more bytes than needed")
     return _long_octets(data, position, size - 1)
 
 
@@ -84,8 +81,8 @@ def _long_compact_text(data: memoryview, position: int) -> tuple[str, int]:
     return octets.decode(), stop
 
 
-def size_min(cls: "type[Struct]", version: int, *, flexible: bool) -> int:
-    """The least number of bytes that one encoded instance takes."""
+def size_min(cls: StructType, version: int, *, flexible: bool) -> int:
+    """The minimum size of an encoded instance."""
     size = 1 if flexible else 0
     for field in cls.FIELDS.values():
         if version in field.versions and version not in field.tagged:
@@ -97,7 +94,7 @@ def _field_size_min(field: Field, version: int, *, flexible: bool) -> int:
     if field.kind == "struct":
         if version in field.nullable:
             return 1
-        return size_min(cast("type[Struct]", field.element), version, flexible=flexible)
+        return size_min(cast("StructType", field.element), version, flexible=flexible)
     return _kind_size_min(field.kind, flexible=flexible)
 
 
@@ -109,15 +106,12 @@ def _kind_size_min(kind: str, *, flexible: bool) -> int:
     return 2 if kind == "string" else 4
 
 
-class DecoderWriter:
-    """Writes the source of one decode function."""
+class DecoderWriter(SourceWriter):
+    """Generates the source of one decode function."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
-        self.version = version
-        self.flexible = flexible
-        self.lines: list[str] = []
-        self.depth = 1
-        self.names: dict[str, object] = {
+        super().__init__(version, flexible=flexible)
+        self.names |= {
             "new": object.__new__,
             "uvarint": read_uvarint,
             "unpack_from": struct.unpack_from,
@@ -132,25 +126,11 @@ class DecoderWriter:
             "PeerProtocolError": PeerProtocolError,
             "BadInput": (struct.error, IndexError, UnicodeDecodeError, OverflowError),
         }
-        self._run: list[tuple[str, str]] = []
-        self._count = 0
 
-    # -- small tools
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def fresh(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
-
-    def constant(self, prefix: str, value: object) -> str:
-        name = self.fresh(prefix)
-        self.names[name] = value
-        return name
+    # -- runs of fixed-size values
 
     def read(self, target: str, code: str) -> None:
-        """Add to the run of fixed-size values that the next flush reads at once."""
+        """Add to the fixed-size values that the next flush reads at once."""
         self._run.append((target, code))
 
     def flush(self) -> None:
@@ -168,7 +148,7 @@ class DecoderWriter:
     # -- lengths
 
     def read_length(self, kind: str) -> str:
-        """Read a length; afterwards a compact one is still what the wire says (one more)."""
+        """Read a length; a compact one stays as encoded (one more)."""
         length = self.fresh("n")
         if self.flexible:
             self.read(length, "B")
@@ -180,7 +160,7 @@ class DecoderWriter:
         return length
 
     def null_or_present(self, length: str, target: str, name: str, *, nullable: bool) -> None:
-        """Open the branch of a value that is there; a null is stored or refused."""
+        """Open the branch for a present value; a null is stored or rejected."""
         absent = f"not {length}" if self.flexible else f"{length} < 0"
         self.line(f"if {absent}:")
         if not self.flexible:
@@ -236,7 +216,7 @@ class DecoderWriter:
         self.depth -= 1
 
     def check_count(self, length: str, size: int) -> None:
-        """Refuse a count that cannot be true, before anything is made for it."""
+        """Reject an impossible count before allocating anything for it."""
         self.line(f"if {length} * {size} > end - pos: short()")
         self.line(f"room -= {length}")
         self.line("if room < 0: too_many()")
@@ -262,7 +242,7 @@ class DecoderWriter:
         self.depth -= 1
         self.line(f"{target} = {items}")
 
-    def structs(self, target: str, length: str, element: "type[Struct]") -> None:
+    def structs(self, target: str, length: str, element: StructType) -> None:
         size = size_min(element, self.version, flexible=self.flexible)
         self.check_count(length, size)
         items = self.fresh("a")
@@ -274,7 +254,7 @@ class DecoderWriter:
         self.depth -= 1
 
     def nested(self, target: str, field: Field, name: str) -> None:
-        element = cast("type[Struct]", field.element)
+        element = cast("StructType", field.element)
         if self.version not in field.nullable:
             self.line(f"{target} = {self.struct(element)}")
             return
@@ -297,8 +277,8 @@ class DecoderWriter:
         else:
             self.variable(target, field.kind, name, nullable=self.version in field.nullable)
 
-    def struct(self, cls: "type[Struct]") -> str:
-        """Read all fields of `cls`; the name of the variable that holds the instance."""
+    def struct(self, cls: StructType) -> str:
+        """Read all fields of `cls`; returns the name of the variable with the instance."""
         var = self.fresh("o")
         self.flush()
         self.line(f"{var} = new({self.constant(cls.__name__, cls)})")
@@ -344,15 +324,14 @@ class DecoderWriter:
             self.flush()
             self.line(f"if pos != {stop}: tag_size({field.tag})")
             self.depth -= 1
-        # Unknown fields are skipped: newer clients send them.
+        # Unknown fields are skipped: newer clients may send them.
         self.line(f"pos = {stop}")
         self.depth -= 2
 
 
-def decoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, object]]:
-    """The text of the function and the names that it uses."""
+def decoder_source(cls: MessageType, version: int) -> tuple[str, dict[str, object]]:
+    """The source of the function and the names that it uses."""
     writer = DecoderWriter(version, flexible=version >= cls.FLEXIBLE)
-    writer.depth = 2
     var = writer.struct(cls)
     source = "\n".join(
         [
@@ -360,8 +339,8 @@ def decoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, o
             f"    end = len(data); room = {ELEMENTS_MAX}",
             "    try:",
             *writer.lines,
-            # Bytes that follow are let pass, as Kafka does: librdkafka's Metadata request for all
-            # topics has three too many.
+            # Trailing bytes are ignored, as in Kafka: librdkafka's Metadata request for all topics
+            # has three.
             f"        return {var}",
             "    except BadInput as error:",
             f"        raise PeerProtocolError(f'{cls.__name__} v{version}: {{error}}') from error",
@@ -370,7 +349,7 @@ def decoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, o
     return source, writer.names
 
 
-def compile_decoder(cls: "type[Message]", version: int) -> Callable[[memoryview, int], Any]:
+def compile_decoder(cls: MessageType, version: int) -> Callable[[memoryview, int], Any]:
     source, names = decoder_source(cls, version)
     exec(compile(source, f"<{cls.__name__}.decode v{version}>", "exec"), names)
     return cast("Callable[[memoryview, int], Any]", names["decode"])

@@ -1,39 +1,37 @@
-"""Owns the generation of encode functions: one per message and version, nested structs inlined.
+"""Generates encode functions: one per message and version, nested structs inlined.
 
-A generated function appends packed pieces to a list and joins them at the end. Fixed-size fields
-that follow each other, constant zeros (an empty section of tagged fields) and the length that ends
-such a run are packed with one call. Large records interrupt the joining: what came before is
-joined into a chunk, the records become a chunk of their own without being copied or read.
+A generated function appends packed pieces to a list and joins them at the end. Consecutive
+fixed-size fields, constant zeros (an empty section of tagged fields) and the length that follows
+them are packed with one call. Large records become a chunk of their own without being copied or
+read; the pieces before them are joined into another.
 """
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.wire.fields import FIXED_CODES, ZERO_UUID, Field
+from moldau.wire.fields import FIXED_CODES, ZERO_UUID, Field, MessageType, StructType
+from moldau.wire.source_writer import SourceWriter
 from moldau.wire.varint import write_uvarint
 
-if TYPE_CHECKING:
-    from moldau.wire.schema import Message, Struct
-
 RECORDS_COPIED_BYTES_MAX = 4096
-"""Records up to this size are copied into the chunk around them: cheaper than one more send."""
+"""Records up to this size are copied into the surrounding chunk: cheaper than one more send."""
 
 
 BYTES = [bytes((value,)) for value in range(128)]
-"""Compact lengths that fit one byte: a look-up is a fourth of the time of packing."""
+"""Compact lengths that fit one byte: a lookup takes a fourth of the time of packing."""
 
 
 def _unsupported(name: str, version: int) -> NoReturn:
     raise RefusedError(
-        ErrorCode.UNSUPPORTED_VERSION, f"{name} is set, but version {version} cannot carry it"
+        ErrorCode.UNSUPPORTED_VERSION, f"{name} is set, but not supported in version {version}"
     )
 
 
 def _uuid_size(value: bytes) -> NoReturn:
-    raise ValueError(f"a uuid has 16 bytes, not {len(value)}")
+    raise ValueError(f"a uuid must have 16 bytes, not {len(value)}")
 
 
 def _pack_structs(code: str) -> Callable[..., bytes]:
@@ -49,16 +47,13 @@ def _pack_structs(code: str) -> Callable[..., bytes]:
     return pack
 
 
-class EncoderWriter:
-    """Writes the source of one encode function."""
+class EncoderWriter(SourceWriter):
+    """Generates the source of one encode function."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
-        self.version = version
-        self.flexible = flexible
-        self.lines: list[str] = []
-        self.depth = 2
+        super().__init__(version, flexible=flexible)
         self.write = "w"
-        self.names: dict[str, object] = {
+        self.names |= {
             "uvarint": write_uvarint,
             "join": b"".join,
             "byte": BYTES,
@@ -67,25 +62,11 @@ class EncoderWriter:
             "FileSlice": FileSlice,
             "BadValue": (struct.error, AttributeError, TypeError),
         }
-        self._run: list[tuple[str, str]] = []
-        self._count = 0
 
-    # -- small tools
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def fresh(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
-
-    def constant(self, prefix: str, value: object) -> str:
-        name = self.fresh(prefix)
-        self.names[name] = value
-        return name
+    # -- runs of fixed-size values
 
     def put(self, expression: str, code: str) -> None:
-        """Add to the run of fixed-size values that the next flush packs at once."""
+        """Add to the fixed-size values that the next flush packs at once."""
         self._run.append((expression, code))
 
     def packed(self, run: list[tuple[str, str]]) -> str:
@@ -102,7 +83,7 @@ class EncoderWriter:
             self.line(f"{self.write}({self.packed(run)})")
 
     def put_length(self, length: str, kind: str) -> None:
-        """Write a length (compact: already one more) and end the run with it."""
+        """Write a length (compact: already one more) after the pending fixed-size values."""
         if not self.flexible:
             self.put(length, "h" if kind == "string" else "i")
             self.flush()
@@ -120,7 +101,7 @@ class EncoderWriter:
         plus = " + 1" if self.flexible else ""
         encoded = f"{source}.encode()" if kind == "string" else source
         if nullable:
-            # A null of records writes nothing behind its length, as an empty string does.
+            # Null records have no bytes after the length, like an empty string.
             self.line(f"{value} = {source}")
             self.line(f"if {value} is None: {value} = b''; {length} = {0 if plus else -1}")
             conversion = f"{value} = {value}.encode(); " if kind == "string" else ""
@@ -174,14 +155,14 @@ class EncoderWriter:
         self.depth -= 1
 
     def uuid(self, source: str) -> None:
-        # struct would cut or fill a wrong size in silence.
+        # struct would silently truncate or pad a wrong size.
         value = self.fresh("u")
         self.line(f"{value} = {source}")
         self.line(f"if len({value}) != 16: uuid_size({value})")
         self.put(value, "16s")
 
     def nested(self, source: str, field: Field) -> None:
-        element = cast("type[Struct]", field.element)
+        element = cast("StructType", field.element)
         value = self.fresh("o")
         if self.version not in field.nullable:
             self.line(f"{value} = {source}")
@@ -209,7 +190,7 @@ class EncoderWriter:
         else:
             self.variable(source, field.kind, nullable=self.version in field.nullable)
 
-    def struct(self, var: str, cls: "type[Struct]") -> None:
+    def struct(self, var: str, cls: StructType) -> None:
         tagged: list[tuple[str, Field]] = []
         for name, field in cls.FIELDS.items():
             source = f"{var}.{name}"
@@ -229,7 +210,7 @@ class EncoderWriter:
             self.put("", "x")
 
     def differs(self, source: str, field: Field) -> str:
-        """The condition that a field has another value than its default."""
+        """The condition that a field differs from its default."""
         value = field.absent_value
         if value is None:
             return f"{source} is not None"
@@ -269,8 +250,8 @@ class EncoderWriter:
         self.line(f"else: {self.write}({self.packed([*before, ('', 'x')])})")
 
 
-def encoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, object]]:
-    """The text of the function and the names that it uses."""
+def encoder_source(cls: MessageType, version: int) -> tuple[str, dict[str, object]]:
+    """The source of the function and the names that it uses."""
     writer = EncoderWriter(version, flexible=version >= cls.FLEXIBLE)
     writer.struct("message", cls)
     writer.flush()
@@ -289,7 +270,7 @@ def encoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, o
     return source, writer.names
 
 
-def compile_encoder(cls: "type[Message]", version: int) -> Callable[[Any], list[Chunk]]:
+def compile_encoder(cls: MessageType, version: int) -> Callable[[Any], list[Chunk]]:
     source, names = encoder_source(cls, version)
     exec(compile(source, f"<{cls.__name__}.encode v{version}>", "exec"), names)
     return cast("Callable[[Any], list[Chunk]]", names["encode"])

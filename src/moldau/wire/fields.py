@@ -1,4 +1,4 @@
-"""Owns the words in which a message is declared: the kinds of fields and their versions.
+"""The field types with which messages are declared, and their versions.
 
 A message is a class whose attributes are fields:
 
@@ -6,19 +6,16 @@ A message is a class whose attributes are fields:
         index: int = i32()
         records: Records = records()
 
-The annotation is for the reader and the type checker, the call on the right for the codec. Every
-call takes first the versions in which the field exists, written as Kafka's definitions write them
-("0+", "3-12", "7"). A field without `default` must be given to the constructor; one with it is
-also what a reader sees when the version on the wire does not carry the field.
+The annotation is for the type checker, the call for the codec. Its first argument is the versions
+that have the field, as in Kafka's definitions ("0+", "3-12", "7"). A field without `default` is
+required by the constructor; the default is also the value of a decoded message whose version does
+not have the field.
 """
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol
 
 from moldau.model.slices import Chunk
-
-if TYPE_CHECKING:
-    from moldau.wire.schema import Struct
 
 Records = Chunk | None
 """Record batches, opaque here: a view of the input after decode, any chunk before encode."""
@@ -54,7 +51,7 @@ def parse_versions(text: str) -> Versions:
 
 
 class Missing:
-    """The type of the mark for `no default`; None is a value."""
+    """The type of MISSING, which marks `no default`; None is a value."""
 
     __slots__ = ()
 
@@ -75,7 +72,7 @@ FIXED_CODES = {
     "f64": "d",
     "uuid": "16s",
 }
-"""Kinds of a fixed size, and how the struct module calls them."""
+"""Kinds of a fixed size, and their codes in the struct module."""
 FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "d": 8, "16s": 16}
 
 ZERO_UUID = bytes(16)
@@ -89,7 +86,19 @@ IMPLIED_DEFAULTS: dict[str, object] = {
     "array": (),
     "struct": None,
 }
-"""What a field without a default is read as at versions that lack it; integers are 0."""
+"""Values of fields without a default at versions that lack them; integers are 0."""
+
+
+class StructType(Protocol):
+    """A class of schema.py, as far as encoder and decoder need it."""
+
+    __name__: str
+    FIELDS: dict[str, "Field"]
+
+
+class MessageType(StructType, Protocol):
+    FLEXIBLE: int
+    """First version with compact lengths and tagged fields."""
 
 
 class Field(NamedTuple):
@@ -102,7 +111,7 @@ class Field(NamedTuple):
     tag: int
     default: object
     ignorable: bool
-    element: "type[Struct] | str | None"
+    element: "StructType | str | None"
 
     @property
     def required(self) -> bool:
@@ -110,7 +119,7 @@ class Field(NamedTuple):
 
     @property
     def absent_value(self) -> object:
-        """What stands in the attribute when the version does not carry the field."""
+        """The value of the attribute if the version does not have the field."""
         if self.default is not MISSING:
             return self.default
         return IMPLIED_DEFAULTS.get(self.kind, 0)
@@ -118,14 +127,14 @@ class Field(NamedTuple):
 
 def _field(
     kind: str,
-    versions: str,
-    default: object,
+    versions: str = "0+",
     *,
+    default: object = MISSING,
     nullable: str = "none",
     tag: int | None = None,
     tagged: str | None = None,
     ignorable: bool = False,
-    element: "type[Struct] | str | None" = None,
+    element: "StructType | str | None" = None,
 ) -> Any:
     exists = parse_versions(versions)
     if tag is None:
@@ -144,149 +153,58 @@ def _field(
     )
 
 
-def boolean(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    """One byte; anything but zero is true."""
-    return _field("bool", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
+class _FixedSpec(Protocol):
+    """Declares a field of a fixed size."""
+
+    def __call__(
+        self,
+        versions: str = "0+",
+        *,
+        default: object = MISSING,
+        tag: int | None = None,
+        tagged: str | None = None,
+        ignorable: bool = False,
+    ) -> Any: ...
 
 
-def i8(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field("i8", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
+class _VariableSpec(Protocol):
+    """Declares a field with a length, which may be null."""
+
+    def __call__(
+        self,
+        versions: str = "0+",
+        *,
+        nullable: str = "none",
+        default: object = MISSING,
+        tag: int | None = None,
+        tagged: str | None = None,
+        ignorable: bool = False,
+    ) -> Any: ...
 
 
-def i16(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field("i16", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
-
-
-def u16(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field("u16", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
-
-
-def i32(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field("i32", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
-
-
-def u32(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field("u32", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
-
-
-def i64(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field("i64", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
-
-
-def f64(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field("f64", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
-
-
-def uuid(
-    versions: str = "0+",
-    *,
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    """Exactly 16 bytes."""
-    return _field("uuid", versions, default, tag=tag, tagged=tagged, ignorable=ignorable)
-
-
-def string(
-    versions: str = "0+",
-    *,
-    nullable: str = "none",
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    return _field(
-        "string",
-        versions,
-        default,
-        nullable=nullable,
-        tag=tag,
-        tagged=tagged,
-        ignorable=ignorable,
-    )
-
-
-def octets(
-    versions: str = "0+",
-    *,
-    nullable: str = "none",
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    """Bytes, copied out of the input."""
-    return _field(
-        "bytes", versions, default, nullable=nullable, tag=tag, tagged=tagged, ignorable=ignorable
-    )
+boolean: _FixedSpec = partial(_field, "bool")
+"""One byte; anything but zero is true."""
+i8: _FixedSpec = partial(_field, "i8")
+i16: _FixedSpec = partial(_field, "i16")
+u16: _FixedSpec = partial(_field, "u16")
+i32: _FixedSpec = partial(_field, "i32")
+u32: _FixedSpec = partial(_field, "u32")
+i64: _FixedSpec = partial(_field, "i64")
+f64: _FixedSpec = partial(_field, "f64")
+uuid: _FixedSpec = partial(_field, "uuid")
+"""Exactly 16 bytes."""
+string: _VariableSpec = partial(_field, "string")
+octets: _VariableSpec = partial(_field, "bytes")
+"""Bytes, copied out of the input."""
 
 
 def records(versions: str = "0+", *, default: object = MISSING, ignorable: bool = False) -> Any:
     """Record batches: never copied, nullable in every version."""
-    return _field("records", versions, default, nullable="0+", ignorable=ignorable)
+    return _field("records", versions, default=default, nullable="0+", ignorable=ignorable)
 
 
 def array(
-    element: "type[Struct] | str",
+    element: StructType | str,
     versions: str = "0+",
     *,
     nullable: str = "none",
@@ -299,7 +217,7 @@ def array(
     return _field(
         "array",
         versions,
-        default,
+        default=default,
         nullable=nullable,
         tag=tag,
         tagged=tagged,
@@ -309,7 +227,7 @@ def array(
 
 
 def struct(
-    element: "type[Struct]",
+    element: StructType,
     versions: str = "0+",
     *,
     nullable: str = "none",
@@ -318,11 +236,11 @@ def struct(
     tagged: str | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """A nested struct. Tagged ones default to None, which is: not sent."""
+    """A nested struct. Tagged ones default to None: not sent."""
     return _field(
         "struct",
         versions,
-        default,
+        default=default,
         nullable=nullable,
         tag=tag,
         tagged=tagged,

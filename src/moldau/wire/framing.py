@@ -1,8 +1,8 @@
-"""Owns what stands around a body: the length, the request header and the response header.
+"""Frames: the length, the request header and the response header.
 
-Two peculiarities of the protocol live here and nowhere else. The client id in a request header is
-never compact, even in flexible versions. The response to ApiVersions always has the old header,
-because a client that asks in too new a version must be able to read the refusal.
+Two special cases of the protocol are handled here. The client id in a request header is never
+compact, even in flexible versions. The response to ApiVersions always has the old header, because a
+client that uses a newer version must be able to read the error.
 """
 
 import struct
@@ -24,7 +24,7 @@ _RESPONSE_FLEXIBLE = struct.Struct(">iix")
 _CORRELATION = struct.Struct(">i")
 _FIRST_CHUNK_JOINED_BYTES_MAX = 64 * 1024
 
-# Per key, as plain tuples and numbers, because these two are looked at for every request.
+# Per key, as plain tuples and numbers, because these two are used for every request.
 _REQUEST_RULES = {int(key): (*api.versions, api.flexible) for key, api in APIS.items()}
 _RESPONSE_FLEXIBLE_FIRST = {
     int(key): NEVER_FLEXIBLE if key == ApiKey.API_VERSIONS else api.flexible
@@ -40,11 +40,11 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     body_position: int
-    """BODY_UNKNOWN if the API or its version is unknown: then only the first three are read."""
+    """BODY_UNKNOWN if the API or its version is unknown: then only the first three are set."""
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """Read the header of `frame`, which comes without its length."""
+    """Read the header of `frame`, given without its length."""
     size = len(frame)
     if size < 10:
         return _read_identity(frame)
@@ -60,7 +60,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
     if length >= 0:
         position += length
         if position > size:
-            raise PeerProtocolError("the client id goes beyond the end of the request")
+            raise PeerProtocolError("the client id exceeds the end of the request")
         try:
             client_id = frame[10:position].tobytes().decode()
         except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
     elif length != -1:
         raise PeerProtocolError("the client id has a negative length")
     if version >= flexible:
-        # Nearly always an empty section: one zero byte.
+        # Almost always an empty section: one zero byte.
         if position < size and not frame[position]:
             position += 1
         else:
@@ -80,9 +80,9 @@ def read_request_header(frame: memoryview) -> RequestHeader:
 
 
 def _read_identity(frame: memoryview) -> RequestHeader:
-    """The header of a frame that is too short for a known API: only the fixed part is there."""
+    """The header of a frame that is too short for a known API: only the fixed part."""
     if len(frame) < _IDENTITY.size:
-        raise PeerProtocolError(f"a request of {len(frame)} bytes is shorter than its header")
+        raise PeerProtocolError(f"a request of {len(frame)} bytes is shorter than a header")
     api_key, version, correlation_id = _IDENTITY.unpack_from(frame)
     api = APIS.get(api_key)
     if api is not None and version in api.versions:
@@ -93,7 +93,7 @@ def _read_identity(frame: memoryview) -> RequestHeader:
 def frame_response(
     api_key: int, version: int, correlation_id: int, chunks: list[Chunk]
 ) -> list[Chunk]:
-    """Put length and header in front of an encoded body; a small reply stays one chunk."""
+    """Prepend length and header to an encoded body; a small response stays one chunk."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
@@ -107,7 +107,7 @@ def frame_response(
 def frame_request(
     message: Request, version: int, correlation_id: int, client_id: str | None
 ) -> list[Chunk]:
-    """Encode a request with length and header in front."""
+    """Encode a request with length and header."""
     chunks = message.encode(version)
     name = b"" if client_id is None else client_id.encode()
     head = _FIXED.pack(

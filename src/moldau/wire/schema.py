@@ -1,8 +1,8 @@
-"""Owns the base classes of messages: from declared fields to slots, constructor and codec.
+"""The base classes of messages: declared fields become slots, constructor and codec.
 
-A subclass of Struct is the schema and the static type at once. Nothing is generated when the
-class is made, because a broker declares hundreds and uses a few: the constructor is compiled at
-the first instance, the functions of a version at the first encode or decode of that version.
+A subclass of Struct is both the schema and the static type. Code is generated on first use, because
+a broker declares hundreds of messages and uses a few: the constructor at the first instance, the
+codec of a version at the first encode or decode of that version.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Self, cast, dataclass_transform
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import Chunk
 from moldau.wire import fields as f
+from moldau.wire.decoder import compile_decoder
+from moldau.wire.encoder import compile_encoder
 from moldau.wire.fields import Field, Missing, Versions
 
 
 class StructMeta(type):
-    """Turns declared fields into slots and keeps the table of them in `FIELDS`."""
+    """Turns declared fields into slots, and stores them in `FIELDS`."""
 
     FIELDS: dict[str, Field]
 
@@ -52,7 +54,7 @@ class StructMeta(type):
 
 
 def compile_constructor(cls: StructMeta) -> Callable[..., None]:
-    """Generate `__init__`: keywords only, required where the declaration has no default."""
+    """Generate `__init__`: keywords only, required if the field has no default."""
     parameters: list[str] = []
     lines: list[str] = []
     names: dict[str, object] = {"EMPTY": f.MISSING}
@@ -68,12 +70,8 @@ def compile_constructor(cls: StructMeta) -> Callable[..., None]:
             names[f"default_{name}"] = declared.default
             parameters.append(f"{name}=default_{name}")
         lines.append(f"    self.{name} = {value}")
-    head = (
-        f"def __init__(self, *, {', '.join(parameters)}):"
-        if parameters
-        else ("def __init__(self):")
-    )
-    source = "\n".join([head, *(lines or ["    pass"])])
+    keywords = f", *, {', '.join(parameters)}" if parameters else ""
+    source = "\n".join([f"def __init__(self{keywords}):", *(lines or ["    pass"])])
     exec(compile(source, f"<{cls.__name__}.__init__>", "exec"), names)
     return cast("Callable[..., None]", names["__init__"])
 
@@ -104,7 +102,7 @@ class Struct(metaclass=StructMeta):
     FIELDS: ClassVar[dict[str, Field]]
 
     def __init__(self, **values: object) -> None:
-        # The first instance of the class: later ones go straight to the generated function.
+        # The first instance of the class: later ones call the generated function.
         cls = type(self)
         constructor = compile_constructor(cls)
         type.__setattr__(cls, "__init__", constructor)
@@ -132,7 +130,7 @@ class Message(Struct):
     __slots__ = ()
     API_KEY: ClassVar[int]
     VERSIONS: ClassVar[Versions]
-    """First and last version that the table covers."""
+    """First and last supported version."""
     FLEXIBLE: ClassVar[int]
     """First version with compact lengths and tagged fields."""
     DECODERS: ClassVar[dict[int, Callable[[memoryview, int], Any]]]
@@ -140,17 +138,17 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, data: memoryview, version: int, position: int = 0) -> Self:
-        """Read the body that fills `data` from `position` on; PeerProtocolError if it is none."""
+        """Read a body from `data` at `position`. Raises PeerProtocolError."""
         decoder = cls.DECODERS.get(version)
         if decoder is None:
             decoder = cls._compile_decoder(version)
         return cast("Self", decoder(data, position))
 
     def encode(self, version: int) -> list[Chunk]:
-        """The body as chunks; large records stay chunks of their own, not copied.
+        """The body as chunks; large records are chunks of their own, not copied.
 
-        RefusedError(UNSUPPORTED_VERSION) if a value is set that this version cannot carry, and
-        ValueError if a value does not fit its field.
+        Raises RefusedError(UNSUPPORTED_VERSION) if a field is set that this version does not have,
+        and ValueError if a value does not fit its field.
         """
         encoder = self.ENCODERS.get(version)
         if encoder is None:
@@ -159,16 +157,12 @@ class Message(Struct):
 
     @classmethod
     def _compile_decoder(cls, version: int) -> Callable[[memoryview, int], Any]:
-        from moldau.wire.decoder import compile_decoder
-
         cls.check_version(version)
         decoder = cls.DECODERS[version] = compile_decoder(cls, version)
         return decoder
 
     @classmethod
     def _compile_encoder(cls, version: int) -> Callable[[Any], list[Chunk]]:
-        from moldau.wire.encoder import compile_encoder
-
         cls.check_version(version)
         encoder = cls.ENCODERS[version] = compile_encoder(cls, version)
         return encoder
@@ -179,18 +173,18 @@ class Message(Struct):
             first, last = cls.VERSIONS
             raise RefusedError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{cls.__name__} has versions {first} to {last}, not {version}",
+                f"{cls.__name__} version {version} is not supported, only {first} to {last}",
             )
 
 
 class Request(Message):
-    """What a client asks."""
+    """The body of a request."""
 
     __slots__ = ()
 
 
 class Response(Message):
-    """What a broker answers."""
+    """The body of a response."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Owns the unsigned varints of flexible versions: at most five bytes, 32 bits."""
+"""Unsigned varints of flexible versions: at most five bytes, 32 bits."""
 
 from moldau.model.errors import PeerProtocolError
 
@@ -6,7 +6,7 @@ _UNSIGNED_MAX = 0xFFFFFFFF
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """The number at `position` and the position behind it; IndexError if the data ends inside."""
+    """The number at `position` and the position after it; IndexError at the end of the data."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -36,7 +36,7 @@ def write_uvarint(value: int) -> bytes:
 
 
 def read_tags_end(data: memoryview, position: int) -> int:
-    """Skip a section of tagged fields; the position behind it."""
+    """Skip a section of tagged fields; returns the position after it."""
     count, position = read_uvarint(data, position)
     for _ in range(count):
         _, position = read_uvarint(data, position)

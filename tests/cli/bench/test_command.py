@@ -41,7 +41,7 @@ def bench(cli, moldau_session_broker):
     brokers = moldau_session_broker.bootstrap
 
     def call(kind, *arguments):
-        outcome = cli("bench", kind, "--json", "-b", brokers, *arguments)
+        outcome = cli("bench", kind, "-o", "json", "-b", brokers, *arguments)
         assert outcome.code == 0, outcome.err
         return json.loads(outcome.out)
 

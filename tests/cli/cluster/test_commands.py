@@ -87,7 +87,9 @@ def test_ports_that_are_taken_are_all_named_before_anything_is_made(cli, tmp_pat
         )
     assert outcome.code == ExitCode.CONFIG
     assert outcome.out == ""
-    expected = f"error: kafka port {port} of broker 1 is taken: something listens on 127.0.0.1:"
+    expected = (
+        f"error: kafka port {port} of broker 1 is in use: another program listens on 127.0.0.1:"
+    )
     assert outcome.err.startswith(expected)
     assert "--kafka-port" in outcome.err.splitlines()[-1]
     assert load_state(tmp_path / "c") is None
@@ -113,14 +115,14 @@ def test_settings_are_checked_once_before_anything_is_started(cli, tmp_path):
 def test_what_differs_from_broker_to_broker_cannot_be_set_for_all(cli, tmp_path, key):
     outcome = cli("cluster", "start", "--data-dir", tmp_path / "c", *FREE, "--set", f"{key}=1")
     assert outcome.code == ExitCode.USAGE
-    assert f"{key} differs from broker to broker" in outcome.err
+    assert f"{key} is specific to one broker" in outcome.err
 
 
 def test_a_directory_that_holds_something_else_is_left_alone(cli, tmp_path):
     (tmp_path / "precious").write_text("")
     outcome = cli("cluster", "start", "--data-dir", tmp_path, *FREE)
     assert outcome.code == ExitCode.CONFIG
-    assert "is not empty and holds no cluster" in outcome.err
+    assert "is not empty and contains no cluster" in outcome.err
 
 
 def test_a_cluster_is_started_as_it_is_or_not_at_all(cli, tmp_path):
@@ -131,7 +133,7 @@ def test_a_cluster_is_started_as_it_is_or_not_at_all(cli, tmp_path):
     assert "moldau cluster add" in outcome.err
     outcome = cli("cluster", "start", "--kafka-port", "9999", "--data-dir", tmp_path)
     assert outcome.code == ExitCode.USAGE
-    assert "keeps its kafka ports, from 1 on" in outcome.err
+    assert "cannot be changed (they start at 1)" in outcome.err
 
 
 @pytest.mark.safety
@@ -140,7 +142,7 @@ def test_a_cluster_that_runs_is_not_started_twice(cli, tmp_path):
     with locked(tmp_path):
         outcome = cli("cluster", "start", "--data-dir", tmp_path)
     assert outcome.code == ExitCode.FAILED
-    assert "is running already" in outcome.err
+    assert "is already running" in outcome.err
     assert "moldau cluster status" in outcome.err
 
 
@@ -150,7 +152,7 @@ def test_brokers_without_a_supervisor_are_seen_and_stopped(cli, tmp_path, sleepe
     outcome = cli("cluster", "status", "--data-dir", tmp_path)
     assert outcome.code == ExitCode.FAILED
     assert "unsupervised" in outcome.out
-    assert "nobody supervises the brokers" in outcome.err
+    assert "the supervisor is not running" in outcome.err
     for verb in (["start"], ["kill", "1"]):
         outcome = cli("cluster", *verb, "--data-dir", tmp_path)
         assert outcome.code == ExitCode.FAILED
@@ -173,27 +175,27 @@ def test_restart_wants_to_know_which(cli, tmp_path, monkeypatch):
     write_state(tmp_path)
     outcome = cli("cluster", "restart", "--data-dir", tmp_path)
     assert outcome.code == ExitCode.USAGE
-    assert "its brokers: 1" in outcome.err
+    assert "brokers: 1" in outcome.err
     assert cli("cluster", "restart", "1", "--all", "--data-dir", tmp_path).code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("options", [["1", "--down"], ["--all", "--down"]])
 def test_restart_takes_one_way_to_say_which(cli, tmp_path, monkeypatch, options):
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)
-    monkeypatch.setattr("moldau.cli.cluster.commands._ask", never)
+    monkeypatch.setattr("moldau.cli.cluster.commands._request", never)
     write_state(tmp_path)
     outcome = cli("cluster", "restart", *options, "--data-dir", tmp_path)
     assert outcome.code == ExitCode.USAGE
-    assert "--all, or --down" in outcome.err
+    assert "--all or --down" in outcome.err
 
 
 def test_restart_down_leaves_alone_what_runs(cli, tmp_path, monkeypatch, sleeper):
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)
-    monkeypatch.setattr("moldau.cli.cluster.commands._ask", never)
+    monkeypatch.setattr("moldau.cli.cluster.commands._request", never)
     key = process_key(sleeper.pid)
     write_state(tmp_path, pid=key.pid, started=key.started)
     outcome = cli("cluster", "restart", "--down", "--data-dir", tmp_path)
-    assert (outcome.code, outcome.err) == (ExitCode.OK, "every broker runs\n")
+    assert (outcome.code, outcome.err) == (ExitCode.OK, "all brokers are running\n")
 
 
 def test_restart_down_starts_what_does_not_run(cli, tmp_path, monkeypatch):
@@ -204,7 +206,7 @@ def test_restart_down_starts_what_does_not_run(cli, tmp_path, monkeypatch):
         return load_state(directory)
 
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)
-    monkeypatch.setattr("moldau.cli.cluster.commands._ask", ask)
+    monkeypatch.setattr("moldau.cli.cluster.commands._request", ask)
     write_state(tmp_path)
     outcome = cli("cluster", "restart", "--down", "--no-wait", "--data-dir", tmp_path)
     assert outcome.code == ExitCode.OK
@@ -215,12 +217,12 @@ def test_restart_down_starts_what_does_not_run(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize("options", [[], ["1", "--leader-of", "orders"]])
 def test_kill_wants_to_know_whom_and_once(cli, tmp_path, monkeypatch, options):
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)
-    monkeypatch.setattr("moldau.cli.cluster.commands._ask", never)
+    monkeypatch.setattr("moldau.cli.cluster.commands._request", never)
     write_state(tmp_path)
     outcome = cli("cluster", "kill", *options, "--data-dir", tmp_path)
     assert outcome.code == ExitCode.USAGE
-    assert "by number or by --leader-of" in outcome.err
-    assert "its brokers: 1" in outcome.err
+    assert "N or --leader-of" in outcome.err
+    assert "brokers: 1" in outcome.err
 
 
 def topology_with(*topics):
@@ -257,7 +259,7 @@ def test_kill_leader_of_kills_who_leads_the_first_partition(cli, tmp_path, monke
         asked.append((verb, arguments))
 
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)
-    monkeypatch.setattr("moldau.cli.cluster.commands._ask", ask)
+    monkeypatch.setattr("moldau.cli.cluster.commands._request", ask)
     client = Asked(topic_led_by("others", 3), topic_led_by("orders", 1, 2))
     monkeypatch.setattr("moldau.cli.cluster.commands.client_of", lambda state: client)
     write_state(tmp_path)
@@ -271,15 +273,15 @@ def test_kill_leader_of_kills_who_leads_the_first_partition(cli, tmp_path, monke
 @pytest.mark.parametrize(
     ("topics", "code", "text"),
     [
-        ([], ExitCode.NOT_FOUND, "there is no topic orders"),
-        ([topic_led_by("orders", -1, 1)], ExitCode.FAILED, "nobody leads orders just now"),
+        ([], ExitCode.NOT_FOUND, "topic orders does not exist"),
+        ([topic_led_by("orders", -1, 1)], ExitCode.FAILED, "orders-0 has no leader"),
     ],
 )
 def test_kill_leader_of_kills_nobody_where_nobody_leads(
     cli, tmp_path, monkeypatch, topics, code, text
 ):
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)
-    monkeypatch.setattr("moldau.cli.cluster.commands._ask", never)
+    monkeypatch.setattr("moldau.cli.cluster.commands._request", never)
     monkeypatch.setattr("moldau.cli.cluster.commands.client_of", lambda state: Asked(*topics))
     write_state(tmp_path)
     outcome = cli("cluster", "kill", "--leader-of", "orders", "--data-dir", tmp_path)

@@ -178,7 +178,7 @@ def test_in_the_foreground_a_broker_that_dies_comes_back_and_ctrl_c_ends_all(clu
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode == 0, err
-    assert "starts again in 0.5 s" in err
+    assert "restarting in 0.5 s" in err
     assert "Traceback" not in err
     assert not is_running(now.process)
 

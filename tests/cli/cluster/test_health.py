@@ -23,7 +23,7 @@ def test_an_address_for_clients_at_which_nobody_answers_is_told(cli):
     with Broker(settings={"KAFKA__ADVERTISED": nowhere}) as broker:
         outcome = status(cli, broker)
     assert outcome.code == ExitCode.FAILED
-    wanted = f"problem: broker 1: clients are sent to {nowhere}, where nobody answers"
+    wanted = f"problem: broker 1: does not respond at {nowhere}, its advertised address"
     assert wanted in outcome.err
 
 
@@ -32,4 +32,4 @@ def test_a_broker_that_refuses_writes_is_told(cli):
     with Broker(settings={"LOG__DISK_RESERVE_BYTES": str(1 << 60)}) as broker:
         outcome = status(cli, broker)
     assert outcome.code == ExitCode.FAILED
-    assert "broker 1: the disk is full: writes are refused until there is room" in outcome.err
+    assert "broker 1: the disk is full: writes are rejected until there is space" in outcome.err

@@ -6,7 +6,7 @@ import pytest
 from pipeline_words import settings_from
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
+from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 
 
 def parsed(*words: str) -> AggregateSettings:
@@ -42,5 +42,5 @@ def test_what_is_left_out_is_as_the_settings_have_it() -> None:
 
 
 def test_there_is_one_query() -> None:
-    with pytest.raises(InvalidArgumentError, match="--sql and --sql-file"):
+    with pytest.raises(InvalidArgumentError, match="--sql or --sql-file"):
         parsed("--topic", "a", "--to", "t")

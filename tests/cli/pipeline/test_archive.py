@@ -10,7 +10,7 @@ from pipeline_words import settings_from
 
 from moldau.cli.pipeline import archive
 from moldau.cli.pipeline.kinds import _parameters
-from moldau.spark.pipelines.archive.pipeline import OFFSETS_PER_TRIGGER_DEFAULT
+from moldau.spark.pipelines.archive.settings import OFFSETS_PER_TRIGGER_DEFAULT
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark" / "archive.md"
 

@@ -7,7 +7,7 @@ import pytest
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.spec import PipelineState
-from moldau.spark.pipelines.status import Record, StatusTopic, now_ms
+from moldau.spark.pipelines.status import PipelineStatus, StatusTopic, now_ms
 
 pytestmark = pytest.mark.system
 
@@ -35,7 +35,9 @@ def ended(root, brokers):
 
     def make(name):
         home = Home(root / name)
-        record = Record(name=name, kind="count", state=PipelineState.FINISHED, updated_at=now_ms())
+        record = PipelineStatus(
+            name=name, kind="count", state=PipelineState.FINISHED, updated_at=now_ms()
+        )
         home.checkpoint.write("offsets/0", b"v1")
         with StatusTopic(brokers) as board:
             board.publish(record)
@@ -71,16 +73,16 @@ def test_a_pipeline_that_is_deleted_is_in_no_list_and_has_no_folder(
 
 def test_one_that_runs_here_is_not_deleted(delete, ended, new_name):
     home = ended(new_name("busy"))
-    with home.held():
+    with home.locked():
         refused = delete(home.name, "-y")
     assert refused.code == ExitCode.FAILED
-    assert f"{home.name} is running on this machine" in refused.err
+    assert f"{home.name} is already running on this machine" in refused.err
     assert home.checkpoint.read("offsets/0")
 
 
 def test_what_only_brokers_know_is_deleted_unless_it_runs(delete, brokers, new_name):
     name = new_name("elsewhere")
-    record = Record(
+    record = PipelineStatus(
         name=name,
         kind="count",
         state=PipelineState.RUNNING,
@@ -92,7 +94,7 @@ def test_what_only_brokers_know_is_deleted_unless_it_runs(delete, brokers, new_n
         board.publish(record)
     refused = delete(name, "-y")
     assert refused.code == ExitCode.FAILED
-    assert "runs on another" in refused.err
+    assert "is running on another" in refused.err
     with StatusTopic(brokers) as board:
         board.publish(record.changed(state=PipelineState.STOPPED))
     assert delete(name, "-y").code == 0
@@ -103,7 +105,7 @@ def test_a_folder_is_deleted_where_no_broker_answers(delete, ended, nobody, new_
     home = ended(new_name("alone"))
     deleted = delete(home.name, "-y", "-b", nobody)
     assert deleted.code == 0
-    assert "the brokers cannot be told" in deleted.err
+    assert "no broker responds" in deleted.err
     assert not Path(home.location).exists()
 
 
@@ -116,5 +118,5 @@ def test_nothing_but_the_folder_of_a_pipeline_is_deleted(delete, ended, root, ne
     table = root / new_name("table") / "part.parquet"
     table.parent.mkdir()
     table.write_bytes(b"rows")
-    assert "no pipeline" in delete(table.parent.name, "-y").err
+    assert "does not exist" in delete(table.parent.name, "-y").err
     assert [path.name for path in table.parent.iterdir()] == [table.name]

@@ -8,7 +8,7 @@ from moldau.cli.pipeline.display import BAR_CHARACTERS, Display, bar_text, facts
 from moldau.cli.pipeline.run_options import default_name
 from moldau.cli.pipeline.view import duration
 from moldau.spark.pipelines.spec import PipelineState, Progress
-from moldau.spark.pipelines.status import Record
+from moldau.spark.pipelines.status import PipelineStatus
 
 pytestmark = pytest.mark.inprocess
 
@@ -56,7 +56,7 @@ def test_the_last_line_does_not_say_what_it_was_doing_just_then():
     )
     with Display(stream) as display:
         for state in (PipelineState.RUNNING, PipelineState.FINISHED):
-            display(Record(name="n", kind="k", state=state, progress=progress))
+            display(PipelineStatus(name="n", kind="k", state=state, progress=progress))
     assert stream.getvalue().splitlines() == [
         "n running: 9 rows · 0 rows/s · batch 0.1 s · 1 dead letter · comparing",
         "n finished: 9 rows · 1 dead letter",
@@ -71,8 +71,12 @@ def test_elsewhere_than_on_a_terminal_each_state_is_a_line():
             (PipelineState.RUNNING, 5),
             (PipelineState.RUNNING, 6),
         ):
-            display(Record(name="n", kind="k", state=state, progress=Progress(rows=rows)))
-        display(Record(name="n", kind="k", state=PipelineState.FINISHED, progress=Progress(rows=7)))
+            display(PipelineStatus(name="n", kind="k", state=state, progress=Progress(rows=rows)))
+        display(
+            PipelineStatus(
+                name="n", kind="k", state=PipelineState.FINISHED, progress=Progress(rows=7)
+            )
+        )
     assert stream.getvalue().splitlines() == [
         "n starting",
         "n running: 5 rows · 0 dead letters",
@@ -91,7 +95,7 @@ def test_on_a_terminal_it_is_a_bar_that_goes_away(monkeypatch):
     stream = Terminal()
     with Display(stream) as display:
         display(
-            Record(
+            PipelineStatus(
                 name="lake",
                 kind="k",
                 state=PipelineState.RUNNING,

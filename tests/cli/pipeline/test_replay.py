@@ -62,5 +62,5 @@ def test_sizes_have_units(text: str, size: int) -> None:
 
 
 def test_a_size_that_is_none_is_refused() -> None:
-    with pytest.raises(click.BadParameter, match="is no size"):
+    with pytest.raises(click.BadParameter, match="is not a valid size"):
         settings_from("compact", ["--table", "/lake", "--file-size", "large"])

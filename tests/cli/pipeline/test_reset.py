@@ -7,7 +7,7 @@ import pytest
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.spec import PipelineState
-from moldau.spark.pipelines.status import Record, StatusTopic
+from moldau.spark.pipelines.status import PipelineStatus, StatusTopic
 
 pytestmark = pytest.mark.spark
 
@@ -33,8 +33,8 @@ def moldau(cli, root, moldau_session_broker, monkeypatch):
 
 def test_what_has_no_position_is_not_reset(moldau, root, moldau_session_broker, new_name):
     home = Home(root / new_name("replayed"))
-    with home.held(), StatusTopic(moldau_session_broker.bootstrap) as board:
-        board.publish(Record(name=home.name, kind="replay", state=PipelineState.FINISHED))
+    with home.locked(), StatusTopic(moldau_session_broker.bootstrap) as board:
+        board.publish(PipelineStatus(name=home.name, kind="replay", state=PipelineState.FINISHED))
     refused = moldau("pipeline", "reset", home.name, "--to", "latest", "-y")
     assert refused.code == ExitCode.FAILED
     assert f"moldau pipeline delete {home.name}" in refused.err
@@ -54,7 +54,7 @@ def test_a_plan_knows_of_a_reset_and_what_is_read_newly_begins_at_its_beginning(
         words = [word for name in topics for word in ("--topic", name)]
         told = moldau(
             *("pipeline", "plan", "archive", *words, "--to", tmp_path / "lake"),
-            *("--name", "begun", "--json"),
+            *("--name", "begun", "-o", "json"),
         )
         assert told.code == 0, told.err
         steps = json.loads(told.out)["steps"]

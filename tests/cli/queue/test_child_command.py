@@ -89,7 +89,7 @@ async def test_a_failure_has_the_last_line_of_stderr_as_its_reason(capfd):
 
 
 @pytest.mark.parametrize(
-    ("script", "reason"), [("exit 7", "exit status 7"), ("kill -9 $$", "ended by SIGKILL")]
+    ("script", "reason"), [("exit 7", "exit status 7"), ("kill -9 $$", "killed by SIGKILL")]
 )
 async def test_a_failure_without_words_is_described_by_its_exit_code(script, reason):
     assert (await shell(script)).reason == reason
@@ -106,7 +106,7 @@ async def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_p
     for seconds in ("0.5", "5", "50"):
         ended = await shell(script, seconds_max=float(seconds))
         assert ended.timed_out
-        assert ended.reason == f"it took longer than {seconds} s"
+        assert ended.reason == f"timed out after {seconds} s"
         if pid.exists():
             break
     await until_gone(int(pid.read_text()))
@@ -187,7 +187,7 @@ def test_a_key_that_no_variable_can_hold_is_written_otherwise_or_left_out():
 def test_the_last_line_is_found_however_it_comes(parts):
     last = LastLine()
     for part in parts:
-        last.take(part)
+        last.feed(part)
     lines = [line for line in b"".join(parts).split(b"\n") if line.strip()]
     expected = lines[-1].decode(errors="replace") if lines else ""
     shown = "".join(c if c.isprintable() else " " for c in expected)
@@ -197,11 +197,11 @@ def test_the_last_line_is_found_however_it_comes(parts):
 def test_a_line_without_end_is_cut():
     last = LastLine()
     for _ in range(1000):
-        last.take(b"x" * 1000)
+        last.feed(b"x" * 1000)
     assert last.text == "x" * REASON_CHARACTERS_MAX
 
 
 def test_exit_codes_are_described():
     assert describe(2) == "exit status 2"
-    assert describe(-15) == "ended by SIGTERM"
-    assert describe(-200) == "ended by signal 200"
+    assert describe(-15) == "killed by SIGTERM"
+    assert describe(-200) == "killed by signal 200"

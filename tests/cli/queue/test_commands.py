@@ -119,7 +119,7 @@ def test_a_message_for_later_is_not_delivered_before(queue, topic, group):
 
 def test_options_of_send_that_make_no_sense(queue, topic):
     assert queue("send", topic, "x", "--delay", "1s", "--deliver-at", "2100-01-01").code == 2
-    assert "is no time" in queue("send", topic, "x", "--deliver-at", "soon").err
+    assert "is not a valid time" in queue("send", topic, "x", "--deliver-at", "soon").err
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_command_that_takes_too_long_fails(queue, topic, group):
     work = ("work", topic, "-g", group, "-n", "1", "--timeout", "200ms", "--", "sleep", "600")
     outcome = queue(*work)
     assert outcome.code == ExitCode.FAILED
-    assert "it took longer than 0.2 s" in outcome.err
+    assert "timed out after 0.2 s" in outcome.err
 
 
 def test_a_lease_is_kept_while_the_command_runs(queue, topic, group, tmp_path):
@@ -227,7 +227,10 @@ def test_sigterm_lets_the_command_finish_and_leaves_the_rest(
     )
     _await_file(tmp_path / "seen")
     process.send_signal(signal.SIGTERM)
-    assert process.stderr.readline() == "finishing 1 (again to end them)\n"
+    assert (
+        process.stderr.readline()
+        == "stopping after 1 running command; press Ctrl-C again to kill\n"
+    )
     (tmp_path / "go").touch()
     _, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode == 0, err
@@ -245,7 +248,7 @@ def test_a_second_signal_ends_the_command_and_gives_its_message_back(
     )
     _await_file(tmp_path / "pid")
     process.send_signal(signal.SIGINT)
-    assert process.stderr.readline().startswith("finishing 1")
+    assert process.stderr.readline().startswith("stopping after 1 ")
     process.send_signal(signal.SIGINT)
     assert process.wait(wait_seconds_max()) == ExitCode.INTERRUPTED
     assert not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text().strip()}")
@@ -269,7 +272,7 @@ def test_a_command_that_does_not_exist_is_said_before_a_message_is_taken(queue, 
     queue("send", topic, "a")
     outcome = queue("work", topic, "-g", group, "--", "no-such-command-anywhere")
     assert outcome.code == ExitCode.USAGE
-    assert "there is no command no-such-command-anywhere" in outcome.err
+    assert "command not found: no-such-command-anywhere" in outcome.err
     assert queue("work", topic, "-g", group, "--once", "-f", "%s").out == "a"
 
 
@@ -282,7 +285,7 @@ def test_what_is_said_of_a_message_does_not_reach_a_worker_in_a_worker():
 
 
 def test_groups_are_listed_with_what_they_have_before_them(queue, topic, group):
-    assert queue("list", "--topic", topic).err.startswith(f"no queue groups of {topic}; a worker")
+    assert queue("list", "--topic", topic).err.startswith(f"no queue groups of {topic}; create one")
     queue("send", topic, "a", "b")
     queue("work", topic, "-g", group, "-n", 1)
     assert group in queue("list", "-o", "name").out.splitlines()
@@ -302,12 +305,12 @@ def test_who_asks_for_a_group_that_is_not_there_is_told_where_they_are_listed(qu
 def test_stats_count_what_is_before_a_group(queue, topic, group):
     outcome = queue("stats", group)
     assert outcome.code == ExitCode.NOT_FOUND
-    assert outcome.err.startswith(f"error: there is no queue group {group}\nhint:  ")
+    assert outcome.err.startswith(f"error: queue group {group} does not exist\nhint:  ")
     queue("send", topic, *"abcde")
     queue("work", topic, "-g", group, "-n", "2")
     table = queue("stats", group)
     assert table.code == 0
-    assert f"{group}: 3 ready, 0 leased, 0 delayed, 0 dying" in table.out
+    assert f"{group}: 3 ready, 0 leased, 0 delayed, 0 being dead-lettered" in table.out
     document = json.loads(queue("stats", group, "-o", "json").out)
     assert (document["ready"], document["attempts_max"]) == (3, 5)
     assert document["dead_letter_topic"] == f"{group}.dead"
@@ -328,7 +331,7 @@ def test_stats_are_watched_until_they_are_not(spawn, queue, address, topic, grou
 
 def test_peek_takes_nothing(queue, topic, group):
     queue("work", topic, "-g", group, "--once")
-    assert "nothing before it" in queue("peek", topic, "-g", group).err
+    assert "no backlog" in queue("peek", topic, "-g", group).err
     queue("send", topic, "a\tb", "--key", "k")
     for _ in range(2):
         (row,) = json.loads(queue("peek", topic, "-g", group, "-o", "json").out)
@@ -346,13 +349,13 @@ def test_dead_letters_are_shown_and_sent_back_once(queue, topic, group):
     assert queue("work", topic, "-g", group, "--attempts", "1", "-n", "2", *fail).code == 1
     _await_dead(queue, group, 2)
     shown = queue("redrive", group, "--dry-run")
-    assert "2 messages would be sent back to where they came from" in shown.err
+    assert "2 messages would be sent back to their original topics" in shown.err
     assert "too bad" in shown.out
     assert f"{topic}-" in shown.out
     refused = queue("redrive", group)
     assert refused.code == ExitCode.USAGE, "nobody is there to say yes"
-    assert "add -y" in refused.err
-    first = queue("redrive", group, "--max", "1", "-y")
+    assert "confirm with -y" in refused.err
+    first = queue("redrive", group, "-n", "1", "-y")
     assert (first.code, first.err.splitlines()[-1]) == (0, "sent 1 message")
     assert queue("redrive", group, "-y").err.splitlines()[-1] == "sent 1 message"
     assert "no dead letters" in queue("redrive", group, "-y").err
@@ -378,7 +381,7 @@ def test_dead_letters_can_be_sent_elsewhere(queue, topic, group, cli, moldau_ses
     assert queue("work", topic, "-g", group, "--once").out == ""
 
 
-def test_a_group_is_deleted_after_a_question_and_begins_anew(queue, topic, group):
+def test_a_group_is_deleted_after_confirmation_and_starts_from_scratch(queue, topic, group):
     queue("send", topic, "a")
     assert queue("work", topic, "-g", group, "-n", "1").out == "a\n"
     assert queue("delete", group).code == ExitCode.USAGE
@@ -389,6 +392,27 @@ def test_a_group_is_deleted_after_a_question_and_begins_anew(queue, topic, group
     assert "nothing was deleted" in missing.err
     assert queue("delete", group, "-y", "--if-exists").code == 0
     assert queue("work", topic, "-g", group, "-n", "1").out == "a\n"
+
+
+def test_several_groups_are_deleted_or_none(queue, topic, group):
+    other = f"{group}-2"
+    for name in (group, other):
+        queue("work", topic, "-g", name, "--once")
+    assert queue("delete", group, "no-such-group", "-y").code == ExitCode.NOT_FOUND
+    assert queue("stats", group).code == 0, "nothing was deleted"
+    deleted = queue("delete", group, other, "-y")
+    assert deleted.err == f"deleted queue group {group}\ndeleted queue group {other}\n"
+
+
+def test_a_queue_group_is_named_as_such_to_a_consumer(
+    cli, queue, topic, group, moldau_session_broker
+):
+    brokers = moldau_session_broker.bootstrap
+    queue("work", topic, "-g", group, "--once")
+    refused = cli("consume", topic, "-g", group, "--timeout", "9s", "-b", brokers)
+    assert refused.code == ExitCode.FAILED
+    assert f"cannot join {group}: it is a queue group" in refused.err
+    assert f"moldau queue work {topic} -g {group}" in refused.err
 
 
 # ---- lines

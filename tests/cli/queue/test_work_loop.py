@@ -276,7 +276,7 @@ async def test_brokers_that_are_away_are_waited_for_and_that_is_said_once(monkey
     worker = FakeWorker(jobs(1), errors=[UnreachableError("nobody answers")] * 3)
     tally = await WorkLoop(worker, succeed, StopRequest(), messages_max=1).run()
     assert tally.done == 1
-    assert capfd.readouterr().err == "nobody answers; trying again (Ctrl-C stops)\n"
+    assert capfd.readouterr().err == "nobody answers; retrying (Ctrl-C stops)\n"
 
 
 async def test_what_will_not_go_away_ends_it_and_so_does_silence_where_an_end_is_waited_for():

@@ -58,7 +58,7 @@ def test_a_change_without_an_answer_may_be_made_later_and_that_is_said(
     unanswered: Future[None] = Future()
     unanswered.set_exception(KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT)))
     with pytest.raises(
-        TimedOutError, match=r"create topic t: .*; it may be done all the same"
+        TimedOutError, match=r"create topic t: .*; the change may still be made"
     ) as caught:
         admin._change(unanswered, "create topic t", look="moldau topic describe t")
-    assert caught.value.hint == "look before you try again: moldau topic describe t"
+    assert caught.value.hint == "check before you retry: moldau topic describe t"

@@ -98,7 +98,7 @@ def check_that_only_owners_commit(consumer: Consumer) -> None:
             continue
         lost = Message.of(topic, b"x", partition=partition, offset=9)
         for what in (lost, {(topic, partition): 9}):
-            with pytest.raises(ClientError, match="is not read by this consumer") as caught:
+            with pytest.raises(ClientError, match="is not assigned to this consumer") as caught:
                 consumer.commit(what)
             assert "another member" in caught.value.hint
 
@@ -167,7 +167,9 @@ def test_a_seek_before_there_is_anything_to_seek_in_says_when(
 ) -> None:
     with Consumer(brisk_broker.bootstrap, group_id=new_name("g")) as consumer:
         consumer.subscribe(topic)
-        with pytest.raises(InvalidArgumentError, match="is not read by this consumer") as caught:
+        with pytest.raises(
+            InvalidArgumentError, match="is not assigned to this consumer"
+        ) as caught:
             consumer.seek(topic, 0, 1)
         assert "poll" in caught.value.hint
         assert "on_assign" in caught.value.hint
@@ -267,7 +269,7 @@ def test_who_does_not_poll_in_time_loses_its_partitions_and_is_told_so(
             consumer.poll(wait_seconds_max())
         assert "poll more often" in caught.value.hint
         assert told == ["came", "lost"]
-        with pytest.raises(ClientError, match="is not read by this consumer") as lost:
+        with pytest.raises(ClientError, match="is not assigned to this consumer") as lost:
             consumer.commit(message)
         assert "max_poll_interval_ms" in lost.value.hint
         # It joins again by itself, and begins where was committed last.

@@ -64,6 +64,6 @@ def test_a_child_is_told_that_its_clients_are_its_parents_and_ends(
     lines = done.stdout.splitlines()
     assert len(lines) == 8
     for line in lines[:6]:
-        assert "before this process forked" in line
-        assert "make one in each process" in line
+        assert "before the fork" in line
+        assert "create one in each process" in line
     assert lines[6:] == ["0", "True"]

@@ -42,10 +42,10 @@ def test_values_are_read_as_text_and_json() -> None:
 
 
 def test_what_is_neither_says_which_message_it_was() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"t\[1\]@2 .* no text"):
+    with pytest.raises(InvalidArgumentError, match=r"t\[1\]@2 .* not UTF-8"):
         _ = message(b"\xff").text
     for wrong in (b"{", b"\xff"):
-        with pytest.raises(InvalidArgumentError, match=r"t\[1\]@2 .* no JSON"):
+        with pytest.raises(InvalidArgumentError, match=r"t\[1\]@2 .* not JSON"):
             message(wrong).json()
 
 

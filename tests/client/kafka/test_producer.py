@@ -149,7 +149,7 @@ def test_a_callback_that_fails_harms_no_other(
         # Whoever settled it may still be calling.
         delivery.add_done_callback(called.append)
     assert called == [delivery, delivery]
-    assert "a callback of a delivery failed" in caplog.text
+    assert "delivery callback failed" in caplog.text
     # A record of the log keeps what its error came through, the producer too.
     caplog.clear()
 
@@ -186,7 +186,7 @@ def test_a_full_buffer_blocks_and_then_says_so(pausable_broker: Broker, own_topi
         pausable_broker.pause()
         try:
             producer.send_many(own_topic, ["x"] * 50)
-            with pytest.raises(BufferFullError, match="buffer is full, 50 messages") as caught:
+            with pytest.raises(BufferFullError, match="buffer is full; 50 messages") as caught:
                 producer.send(own_topic, "too much")
             assert "max_block_ms" in caught.value.hint
             with pytest.raises(TimedOutError, match="50 messages are not acknowledged"):
@@ -296,7 +296,7 @@ def test_the_end_of_a_program_sends_what_an_unclosed_producer_has_and_warns(
     own_topic: str,
 ) -> None:
     said = run_unclosed(pausable_broker, own_topic, stop=False, timeout_ms=60_000)
-    assert "not closed with 1 messages unsent" in said
+    assert "with 1 pending messages was not closed" in said
     assert "lost" not in said
     texts = [message.text for message in read(pausable_broker, own_topic, 2)]
     assert texts == ["first", "last"]
@@ -310,7 +310,7 @@ def test_no_message_is_lost_at_the_end_of_a_program_without_a_word(
         said = run_unclosed(pausable_broker, own_topic, stop=True, timeout_ms=300)
     finally:
         pausable_broker.resume()
-    assert "1 messages are lost" in said
+    assert "lost 1 messages" in said
 
 
 def test_a_dropped_producer_sends_what_it_has(
@@ -361,16 +361,16 @@ def test_a_message_that_is_too_large_is_refused(
         ({"value": {"x": {1, 2}}}, "JSON"),
         ({"value": [float("nan")]}, "JSON"),
         ({"value": "x", "key": 7}, "key of type int"),
-        ({"value": "x", "acks": 2}, "level of acknowledgement"),
-        ({"value": "x", "partition": -1}, "no partition"),
-        ({"value": "x", "timestamp": -5}, "no timestamp"),
+        ({"value": "x", "acks": 2}, "acks must be 0, 1 or"),
+        ({"value": "x", "partition": -1}, "invalid partition"),
+        ({"value": "x", "timestamp": -5}, "invalid timestamp"),
         ({"value": "x", "headers": {"h": 5}}, "header h"),
-        ({"value": "x", "headers": ["h"]}, "no header"),
+        ({"value": "x", "headers": ["h"]}, "invalid header"),
         ({"value": "\ud800"}, "surrogates"),
         ({"value": "x", "key": "\ud800"}, "surrogates"),
-        ({"value": "x", "topic": ""}, "'' is no name of a topic"),
-        ({"value": "x", "topic": "a b!"}, "'a b!' is no name of a topic"),
-        ({"value": "x", "topic": None}, "None is no name of a topic"),
+        ({"value": "x", "topic": ""}, "invalid topic name ''"),
+        ({"value": "x", "topic": "a b!"}, "invalid topic name 'a b!'"),
+        ({"value": "x", "topic": None}, "the topic must be a string, not None"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_a_hint(
@@ -384,7 +384,7 @@ def test_what_cannot_be_sent_is_refused_with_a_hint(
 
 
 def test_settings_are_given_as_a_config_or_by_name_but_not_both() -> None:
-    with pytest.raises(InvalidArgumentError, match="beside a ProducerConfig"):
+    with pytest.raises(InvalidArgumentError, match="both a ProducerConfig and settings"):
         Producer(ProducerConfig(), linger_ms=1)
     with pytest.raises(InvalidArgumentError, match="linger_mss") as caught:
         Producer(linger_mss=1)
@@ -394,7 +394,7 @@ def test_settings_are_given_as_a_config_or_by_name_but_not_both() -> None:
 def test_send_many_takes_values_and_pairs_and_nothing_else(moldau_session_broker: Broker) -> None:
     with Producer(moldau_session_broker.bootstrap) as producer:
         for wrong in ("abc", b"abc", {"a": 1}, [("a", "b", "c")]):
-            with pytest.raises(InvalidArgumentError, match="send_many") as caught:
+            with pytest.raises(InvalidArgumentError, match=r"send_many|a tuple of 3") as caught:
                 producer.send_many("refused", wrong)  # type: ignore[arg-type]
             assert caught.value.hint
         assert len(producer) == 0
@@ -433,7 +433,7 @@ with Producer(sys.argv[1]) as producer:
 def test_ctrl_c_ends_a_program_that_waits_and_says_what_is_lost(
     pausable_broker: Broker, own_topic: str
 ) -> None:
-    short = "from moldau.client import producer as p; p._EXIT_SECONDS_MAX = 0.5"
+    short = "from moldau.client.kafka import producer as p; p._EXIT_SECONDS_MAX = 0.5"
     arguments = [pausable_broker.bootstrap, str(pausable_broker.pid), own_topic]
     try:
         # Within the test's time, not after the two minutes that a message may take.

@@ -21,7 +21,7 @@ def test_a_level_may_be_written_in_many_ways(written: str | int, meant: AckMode)
 
 @pytest.mark.parametrize("wrong", [2, "some", True, ""])
 def test_what_is_no_level_is_refused(wrong: str | int) -> None:
-    with pytest.raises(InvalidArgumentError, match="no level"):
+    with pytest.raises(InvalidArgumentError, match="acks must be 0, 1 or"):
         ProducerConfig(acks=wrong)
 
 
@@ -65,5 +65,5 @@ def test_brokers_come_as_text_or_list_or_from_the_environment(
     assert ProducerConfig().brokers == "c:3"
     monkeypatch.delenv("MOLDAU_BROKERS")
     assert ProducerConfig().brokers == "localhost:9092"
-    with pytest.raises(InvalidArgumentError, match="no broker address"):
+    with pytest.raises(InvalidArgumentError, match="invalid broker address"):
         _ = ProducerConfig(bootstrap_servers="a:b").brokers

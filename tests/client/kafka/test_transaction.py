@@ -107,11 +107,11 @@ def test_wrong_uses_say_what_to_do(
     ):
         producer.transaction()
     with Producer(moldau_session_broker.bootstrap, transactional_id=new_name("tx")) as producer:
-        with pytest.raises(InvalidArgumentError, match="acks=1"):
+        with pytest.raises(InvalidArgumentError, match="needs acks="):
             producer.send(moldau_topic, "x", acks=1)
         with producer.transaction():
             producer.send(moldau_topic, "y")
-            with pytest.raises(ClientError, match="open already"):
+            with pytest.raises(ClientError, match="already open"):
                 producer.transaction()
         with pytest.raises(ClientError) as caught:
             producer.send(moldau_topic, "outside")

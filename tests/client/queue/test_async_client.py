@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
+import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -23,6 +25,7 @@ from moldau import (
     UnreachableError,
 )
 from moldau.client.queue.client import seeds_of
+from moldau.client.queue.handler_loop import WorkResult
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import until, wait_seconds_max, wait_until
@@ -153,7 +156,7 @@ def test_work_ends_when_nothing_comes(client: QueueClient) -> None:
 
 
 def test_ordered_work_is_done_one_by_one(client: QueueClient) -> None:
-    with pytest.raises(InvalidArgumentError, match="one message after the other"):
+    with pytest.raises(InvalidArgumentError, match="concurrency must be 1"):
         client.work("g", "jobs", lambda message: None, mode="ordered", concurrency=2)
 
 
@@ -208,7 +211,7 @@ def test_reading_what_is_not_there_is_not_found(client: QueueClient) -> None:
         list(client.read_from("nothing"))
     with pytest.raises(InvalidArgumentError, match="both"):
         client.read_from("jobs", offset=1, timestamp=1)
-    with pytest.raises(InvalidArgumentError, match="no offset"):
+    with pytest.raises(InvalidArgumentError, match="invalid offset"):
         client.read_from("jobs", offset="middle")
 
 
@@ -271,7 +274,7 @@ def test_a_forked_client_refuses(client: QueueClient) -> None:
         try:
             client.topology()
         except ClientError as error:
-            os._exit(7 if "forked" in str(error) else 1)
+            os._exit(7 if "before the fork" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
@@ -285,7 +288,7 @@ def test_addresses_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert seeds_of(None) == ["c:3"]
     with pytest.raises(InvalidArgumentError):
         seeds_of(" , ")
-    with pytest.raises(InvalidArgumentError, match="no broker address"):
+    with pytest.raises(InvalidArgumentError, match="invalid broker address"):
         QueueClient("a:b:c:70000", timeout=0.1)
 
 
@@ -311,3 +314,52 @@ def test_groups_are_listed_by_name_with_their_topics_and_settings(
         assert found[1].dead_letter_topic == "b.dead"
         assert [each.group for each in client.groups("mails")] == ["b"]
         assert client.groups("others") == []
+
+
+@pytest.mark.parametrize("on_asyncio", [False, True])
+def test_work_finishes_its_message_on_sigterm(
+    client: QueueClient, brokers: FakeCluster, on_asyncio: bool
+) -> None:
+    client.send_many("jobs", ["a", "b", "c"])
+    finished = []
+
+    def handle(message: QueueMessage | AsyncQueueMessage) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        finished.append(message.text)
+
+    async def work() -> WorkResult:
+        async with AsyncQueueClient(brokers.addresses) as own:
+            return await own.work("g", "jobs", handle)
+
+    done = asyncio.run(work()) if on_asyncio else client.work("g", "jobs", handle)
+    assert done == (1, 0)
+    assert len(finished) == 1
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_of_the_program_for_sigterm_stays(client: QueueClient) -> None:
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    try:
+        client.send_many("jobs", ["a", "b"])
+        done = client.work(
+            "g", "jobs", lambda message: os.kill(os.getpid(), signal.SIGTERM), stop=stop
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stop.is_set()
+    assert done.done >= 1
+
+
+def test_the_traceback_of_a_failed_message_is_logged(
+    client: QueueClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(message: QueueMessage) -> None:
+        raise ValueError("not yet")
+
+    client.send("jobs", "x")
+    client.work("g", "jobs", handle, limit=1)
+    assert "handler failed for <AsyncQueueMessage jobs[" in caplog.text
+    assert "(attempt 1)" in caplog.text
+    assert 'raise ValueError("not yet")' in caplog.text

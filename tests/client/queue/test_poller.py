@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from moldau.client.queue import poller as polling
-from moldau.client.queue.poller import HOLD_SECONDS_MAX, Poller, _Arrived
+from moldau.client.queue.poller import KEEP_SECONDS_MAX, Poller, _Arrived
 from moldau.model.delivery_tokens import TokenKind
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -33,7 +33,7 @@ async def given_back(*messages: _Arrived, wait: float = 0.0) -> list[bytes]:
     nobody: Any = None
     poller = Poller(nobody, "g", "c", targets=list, give_back=give_back)
     poller._arrived.extend(messages)
-    poller._hold()
+    poller._keep_for_next_poll()
     await asyncio.sleep(wait)
     before = list(back)
     await poller.close()
@@ -42,9 +42,9 @@ async def given_back(*messages: _Arrived, wait: float = 0.0) -> list[bytes]:
 
 
 async def test_only_what_is_old_is_given_back() -> None:
-    old = arrived(TokenKind.QUEUE, b"old", HOLD_SECONDS_MAX + 1)
+    old = arrived(TokenKind.QUEUE, b"old", KEEP_SECONDS_MAX + 1)
     new = arrived(TokenKind.QUEUE, b"new", 0)
-    assert await given_back(old, new, wait=HOLD_SECONDS_MAX - 0.1) == [b"\x02old"]
+    assert await given_back(old, new, wait=KEEP_SECONDS_MAX - 0.1) == [b"\x02old"]
 
 
 async def test_the_end_gives_back_all() -> None:
@@ -53,6 +53,6 @@ async def test_the_end_gives_back_all() -> None:
 
 
 async def test_messages_of_ordered_groups_are_dropped_since_the_broker_repeats_them() -> None:
-    ordered = arrived(TokenKind.ORDERED, b"old", HOLD_SECONDS_MAX + 1)
-    queued = arrived(TokenKind.QUEUE, b"old", HOLD_SECONDS_MAX + 1)
+    ordered = arrived(TokenKind.ORDERED, b"old", KEEP_SECONDS_MAX + 1)
+    queued = arrived(TokenKind.QUEUE, b"old", KEEP_SECONDS_MAX + 1)
     assert await given_back(ordered, queued, wait=0.2) == [b"\x02old"]

@@ -1,13 +1,15 @@
 """The view is the newest that anybody tells, and stays when nobody does."""
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
 import pytest
 from grpc import aio
 
-from moldau.client.errors import InvalidArgumentError, UnreachableError
+from moldau.client.errors import InvalidArgumentError, TimedOutError, UnreachableError
+from moldau.client.queue import resolver as resolver_module
 from moldau.client.queue.resolver import Resolver, grpc_seeds
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -21,6 +23,7 @@ class Told:
         self.answers = {f"{name}:1": answer for name, answer in answers.items()}
         self.asked: list[str] = []
         self.kept: set[str] = set()
+        self.connected: set[str] = set()
 
     async def call(self, address: str, *_: Any, **__: Any) -> pb.TopologyResponse:
         self.asked.append(address)
@@ -33,6 +36,9 @@ class Told:
                 details="failed to connect to all addresses; last error: refused",
             )
         return answer
+
+    def is_connected(self, address: str) -> bool:
+        return address in self.connected
 
     def keep_only(self, addresses: set[str]) -> None:
         self.kept = addresses
@@ -121,6 +127,35 @@ def test_a_start_without_anybody_is_unreachable() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize(
+    ("status", "connected", "seconds"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, False, resolver_module.CONNECT_RETRY_SECONDS_MAX),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, False, 1.0),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, True, 1.5),
+    ],
+    ids=["refused", "no connection", "slow"],
+)
+def test_a_start_gives_up_by_the_connect_deadline_unless_a_broker_is_only_slow(
+    monkeypatch: pytest.MonkeyPatch, status: grpc.StatusCode, connected: bool, seconds: float
+) -> None:
+    monkeypatch.setattr(resolver_module, "CONNECT_SECONDS_MAX", 1.0)
+
+    class Failing(Told):
+        async def call(self, address: str, *_: Any, **__: Any) -> pb.TopologyResponse:
+            raise aio.AioRpcError(status, aio.Metadata(), aio.Metadata(), details="x")
+
+    async def work() -> float:
+        told = Failing()
+        told.connected = {"a:1"} if connected else set()
+        started_at = time.monotonic()
+        with pytest.raises((UnreachableError, TimedOutError)):
+            await resolver(told, "a").start(1.5)
+        return time.monotonic() - started_at
+
+    assert asyncio.run(work()) >= seconds
+
+
 def test_seeds_are_addresses() -> None:
     assert grpc_seeds(["a", "b:1,c:2", "http://d:8080", "[::1]:3"]) == [
         "a:8000",
@@ -128,5 +163,5 @@ def test_seeds_are_addresses() -> None:
         "c:2",
         "[::1]:3",
     ]
-    with pytest.raises(InvalidArgumentError, match="no broker address"):
+    with pytest.raises(InvalidArgumentError, match="invalid broker address"):
         grpc_seeds(["a:99999"])

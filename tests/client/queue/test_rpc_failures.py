@@ -30,17 +30,17 @@ def test_a_refusal_says_what_the_broker_said() -> None:
         (("moldau-reason", "NOT_LEADER"), ("moldau-hint", "ask%20another")),
     )
     assert (failure.reason, failure.hint) == ("NOT_LEADER", "ask another")
-    assert failure.may_repeat
-    assert failure.is_misrouted
-    assert not failure.is_silent
+    assert failure.is_retriable
+    assert failure.is_stale_route
+    assert not failure.is_unanswered
     assert not failure.is_uncertain
 
 
 def test_a_call_that_never_left_is_certain() -> None:
     text = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
     failure = failed(grpc.StatusCode.UNAVAILABLE, text)
-    assert failure.is_silent
-    assert failure.may_repeat
+    assert failure.is_unanswered
+    assert failure.is_retriable
     assert not failure.is_uncertain
     assert failure.text == "connection refused"
 
@@ -57,9 +57,9 @@ async def test_a_stream_that_breaks_in_a_write_was_answered_by_nobody() -> None:
         # As gRPC does when its core fails to write: hardly to be brought about from outside.
         call._cython_call.set_internal_error("failed to write")
         failure = failed(await call.code(), await call.details() or "")
-    assert (failure.is_silent, failure.may_repeat, failure.is_uncertain) == (True, True, True)
+    assert (failure.is_unanswered, failure.is_retriable, failure.is_uncertain) == (True, True, True)
     assert not failure.is_evicted
-    assert failure.text == "the connection broke"
+    assert failure.text == "lost the connection"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,11 @@ def test_who_spoke_counts_for_more_than_who_was_silent() -> None:
 )
 def test_a_request_that_is_too_large_was_not_carried_out(text: str) -> None:
     failure = failed(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-    assert (failure.reason, failure.is_uncertain, failure.may_repeat) == ("TOO_LARGE", False, False)
+    assert (failure.reason, failure.is_uncertain, failure.is_retriable) == (
+        "TOO_LARGE",
+        False,
+        False,
+    )
 
 
 def test_an_answer_that_is_too_large_leaves_it_open() -> None:
@@ -133,7 +137,7 @@ def test_an_answer_that_is_too_large_leaves_it_open() -> None:
 def test_where_no_broker_is_known_nothing_was_done_and_one_may_come() -> None:
     error = aio.AioRpcError(grpc.StatusCode.UNKNOWN, aio.Metadata(), aio.Metadata(), details="x")
     failure = failure_of(error, "")
-    assert failure.may_repeat
+    assert failure.is_retriable
     assert not failure.is_uncertain
     assert str(failure) == "no broker is known yet"
 

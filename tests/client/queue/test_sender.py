@@ -78,7 +78,7 @@ def test_what_may_be_there_is_not_sent_again_but_told(
     with pytest.raises(SendFailedError) as one:
         client.send("jobs", "x", partition=0)
     assert one.value.is_uncertain
-    assert "double" in one.value.hint
+    assert "duplicate" in one.value.hint
     with pytest.raises(SendFailedError) as many:
         client.send_many("jobs", [Outgoing("y", partition=number % 2) for number in range(4)])
     assert many.value.is_uncertain
@@ -124,7 +124,7 @@ def test_another_leader_takes_over_from_one_that_is_gone(
 ) -> None:
     brokers.kill(2)
     # What was sent while the connection ends may have been done, and is not sent again.
-    gone = client._client._caller.channels._channels[brokers.addresses[1]]
+    gone = client._client._rpc.channels._channels[brokers.addresses[1]]
     wait_until(
         lambda: gone.get_state() is not grpc.ChannelConnectivity.READY, "the connection ends"
     )

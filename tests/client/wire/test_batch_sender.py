@@ -152,7 +152,7 @@ def test_what_is_refused_for_good_is_told_at_once(
 
 def test_patience_has_an_end(leader: Leader, client: KafkaClient) -> None:
     leader.codes = {b"a": [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 1000}
-    with pytest.raises(TimedOutError, match=r"tried for 0\.3 s"):
+    with pytest.raises(TimedOutError, match=r"timed out after 0\.3 s"):
         send(client, OutgoingBatch("t", 0, b"a"), seconds_max=0.3)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from moldau.client.errors import NotFoundError, RejectedError, UnreachableError
 from moldau.client.wire import partition_admin
+from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.partition_admin import PartitionAdmin, PartitionMove
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.alter_partition_reassignments import (
@@ -31,10 +32,11 @@ from moldau.wire.messages.metadata import (
 pytestmark = pytest.mark.inprocess
 
 
-class FakeClient:
+class FakeClient(KafkaClient):
     """Answers in turn; an exception is raised."""
 
     def __init__(self, bootstrap, *, timeout):
+        super().__init__(bootstrap, timeout=timeout)
         self.answers: list[object] = []
         self.asked: list[object] = []
 
@@ -61,7 +63,6 @@ class FakeClient:
 @pytest.fixture
 def admin(monkeypatch):
     monkeypatch.setattr(partition_admin, "KafkaClient", FakeClient)
-    monkeypatch.setattr(partition_admin, "_RETRY_SECONDS", 0.001)
     with PartitionAdmin("h:1") as made:
         yield made
 

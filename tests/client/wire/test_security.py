@@ -110,25 +110,25 @@ def test_key_and_certificate_stand_in_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"security__protocol": "TLS"}, r"kafka\.security\.protocol is one of PLAINTEXT, SSL"),
+        ({"security__protocol": "TLS"}, r"kafka\.security\.protocol must be one of PLAINTEXT, SSL"),
         ({"ssl__truststore__location": "/no/such"}, r"truststore\.location: cannot read /no/such"),
         ({"ssl__truststore__location": "/"}, r"truststore\.location: cannot read / "),
-        ({"ssl__truststore__certificates": "x"}, r"kafka\.ssl\.truststore\.certificates holds nei"),
-        ({"ssl__truststore__certificates": OWN.key_pem}, r"truststore\.certificates holds no cert"),
+        ({"ssl__truststore__certificates": "x"}, r"ssl\.truststore\.certificates contains nei"),
+        ({"ssl__truststore__certificates": OWN.key_pem}, r"certificates contains no cert"),
         (
             {"ssl__truststore__certificates": CA.pem.replace("MII", "A")},
-            r"kafka\.ssl\.truststore\.certificates holds no certificate that can be read",
+            r"kafka\.ssl\.truststore\.certificates contains no readable certificate",
         ),
-        ({"ssl__keystore__key": OWN.key_pem}, r"kafka\.ssl\.keystore… hold no certificate"),
+        ({"ssl__keystore__key": OWN.key_pem}, r"kafka\.ssl\.keystore… contain no certificate"),
         ({"ssl__certificate__location": "/no/such"}, r"kafka\.ssl\.certificate\.location: cannot"),
-        ({"ssl__keystore__certificate__chain": OWN.pem}, r"kafka\.ssl\.keystore… hold no key"),
+        ({"ssl__keystore__certificate__chain": OWN.pem}, r"kafka\.ssl\.keystore… contain no key"),
         (
             {"ssl__keystore__certificate__chain": CA.pem, "ssl__keystore__key": OWN.key_pem},
-            "is not that of the certificate",
+            "does not match the certificate",
         ),
-        ({"ssl__truststore__type": "BKS"}, r"kafka\.ssl\.truststore\.type is PEM or PKCS12"),
-        ({"ssl__endpoint__identification__algorithm": "ldaps"}, "is https, or empty"),
-        ({"ssl__enabled__protocols": "SSLv3"}, r"kafka\.ssl\.enabled\.protocols names neither"),
+        ({"ssl__truststore__type": "BKS"}, r"kafka\.ssl\.truststore\.type must be PEM or PKCS12"),
+        ({"ssl__endpoint__identification__algorithm": "ldaps"}, "must be https, or empty"),
+        ({"ssl__enabled__protocols": "SSLv3"}, r"kafka\.ssl\.enabled\.protocols must name TLS"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_by_the_name_of_the_option(

@@ -100,11 +100,7 @@ def ask(channel: grpc.Channel, method: str, data: list[bytes]) -> None:
     assert status not in _TROUBLES
 
 
-_TROUBLES = (
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
+_TROUBLES = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED)
 
 
 @pytest.fixture(scope="module")

@@ -42,12 +42,14 @@ def trailers(error: Any) -> dict[str, str]:
     return dict(error.trailing_metadata())
 
 
-@pytest.mark.parametrize("why", list(ErrorReason))
-def test_every_reason_of_the_queues_has_a_status_and_its_name(door: Door, why: ErrorReason) -> None:
-    door.queues.answers["ack"] = QueueRefusedError(why)
+@pytest.mark.parametrize("reason", list(ErrorReason))
+def test_every_reason_of_the_queues_has_a_status_and_its_name(
+    door: Door, reason: ErrorReason
+) -> None:
+    door.queues.answers["ack"] = QueueRefusedError(reason)
     error = refused(lambda: door.stub.Ack(ACK, timeout=wait_seconds_max()))
-    assert trailers(error)[REASON_TRAILER] == why.name
-    assert error.details() == why.value
+    assert trailers(error)[REASON_TRAILER] == reason.name
+    assert error.details() == reason.value
     known = {
         ErrorReason.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
         ErrorReason.UNKNOWN_CONSUMER: grpc.StatusCode.NOT_FOUND,
@@ -55,7 +57,7 @@ def test_every_reason_of_the_queues_has_a_status_and_its_name(door: Door, why: E
         ErrorReason.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
         ErrorReason.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
-    assert error.code() == known.get(why, error.code())
+    assert error.code() == known.get(reason, error.code())
     assert error.code() not in (grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN)
 
 
@@ -92,7 +94,7 @@ def test_bytes_that_are_no_message_are_refused(door: Door) -> None:
     call = door.channel.unary_unary("/moldau.v1.Queue/Ack")
     error = refused(lambda: call(b"\xff\xff\xff", timeout=wait_seconds_max()))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert error.details() == "the bytes are no AckRequest"
+    assert error.details() == "cannot decode the request as AckRequest"
     stream = door.channel.stream_stream("/moldau.v1.Queue/Heartbeat")
     error = refused(lambda: list(stream(iter([b"\xff\xff\xff"]), timeout=wait_seconds_max())))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -133,7 +135,7 @@ def test_connections_above_the_bound_are_closed_until_another_one_ends() -> None
 
 
 def test_calls_above_the_bound_are_refused() -> None:
-    with opened(GrpcLimits(calls_max=2, early_ms=3_600_000)) as door:
+    with opened(GrpcLimits(calls_max=2)) as door:
         door.queues.hold = threading.Event()
         door.queues.answers["poll"] = PollResult()
         waiting = [door.stub.Poll.future(POLL, timeout=wait_seconds_max()) for _ in range(2)]

@@ -49,9 +49,7 @@ ASSIGNMENT = Assignment(
 )
 ASSIGNED = pb.Assignment(
     epoch=3,
-    partitions=[
-        pb.AssignedPartition(topic="t", partition=1, leader=2, leader_address="h:8000"),
-    ],
+    partitions=[pb.AssignedPartition(topic="t", partition=1, leader=2, leader_address="h:8000")],
 )
 
 
@@ -243,11 +241,7 @@ def test_polled_messages_are_told_in_full(door: Door) -> None:
         timestamp_ms=1_000,
         key=b"k",
         value=b"v",
-        headers=[
-            pb.Header(key="h", value=b"1"),
-            pb.Header(key="n"),
-            pb.Header(key="?", value=b""),
-        ],
+        headers=[pb.Header(key="h", value=b"1"), pb.Header(key="n"), pb.Header(key="?", value=b"")],
         token=b"token",
         attempt=2,
         lease_until_ms=9_000,

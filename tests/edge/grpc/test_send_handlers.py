@@ -78,10 +78,7 @@ def test_a_message_is_stored_as_it_was_sent(stub: QueueStub, topic: str) -> None
         timestamp_ms=1_700_000_000_000,
         key=b"k",
         value=b"v",
-        headers=[
-            *sent.headers,
-            pb.Header(key="moldau-deliver-at", value=b"1800000000000"),
-        ],
+        headers=[*sent.headers, pb.Header(key="moldau-deliver-at", value=b"1800000000000")],
     )
 
 
@@ -243,14 +240,13 @@ class SlowAppends:
     def broker(self) -> dict[str, Any]:
         """What sending needs of one."""
         topic = SimpleNamespace(name="t", partitions=[None])
-        hosted = SimpleNamespace(
-            replica=SimpleNamespace(is_leader=True), config=SimpleNamespace(message_bytes_max=10**6)
-        )
         return {
             "appends": self,
             "image": SimpleNamespace(topic=lambda name: topic),
             "clock": SimpleNamespace(wall_ms=lambda: TimestampMs(0)),
-            "partitions": SimpleNamespace(get=lambda name, index: hosted),
+            "replicas": SimpleNamespace(
+                is_leader=lambda name, index: True, message_bytes_max=lambda name: 10**6
+            ),
         }
 
 

@@ -189,7 +189,7 @@ def test_a_refusal_carries_its_code_its_words_and_a_status(world, code, status):
 
 
 def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, monkeypatch):
-    monkeypatch.setattr(metadata_changes, "ANSWER_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(metadata_changes, "DECIDED_SECONDS_MAX", 0.1)
     world.cluster.hold = asyncio.Event()
     world.cluster.reasons = ["no majority is up"]
     status, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from http_cluster import FakeCluster, Served, served
-from moldau.edge.http.listener import HttpLimits, HttpListener
+from moldau.edge.http.limits import HttpLimits
+from moldau.edge.http.listener import HttpListener
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -60,10 +61,10 @@ def test_the_web_server_is_not_imported_with_the_broker():
 
 def test_it_is_loaded_by_the_first_connection_which_gets_its_answer():
     with served() as world:
-        assert not world.listener.is_loaded
+        assert world.listener._server is None
         status, _, body = world.ask("GET", "/healthz")
         assert (status, body) == (200, {"status": "ok"})
-        assert world.listener.is_loaded
+        assert world.listener._server is not None
 
 
 def test_connections_that_come_while_it_loads_are_all_answered():
@@ -114,7 +115,7 @@ def test_an_app_that_cannot_be_made_costs_the_listener_and_not_the_loop(caplog):
         await listener.stop(1.0)
 
     asyncio.run(scene())
-    assert "HTTP is served no more" in caplog.text
+    assert "HTTP listener stopped" in caplog.text
 
 
 def test_signals_stay_the_brokers():
@@ -256,7 +257,7 @@ def test_a_quiet_connection_is_closed_and_one_in_use_may_be_older_than_a_request
 
 
 def test_a_slow_answer_is_no_slow_request(monkeypatch):
-    monkeypatch.setattr("moldau.api.metadata_changes.ANSWER_SECONDS_MAX", 600)
+    monkeypatch.setattr("moldau.api.metadata_changes.DECIDED_SECONDS_MAX", 600)
     cluster = FakeCluster()
     seconds = wait_seconds_max() / 30
     limits = HttpLimits(request_seconds_max=seconds)
@@ -309,7 +310,7 @@ def test_the_system_gives_up_on_clients_that_fell_silent():
         read_reply(sock)
 
         async def timeout() -> int:
-            (connection,) = world.listener._engine.server_state.connections
+            (connection,) = world.listener._server.server_state.connections
             theirs = connection.transport.get_extra_info("socket")
             return theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
@@ -318,14 +319,14 @@ def test_the_system_gives_up_on_clients_that_fell_silent():
 
 def wait_until_no_connections(world: Served) -> None:
     async def count() -> int:
-        engine = world.listener._engine
+        engine = world.listener._server
         return 0 if engine is None else len(engine.server_state.connections)
 
     wait_until(lambda: not world.run(count), "there are no connections")
 
 
 def test_a_stop_lets_requests_finish_and_frees_the_port(monkeypatch):
-    monkeypatch.setattr("moldau.api.metadata_changes.ANSWER_SECONDS_MAX", 600)
+    monkeypatch.setattr("moldau.api.metadata_changes.DECIDED_SECONDS_MAX", 600)
     cluster = FakeCluster()
     with served(cluster) as world, world.connect() as busy, world.connect() as idle:
         idle.sendall(REQUEST)
@@ -350,7 +351,7 @@ def test_a_stop_lets_requests_finish_and_frees_the_port(monkeypatch):
 
 
 def test_a_stop_cuts_what_does_not_finish(monkeypatch):
-    monkeypatch.setattr("moldau.api.metadata_changes.ANSWER_SECONDS_MAX", 600)
+    monkeypatch.setattr("moldau.api.metadata_changes.DECIDED_SECONDS_MAX", 600)
     cluster = FakeCluster()
     with served(cluster) as world, world.connect() as busy:
         cluster.hold = asyncio.Event()
@@ -378,7 +379,7 @@ def test_a_stop_cuts_who_does_not_read():
 def test_a_stop_before_anybody_came_is_quick_and_loads_nothing():
     with served() as world:
         world.run(lambda: world.listener.stop(10))
-        assert not world.listener.is_loaded
+        assert world.listener._server is None
         with pytest.raises(ConnectionRefusedError):
             world.connect()
 

@@ -60,7 +60,7 @@ class Client:
 
     async def send(self, message):
         self.messages.append(message)
-        self.held.append(self.gate.held_bytes)
+        self.held.append(self.gate.buffered_bytes)
 
     async def ask(self, gate: LimitsMiddleware) -> None:
         self.gate = gate
@@ -80,7 +80,7 @@ class Client:
 
 
 def gate_of(app, bytes_max: int = 10**9, origins=()) -> LimitsMiddleware:
-    return LimitsMiddleware(app, held_bytes_max=bytes_max, cors=Cors(origins))
+    return LimitsMiddleware(app, buffered_bytes_max=bytes_max, cors=Cors(origins))
 
 
 def asked(gate: LimitsMiddleware, *pieces: bytes, **rest) -> Client:
@@ -100,7 +100,7 @@ def test_a_reply_leaves_in_pieces_and_arrives_as_it_was(size, times):
     assert ends == [False] * (len(ends) - 1) + [True]
     # Held while it is sent, if it is large, and not any more.
     assert max(client.held) == (size if size > PIECE else 0)
-    assert gate.held_bytes == 0
+    assert gate.buffered_bytes == 0
 
 
 def test_bytes_of_a_body_are_held_until_the_answer():
@@ -108,7 +108,7 @@ def test_bytes_of_a_body_are_held_until_the_answer():
     client = asked(gate, b"a" * 10, b"b" * 20, method="POST")
     assert (client.status, client.body) == (200, b"30")
     assert client.held[-1] == 30
-    assert gate.held_bytes == 0
+    assert gate.buffered_bytes == 0
 
 
 def test_who_finds_no_room_for_a_reply_is_told_to_come_again():
@@ -117,7 +117,7 @@ def test_who_finds_no_room_for_a_reply_is_told_to_come_again():
     assert client.status == 503
     assert client.headers[b"retry-after"] == b"1"
     assert json.loads(client.body)["error"] == "THROTTLING_QUOTA_EXCEEDED"
-    assert gate.held_bytes == 0
+    assert gate.buffered_bytes == 0
     assert (gate.refused_total, dict(gate.requests)) == (1, {("GET", 503): 1})
 
 
@@ -144,7 +144,7 @@ def test_replies_that_wait_for_their_readers_take_each_others_room():
         return slow.status, second.status, third.status
 
     assert asyncio.run(scene()) == (200, 503, 200)
-    assert gate.held_bytes == 0
+    assert gate.buffered_bytes == 0
 
 
 def test_a_client_that_goes_leaves_nothing_behind():
@@ -157,7 +157,7 @@ def test_a_client_that_goes_leaves_nothing_behind():
     client.send = fail
     with pytest.raises(OSError, match="gone"):
         asyncio.run(client.ask(gate))
-    assert gate.held_bytes == 0
+    assert gate.buffered_bytes == 0
 
 
 def test_requests_are_counted_by_method_and_status_and_strange_methods_together():

@@ -160,7 +160,7 @@ def shown_record(offset: int) -> Record:
 class FakeBroker:
     """One topic, and pages as a test wants them."""
 
-    def __init__(self, monkeypatch, pages) -> None:
+    def __init__(self, pages) -> None:
         self.topic_id = "first"
         self.now = 0.0
         self.fetch = self
@@ -174,12 +174,12 @@ class FakeBroker:
             then(self)
             return ReadPage(records=records, next_offset=9, start_offset=0, end_offset=9)
 
-        monkeypatch.setattr(tail, "read_page", read_page)
+        self.read_page = read_page
 
 
 def events_of(broker, count: int) -> list[bytes]:
     """The first so many, of one who follows from the start."""
-    place = tail._Followed("t", "first", 0, RecordSelection())
+    place = tail._Subscription("t", "first", 0, RecordSelection())
     nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
 
     async def collect() -> list[bytes]:
@@ -197,19 +197,19 @@ def nothing_more(_) -> None:
     pass
 
 
-def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored(monkeypatch):
+def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored():
     quiet = ([], 3.0, nothing_more)
-    broker = FakeBroker(monkeypatch, [quiet, quiet, quiet, ([shown_record(1)], 1.0, nothing_more)])
+    broker = FakeBroker([quiet, quiet, quiet, ([shown_record(1)], 1.0, nothing_more)])
     _, comment, record = events_of(broker, 3)
     assert comment == b":\n\n"
     assert record.startswith(b"id: 1\ndata: {")
 
 
-def test_another_topic_of_the_same_name_is_not_followed(monkeypatch):
+def test_another_topic_of_the_same_name_is_not_followed():
     def recreate(broker) -> None:
         broker.topic_id = "second"
 
-    broker = FakeBroker(monkeypatch, [([shown_record(0)], 1.0, recreate)])
+    broker = FakeBroker([([shown_record(0)], 1.0, recreate)])
     _, record, error = events_of(broker, 3)
     assert record.startswith(b"id: 0")
     assert error.startswith(b"event: error")

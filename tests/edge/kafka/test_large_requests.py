@@ -26,7 +26,7 @@ async def test_each_is_answered_in_order_while_others_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
-    monkeypatch.setattr(large_requests, "_LOOKED_AT_EVERY", 1)
+    monkeypatch.setattr(large_requests, "_CLOCK_INTERVAL", 1)
     task = asyncio.create_task(answer_each(range(100), str, refuse))
     assert await turns_during(task) >= 100
     assert await task == [str(number) for number in range(100)]
@@ -76,5 +76,5 @@ async def test_too_many_are_refused_with_what_to_do(each, monkeypatch: pytest.Mo
     def never(number: int) -> str:
         raise AssertionError
 
-    (first, *_), text = await each(range(3), never, refuse), "ask for at most 2 at a time"
+    (first, *_), text = await each(range(3), never, refuse), "the limit is 2"
     assert first == f"0: 3 names in one request; {text}"

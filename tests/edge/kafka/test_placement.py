@@ -5,9 +5,8 @@ import asyncio
 import pytest
 from handler_calls import Asked, FakeCluster, ask, brokers, facade, image, service, topic
 
-from harness.virtual_loop import run_virtually
 from moldau.edge.kafka import describe_cluster, describe_topic_partitions, metadata
-from moldau.edge.kafka.placement import await_leaders, current_leader
+from moldau.edge.kafka.placement import current_leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.wire.messages.describe_topic_partitions import (
@@ -159,26 +158,3 @@ def test_a_topic_that_may_still_be_created_is_to_be_asked_for_again(
         MetadataResponse,
     )
     assert [(each.name, each.error_code) for each in response.topics] == [("new", told), ("t", 0)]
-
-
-def test_who_creates_a_topic_is_answered_when_it_can_be_written_to(cluster: FakeCluster) -> None:
-    async def run() -> bool:
-        waiting = asyncio.ensure_future(await_leaders(facade(cluster), ["t", "not-there"]))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        cluster.lead("t", 1, 1, 1)
-        async with asyncio.timeout(60):
-            await waiting
-        return True
-
-    assert run_virtually(run())
-
-
-def test_a_topic_that_nobody_comes_to_lead_holds_its_creator_up_for_a_moment_only(
-    cluster: FakeCluster,
-) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(60):
-            await await_leaders(facade(cluster), ["t"])
-
-    run_virtually(run())

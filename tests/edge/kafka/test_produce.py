@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from handler_calls import (
@@ -23,7 +23,7 @@ from moldau.edge.kafka import produce
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset
-from moldau.replica.replica import Proposal
+from moldau.replica.raft_replica import Proposal
 from moldau.wire.messages.produce import (
     ProducePartition,
     ProduceRequest,
@@ -63,10 +63,10 @@ def cluster() -> FakeCluster:
 def broker(replica: Waiting | None = None) -> Broker:
     """Broker 1: appends to the even partitions, and refuses those that it does not lead."""
 
-    def append(name: str, index: int, data: memoryview, acks: int) -> tuple[Any, Proposal]:
+    def append(name: str, index: int, data: memoryview, acks: int) -> Proposal:
         if index % 2:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "led elsewhere")
-        return replica, Proposal(Offset(7), Offset(8), NO_TIMESTAMP)
+        return Proposal(Offset(7), Offset(8), NO_TIMESTAMP, cast(Any, replica))
 
     return facade(cluster(), produce=service(append=append))
 
@@ -90,14 +90,14 @@ def test_who_is_led_elsewhere_is_told_by_whom(version: int, indexes: tuple[int, 
     assert [each.error_code for each in partitions] == [6] * len(indexes)
     told = version >= 10
     assert leader_of(partitions[0]) == ((2, 4) if told else None)
-    words = "Broker 2 leads it, in epoch 4"
+    words = "The leader is broker 2, in epoch 4"
     assert partitions[0].error_message == (words if version >= 8 else None)
     nodes = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
     assert nodes == ([(2, "host-2", 9002, "rack-2")] if told else [])
-    # Nobody is known to lead the other: no leader is made up.
+    # The other has no known leader, and none is made up.
     for each in partitions[1:]:
         assert leader_of(each) is None
-        assert each.error_message == ("Nobody is known to lead it now" if version >= 8 else None)
+        assert each.error_message == ("The partition has no known leader" if version >= 8 else None)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])

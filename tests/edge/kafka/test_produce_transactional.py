@@ -2,6 +2,7 @@
 or are acknowledged late, are answered together."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from handler_calls import Asked, FakeCluster, brokers, facade, image, service, topic
@@ -11,7 +12,7 @@ from moldau.edge.kafka import produce
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset
-from moldau.replica.replica import Proposal
+from moldau.replica.raft_replica import Proposal
 from moldau.wire.messages.produce import (
     ProducePartition,
     ProduceRequest,
@@ -58,8 +59,8 @@ class World:
         self.asked = Asked(produce.API, broker, request, version)
 
     def append(self, number: int, end: int = 8) -> None:
-        proposal = Proposal(Offset(7), Offset(end), NO_TIMESTAMP)
-        self.writes[number][1]((self.replica, proposal))  # type: ignore[arg-type]
+        proposal = Proposal(Offset(7), Offset(end), NO_TIMESTAMP, cast(Any, self.replica))
+        self.writes[number][1](proposal)
 
     def refuse(self, number: int, code: ErrorCode) -> None:
         self.writes[number][1](RefusedError(code))
@@ -140,7 +141,7 @@ async def test_a_coordinator_that_takes_too_long_is_not_waited_for() -> None:
     world.replica.acknowledged = 8
     world.append(0)
     for _ in range(4):
-        world.asked.deadlines._look()
+        world.asked.deadlines._on_tick()
     assert world.answers == [(0, ErrorCode.NONE, 7), (1, ErrorCode.REQUEST_TIMED_OUT, -1)]
     # What comes later is nobody's business any more.
     world.append(1)

@@ -211,11 +211,11 @@ def test_range_swaps_nobody_when_a_member_with_a_lower_name_joins():
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        ({"nobody": {}}, "stranger"),
-        ({"m1": {topic(2): frozenset({0})}}, "did not ask"),
-        ({"m1": {topic(3): frozenset({0})}}, "did not ask"),
-        ({"m1": {topic(1): frozenset({4})}}, "do not exist"),
-        ({"m1": {topic(1): frozenset({-1})}}, "do not exist"),
+        ({"nobody": {}}, "unknown member"),
+        ({"m1": {topic(2): frozenset({0})}}, "unsubscribed topic"),
+        ({"m1": {topic(3): frozenset({0})}}, "unsubscribed topic"),
+        ({"m1": {topic(1): frozenset({4})}}, "unknown partitions"),
+        ({"m1": {topic(1): frozenset({-1})}}, "unknown partitions"),
         ({"m1": {topic(1): frozenset({0})}, "m2": {topic(1): frozenset({0})}}, "two members"),
     ],
 )

@@ -91,7 +91,7 @@ def test_what_is_not_a_pattern_is_refused(text):
 def test_the_work_of_a_round_is_bounded(monkeypatch):
     monkeypatch.setattr(patterns, "WORK_BASE", 1_000)
     hard = Pattern("(a|b)*a" + "(a|b)" * 12)
-    with pytest.raises(PatternError, match="too much work"):
+    with pytest.raises(PatternError, match="too expensive"):
         hard.matching(
             [f"{n:b}".replace("0", "a").replace("1", "b") for n in range(5_000)], Budget(1)
         )

@@ -59,11 +59,7 @@ def test_a_partition_is_given_on_only_when_its_owner_has_let_it_go(world):
     assert world.beat("b", 2).assignment is None
     assert world.beat("a", 1, {world.t: LOW}).member_epoch == 2
     assert world.beat("b", 2).assignment == {world.t: HIGH}
-    assert world.consumers() == (
-        "Stable",
-        2,
-        {"a": (2, {world.t: LOW}), "b": (2, {world.t: HIGH})},
-    )
+    assert world.consumers() == ("Stable", 2, {"a": (2, {world.t: LOW}), "b": (2, {world.t: HIGH})})
 
 
 def test_what_a_member_leaves_behind_goes_to_the_others(world):
@@ -187,7 +183,7 @@ def test_an_assignor_that_fails_changes_nothing(world, monkeypatch):
     def fails(spec):
         raise AssignorError("no idea")
 
-    uniform = world.coordinator._consumers.assignors["uniform"]
+    uniform = world.coordinator._context.assignors["uniform"]
     monkeypatch.setattr(type(uniform), "assign", lambda self, spec: fails(spec))
     refused = world.beat("b", 0)
     assert refused.error is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -185,11 +185,11 @@ def test_polls_give_fewer_when_too_much_was_sent_back():
 # ---- much later
 
 
-def shelf(queue, shelf, now, count=100):
-    found = queue.state.shelves[shelf]
+def bucket(queue, bucket, now, count=100):
+    found = queue.state.buckets[bucket]
     end = min(found.first + count, len(queue.log))
     read = LogSlice(first=found.first, end=end, messages=tuple(queue.log[found.first : end]))
-    return queue.do(Recall(shelf=shelf, now=now, read=read))
+    return queue.do(Recall(bucket=bucket, now=now, read=read))
 
 
 def test_what_is_for_later_holds_up_nothing():
@@ -197,7 +197,7 @@ def test_what_is_for_later_holds_up_nothing():
     queue.log[:9] = [LogMessage(offset, 5 * DAY_MS) for offset in range(9)]
     assert offsets(queue.poll(4)) == [9]
     assert not queue.is_full
-    assert queue.state.delayed_bucket_count == 9
+    assert queue.state.bucketed_count == 9
     assert queue.state.floor == 0
 
 
@@ -207,12 +207,12 @@ def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
     queue.log[0] = LogMessage(0, time)
     queue.poll()
     for span in (DAY_MS, HOUR_MS, MINUTE_MS):
-        (key,) = queue.state.shelves
+        (key,) = queue.state.buckets
         assert key == (span, time - time % span)
         now = queue.state.next_recall().recall_at
         assert queue.poll(now=now) == []
-        assert shelf(queue, key, now) == Done(count=1)
-    assert not queue.state.shelves
+        assert bucket(queue, key, now) == Done(count=1)
+    assert not queue.state.buckets
     assert queue.state.open == {0: Waiting(0, time)}
     assert queue.poll(now=time - 1) == []
     (token,) = queue.poll(now=time)
@@ -224,7 +224,7 @@ def test_a_shelf_has_room_only_while_there_may_be_more_shelves(monkeypatch):
     queue = Queue(1)
     queue.log[0] = LogMessage(0, 5 * DAY_MS)
     queue.poll()
-    (found,) = queue.state.shelves.values()
+    (found,) = queue.state.buckets.values()
     assert has_room_for(found, queue.state, queue.config)
     monkeypatch.setattr(decide_module, "BUCKETS_MAX", 1)
     assert not has_room_for(found, queue.state, queue.config)
@@ -234,12 +234,12 @@ def test_many_for_soon_are_recalled_as_there_is_room():
     queue = Queue(8)
     queue.log[:] = [LogMessage(offset, 100) for offset in range(8)]
     assert queue.poll(8) == []
-    assert (len(queue.state.open), queue.state.delayed_bucket_count) == (3, 5)
-    assert shelf(queue, (MINUTE_MS, 0), 0) == Done(count=0, is_more=True)
+    assert (len(queue.state.open), queue.state.bucketed_count) == (3, 5)
+    assert bucket(queue, (MINUTE_MS, 0), 0) == Done(count=0, is_more=True)
     tokens = queue.poll(8, now=100)
     assert offsets(tokens) == [0, 1, 2]
     queue.settle(Ack, *tokens[:2], now=100)
-    assert shelf(queue, (MINUTE_MS, 0), 100) == Done(count=2, is_more=True)
+    assert bucket(queue, (MINUTE_MS, 0), 100) == Done(count=2, is_more=True)
     assert offsets(queue.poll(8, now=100)) == [3, 4]
 
 
@@ -248,11 +248,11 @@ def test_shelves_outlive_their_leader_and_what_the_log_lost_is_on_none():
     queue.log[1:] = [LogMessage(offset, 5 * DAY_MS) for offset in (1, 2, 3)]
     queue.poll(2)
     queue.next_leader(end=3)
-    assert queue.state.shelves[DAY_MS, 5 * DAY_MS] == DelayBucket(DAY_MS, 5 * DAY_MS, 1, 3, 3)
+    assert queue.state.buckets[DAY_MS, 5 * DAY_MS] == DelayBucket(DAY_MS, 5 * DAY_MS, 1, 3, 3)
     queue.do(Trim(start=2))
-    assert queue.state.shelves[DAY_MS, 5 * DAY_MS].first == 2
+    assert queue.state.buckets[DAY_MS, 5 * DAY_MS].first == 2
     queue.do(Trim(start=4))
-    assert not queue.state.shelves
+    assert not queue.state.buckets
 
 
 def test_a_time_too_far_ahead_makes_a_dead_letter():
@@ -269,7 +269,7 @@ def test_shelves_are_bounded(monkeypatch):
     queue.log[:] = [LogMessage(offset, (5 + offset) * DAY_MS) for offset in range(4)]
     assert queue.poll() == []
     assert queue.is_full
-    assert (queue.state.next, len(queue.state.shelves)) == (2, 2)
+    assert (queue.state.next, len(queue.state.buckets)) == (2, 2)
 
 
 def test_dead_letters_that_cannot_be_moved_hold_deliveries_up():
@@ -325,7 +325,7 @@ def test_a_stranger_is_told_so():
     queue = Queue()
     (token,) = queue.poll()
     assert queue.settle(Ack, token, member="bob") == [Refusal.NOT_HOLDER]
-    assert queue.settle(Ack, token._replace(queue_sum=1)) == [Refusal.OTHER_QUEUE]
+    assert queue.settle(Ack, token._replace(queue_checksum=1)) == [Refusal.OTHER_QUEUE]
     assert queue.settle(Ack, token._replace(offset=9)) == [Refusal.NEVER_DELIVERED]
     assert queue.settle(Ack, token._replace(attempt=2)) == [Refusal.NEVER_DELIVERED]
     assert queue.settle(Ack, token) == [Refusal.NONE]

@@ -64,14 +64,14 @@ def test_a_tombstone_in_the_log_forgets():
         ledger.replay(key, value)
     ledger.finish_loading()
     assert ledger.stored(QUEUE) == ()
-    assert ledger.judge(encode(snapshot(1))) is Refusal.NONE
+    assert ledger.check(encode(snapshot(1))) is Refusal.NONE
 
 
 def test_a_queue_that_is_forgotten_begins_anew():
     ledger = loaded(snapshot(4))
     ledger.forget(QUEUE)
-    assert ledger.judge(encode(change(5))) is Refusal.OUT_OF_STEP
-    assert ledger.judge(encode(snapshot(1))) is Refusal.NONE
+    assert ledger.check(encode(change(5))) is Refusal.OUT_OF_STEP
+    assert ledger.check(encode(snapshot(1))) is Refusal.NONE
 
 
 def test_records_of_an_unknown_kind_are_skipped():
@@ -98,7 +98,7 @@ def test_records_of_an_unknown_kind_are_skipped():
 )
 def test_only_the_next_record_of_the_leader_is_taken(record, verdict):
     ledger = loaded(snapshot(4, epoch=3))
-    assert ledger.judge(encode(record)) is verdict
+    assert ledger.check(encode(record)) is verdict
     assert ledger.apply(*encode(record)) is (verdict is Refusal.NONE)
     last = decode(*ledger.stored(QUEUE)[-1])
     assert last.sequence == (5 if verdict is Refusal.NONE else 4)
@@ -106,8 +106,8 @@ def test_only_the_next_record_of_the_leader_is_taken(record, verdict):
 
 def test_a_queue_begins_with_its_first_snapshot():
     ledger = Ledger()
-    assert ledger.judge(encode(change(1))) is Refusal.OUT_OF_STEP
-    assert ledger.judge(encode(snapshot(2))) is Refusal.OUT_OF_STEP
+    assert ledger.check(encode(change(1))) is Refusal.OUT_OF_STEP
+    assert ledger.check(encode(snapshot(2))) is Refusal.OUT_OF_STEP
     assert ledger.apply(*encode(snapshot(1)))
     assert ledger.stored(QUEUE) == (encode(snapshot(1)),)
 
@@ -115,18 +115,18 @@ def test_a_queue_begins_with_its_first_snapshot():
 def test_records_of_one_batch_must_be_a_row():
     ledger = loaded(snapshot(4, epoch=3))
     row = [change(5, epoch=3), snapshot(6, epoch=3), change(7, epoch=3)]
-    assert ledger.judge(*map(encode, row)) is Refusal.NONE
+    assert ledger.check(*map(encode, row)) is Refusal.NONE
     for wrong in (
         [row[0], row[2]],
         [row[1], row[2]],
         [row[0], snapshot(6, epoch=4)],
         [row[0], change(6, epoch=3, queue=OTHER)],
     ):
-        assert ledger.judge(*map(encode, wrong)) is Refusal.OUT_OF_STEP
+        assert ledger.check(*map(encode, wrong)) is Refusal.OUT_OF_STEP
 
 
 def test_bytes_that_are_no_record_are_not_stored():
     for key, value in ((b"\0\x63whatever", b"else"), (b"", b""), (encode(change(1))[0], b"\0")):
         with pytest.raises(CorruptionError):
-            Ledger().judge((key, value))
-    assert Ledger().judge() is Refusal.OUT_OF_STEP
+            Ledger().check((key, value))
+    assert Ledger().check() is Refusal.OUT_OF_STEP

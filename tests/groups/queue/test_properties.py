@@ -17,15 +17,13 @@ from queue_machine_world import QUEUE, World, run
 from moldau.groups.queue import decide as decide_module
 from moldau.groups.queue import draft as draft_module
 from moldau.groups.queue import records as records_module
-from moldau.groups.queue.commands import (
-    TakeOver,
-)
+from moldau.groups.queue.commands import TakeOver
 from moldau.groups.queue.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
-from moldau.groups.queue.invariants import InvariantError
 from moldau.groups.queue.results import CommandRefused, Done, GrantedLeases, Refusal, SettleResult
 from moldau.groups.queue.state import Dead, Leased, QueueState, Waiting
 from moldau.groups.queue.state_machine import QueueStateMachine
 from moldau.model.errors import CorruptionError
+from moldau.model.invariants import InvariantError
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +38,7 @@ def test_whatever_happens_every_message_comes_to_one_end(seed):
     run(seed)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_whatever_is_drawn_every_message_comes_to_one_end(rng, steps):
     run(rng, steps)
@@ -70,7 +66,7 @@ def test_the_worlds_see_all_that_can_be_seen():
         for _ in range(150):
             world.step()
             seen.update(type(entry) for entry in world.machine.state.open.values())
-            seen.update(span for span, _ in world.machine.state.shelves)
+            seen.update(span for span, _ in world.machine.state.buckets)
         if world.buried:
             seen.add("buried")
     assert seen == {
@@ -99,10 +95,10 @@ def test_the_worlds_see_all_that_can_be_seen():
 
 
 def _judges_without(*ignored):
-    judge = decide_module._judge
+    judge = decide_module._check_token
 
-    def careless(draft, of_queue, token, member, now):
-        verdict = judge(draft, of_queue, token, member, now)
+    def careless(draft, checksum, token, member, now):
+        verdict = judge(draft, checksum, token, member, now)
         entry = draft.get(token.offset)
         if verdict in ignored and isinstance(entry, Leased):
             return entry
@@ -129,7 +125,7 @@ def _takes_over_without_the_leases(monkeypatch):
 
 def _never_dies(monkeypatch):
     monkeypatch.setattr(
-        decide_module, "_sent_back", lambda config, lease, now, last: Waiting(lease.attempts, now)
+        decide_module, "_redeliver", lambda config, lease, now, last: Waiting(lease.attempts, now)
     )
     monkeypatch.setattr(
         decide_module, "_nacked", lambda config, lease, command: Waiting(lease.attempts, 0)
@@ -138,7 +134,7 @@ def _never_dies(monkeypatch):
 
 def _forgets_attempts(monkeypatch):
     monkeypatch.setattr(
-        decide_module, "_sent_back", lambda config, lease, now, last: Waiting(0, now)
+        decide_module, "_redeliver", lambda config, lease, now, last: Waiting(0, now)
     )
 
 
@@ -163,15 +159,15 @@ def _delivers_again_what_was_read_twice(monkeypatch):
 
 
 def _any_member_settles(monkeypatch):
-    monkeypatch.setattr(decide_module, "_judge", _judges_without(Refusal.NOT_HOLDER))
+    monkeypatch.setattr(decide_module, "_check_token", _judges_without(Refusal.NOT_HOLDER))
 
 
 def _late_acks_count(monkeypatch):
-    monkeypatch.setattr(decide_module, "_judge", _judges_without(Refusal.EXPIRED))
+    monkeypatch.setattr(decide_module, "_check_token", _judges_without(Refusal.EXPIRED))
 
 
 def _tokens_of_any_epoch_count(monkeypatch):
-    monkeypatch.setattr(decide_module, "_judge", _judges_without(Refusal.OTHER_EPOCH))
+    monkeypatch.setattr(decide_module, "_check_token", _judges_without(Refusal.OTHER_EPOCH))
 
 
 def _buries_the_living(monkeypatch):
@@ -181,7 +177,7 @@ def _buries_the_living(monkeypatch):
                 draft.settle(offset)
         return Done(count=len(command.offsets))
 
-    monkeypatch.setattr(decide_module, "_bury", bury)
+    monkeypatch.setattr(decide_module, "_settle_dead", bury)
 
 
 def _snapshots_come_too_late(monkeypatch):
@@ -192,16 +188,16 @@ def _any_record_follows(monkeypatch):
     monkeypatch.setattr(QueueState, "follows", lambda self, record: True)
 
 
-def _opens_beside_a_shelf(monkeypatch):
-    is_for_shelf = decide_module._is_for_shelf
+def _opens_beside_a_bucket(monkeypatch):
+    belongs_in_bucket = decide_module._belongs_in_bucket
 
     def careless(draft, deliver_at, now, open_count):
-        return deliver_at > now and is_for_shelf(draft, deliver_at, now, open_count)
+        return deliver_at > now and belongs_in_bucket(draft, deliver_at, now, open_count)
 
-    monkeypatch.setattr(decide_module, "_is_for_shelf", careless)
+    monkeypatch.setattr(decide_module, "_belongs_in_bucket", careless)
 
 
-def _shelves_on_the_shortest(monkeypatch):
+def _puts_into_the_shortest_bucket(monkeypatch):
     keys = draft_module.bucket_keys
     monkeypatch.setattr(draft_module, "bucket_keys", lambda time: keys(time)[::-1])
 
@@ -213,8 +209,8 @@ def _loses_what_is_recalled(monkeypatch):
 @pytest.mark.parametrize(
     "mistake",
     [
-        _opens_beside_a_shelf,
-        _shelves_on_the_shortest,
+        _opens_beside_a_bucket,
+        _puts_into_the_shortest_bucket,
         _loses_what_is_recalled,
         _takes_over_without_the_leases,
         _never_dies,

@@ -162,9 +162,9 @@ def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        (HELLO._replace(cluster_id="other"), "this broker is of cluster c"),
+        (HELLO._replace(cluster_id="other"), "this broker belongs to cluster c, not other"),
         (HELLO._replace(target=BrokerId(3)), "this is broker 2, not 3"),
-        (HELLO._replace(version=9), "protocol version 9; this broker speaks 2"),
+        (HELLO._replace(version=9), "unsupported protocol version 9; expected 2"),
         (HELLO._replace(sender=TWO), "broker 2 cannot be a peer of broker 2"),
         (HELLO._replace(incarnation="dir9"), "broker 1 has directory dir1"),
     ],
@@ -454,8 +454,8 @@ def test_a_link_that_waits_dials_at_once_when_its_peer_shows_itself() -> None:
             is_known = True
             await asyncio.sleep(0.02)
             assert not events.up
-            link.introduce(HELLO._replace(epoch=7))
-            link.nudge()
+            link.set_hello(HELLO._replace(epoch=7))
+            link.retry_now()
             await until(lambda: events.up == 1, "it is let in")
 
     run(scenario)

@@ -76,7 +76,7 @@ def test_a_question_ends_when_nobody_answers_or_the_link_is_lost() -> None:
         # It may have been heard. What never left has not, and whoever asks can tell.
         assert not isinstance(refused.value, NotSentError)
         wire.is_up = False
-        with pytest.raises(NotSentError, match="no link"):
+        with pytest.raises(NotSentError, match="not connected"):
             await wire.one.call(TWO, 1, b"", 10)
         wire.two.stop()
         await asyncio.sleep(0)

@@ -92,7 +92,7 @@ def test_bytes_that_are_missing_or_left_over_are_bad() -> None:
     whole = encoded()
     rows = made.decode([whole + b"\0", whole[:-1], b"", whole])
     assert [row.error is None for row in rows] == [False, False, False, True]
-    assert rows[0].error == "not of the Avro schema: 1 bytes are left over"
+    assert rows[0].error == "does not match the Avro schema: 1 extra bytes"
 
 
 @given(junk=st.binary(max_size=80))
@@ -119,7 +119,7 @@ def test_headers_of_confluent_and_of_single_objects_are_taken_off(tmp_path: Path
     made = decoder("avro", str(file), framing="confluent", registry=str(tmp_path))
     good, bad = made.decode([framed, b"\1" + framed])
     assert good.value["id"] == 1
-    assert bad.error == "no header of Confluent's wire format before the value"
+    assert bad.error == "the value has no header of Confluent's wire format"
 
     single = decoder(
         "avro",
@@ -137,9 +137,9 @@ def test_headers_of_confluent_and_of_single_objects_are_taken_off(tmp_path: Path
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ("{", "no JSON"),
-        ('{"type": "nonsense"}', "wrong"),
-        ('"long"', "no record"),
+        ("{", "not JSON"),
+        ('{"type": "nonsense"}', "invalid"),
+        ('"long"', "must be a record"),
         ('{"type": "record", "name": "R", "fields": []}', "no fields"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}',
@@ -149,7 +149,7 @@ def test_headers_of_confluent_and_of_single_objects_are_taken_off(tmp_path: Path
         (
             '{"type": "record", "name": "R", "fields": '
             '[{"name": "u", "type": ["long", "int", "string"]}]}',
-            "told apart",
+            "distinguished",
         ),
     ],
 )

@@ -163,9 +163,9 @@ def test_what_is_no_message_is_bad() -> None:
     rows = made.decode([b"\xff\xff", b"no message", order(id=1).SerializeToString() + b"\x0a"])
     assert all(row.value is None and row.error for row in rows)
     (late,) = made.decode([order(at={"seconds": 10**15}).SerializeToString()])
-    assert "not of the Protobuf schema" in (late.error or "")
+    assert "does not match the Protobuf schema" in (late.error or "")
     (strict,) = decoder("protobuf", SET, message="old.Strict").decode([b""])
-    assert strict.error == "not of the Protobuf schema: no id"
+    assert strict.error == "does not match the Protobuf schema: id is missing"
 
 
 def test_a_number_that_json_has_no_word_for_makes_a_row_bad_and_no_more() -> None:
@@ -191,8 +191,8 @@ def test_the_place_of_the_message_in_its_file_is_checked(tmp_path: Path) -> None
     # Order is the second message of its file: a list of one, the number 1, both zigzag.
     good, first, torn = made.decode([head + b"\2\2" + value, head + b"\0" + value, head + b"\2"])
     assert good.value["id"] == 5
-    assert (first.error or "").startswith("another message: shop.")
-    assert "broken list" in (torn.error or "")
+    assert (first.error or "").startswith("message type is shop.")
+    assert "corrupt message indexes" in (torn.error or "")
 
 
 @given(junk=st.binary(max_size=60))
@@ -204,11 +204,11 @@ def test_no_bytes_make_it_raise(junk: bytes) -> None:
 @pytest.mark.parametrize(
     ("schema", "message", "said"),
     [
-        (b"\xff", "shop.Order", "no descriptor set"),
+        (b"\xff", "shop.Order", "not a complete descriptor set"),
         (SET, "shop.Nothing", "no message 'shop.Nothing'"),
-        (SET, "shop.Tree", "holds itself"),
-        (SET, "", "name of the message"),
-        ("nowhere.desc", "shop.Order", "cannot be read"),
+        (SET, "shop.Tree", "contains itself"),
+        (SET, "", "needs a message name"),
+        ("nowhere.desc", "shop.Order", "cannot read"),
     ],
 )
 def test_what_is_no_schema_is_refused(schema: Any, message: str, said: str) -> None:

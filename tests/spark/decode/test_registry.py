@@ -103,19 +103,23 @@ def test_an_id_that_nobody_knows_makes_a_row_bad(folder: Path) -> None:
     bad, good = made.decode(
         [framed(9, OLD, {"net": 1, "gross": 2}), framed(1, OLD, {"net": 1, "gross": 2})]
     )
-    assert bad.error == "nobody knows the schema 9 that it was written with"
+    assert bad.error == "unknown schema id 9"
     assert good.error is None
 
 
 @pytest.mark.parametrize(
     ("written", "value", "reason"),
     [
-        (record(("net", "long")), {"net": 1}, "does not fit"),
-        (record(("net", "string"), ("gross", "long")), {"net": "1", "gross": 2}, "does not fit"),
+        (record(("net", "long")), {"net": 1}, "incompatible schema"),
+        (
+            record(("net", "string"), ("gross", "long")),
+            {"net": "1", "gross": 2},
+            "incompatible schema",
+        ),
         (
             record(("net", {"type": "long", "logicalType": "timestamp-millis"}), ("gross", "long")),
             {"net": 1, "gross": 2},
-            "net is timestamp, not of none",
+            "net is timestamp, not none",
         ),
     ],
 )
@@ -130,13 +134,13 @@ def test_a_schema_that_does_not_fit_makes_its_rows_bad(
 
 def test_a_header_without_a_registry_is_refused_at_once() -> None:
     for kind, schema in (("avro", json.dumps(READER)), ("json", ID)):
-        with pytest.raises(InvalidArgumentError, match="nothing says where it is found") as refused:
+        with pytest.raises(InvalidArgumentError, match="needs a schema registry") as refused:
             decoder(kind, schema, framing="confluent")
         assert "--registry" in refused.value.hint
 
 
 def test_a_registry_without_a_header_is_refused(folder: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="no use for a registry"):
+    with pytest.raises(InvalidArgumentError, match="needs the framing confluent"):
         decoder("json", ID, registry=str(folder))
 
 
@@ -145,7 +149,7 @@ def test_a_folder_without_schemas_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError) as refused:
             registry_at(str(place))
         assert "--registry" in refused.value.hint
-    with pytest.raises(InvalidArgumentError, match="no option a"):
+    with pytest.raises(InvalidArgumentError, match="option a needs"):
         registry_at(str(tmp_path), {"a": "b"})
 
 
@@ -169,14 +173,14 @@ def test_schemas_are_asked_for_once_and_with_those_that_they_name(served: Served
     assert [row.value for row in rows] == [value] * 10
     assert len(served.asked) == 2
     unknown = made.decode([framed(4, whole, value)] * 10)
-    assert {row.error for row in unknown} == {"nobody knows the schema 4 that it was written with"}
+    assert {row.error for row in unknown} == {"unknown schema id 4"}
     assert len(served.asked) == 3
 
 
 def test_a_registry_that_fails_makes_no_row_bad(served: Served) -> None:
     made = decoder("json", ID, framing="confluent", registry=served.url)
     served.status = 403
-    with pytest.raises(RegistryError, match="cannot be asked") as failed:
+    with pytest.raises(RegistryError, match="failed") as failed:
         made.decode([b'\0\0\0\0\1{"id": 1}'])
     assert "--registry" in failed.value.hint
     served.status = 200
@@ -189,7 +193,7 @@ def test_a_registry_that_is_down_makes_no_row_bad() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as closed:
         url = f"http://127.0.0.1:{closed.server_address[1]}"
     made = decoder("json", ID, framing="confluent", registry=url)
-    with pytest.raises(RegistryError, match="cannot be asked"):
+    with pytest.raises(RegistryError, match="failed"):
         made.decode([b'\0\0\0\0\1{"id": 1}'])
 
 
@@ -219,5 +223,5 @@ def test_a_protobuf_message_is_known_by_the_file_that_it_was_written_with(served
     )
     good, other = made.decode([b"\0\0\0\0\1\0\x08\x05", b"\0\0\0\0\1\2\2\x08\x05"])
     assert good.value == {"id": 5}
-    assert other.error == "another message: shop.Other, not shop.Order"
+    assert other.error == "message type is shop.Other, not shop.Order"
     assert "format=serialized" in served.asked[0]

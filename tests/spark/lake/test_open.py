@@ -10,8 +10,8 @@ pytest.importorskip("pyiceberg", reason="the extra moldau[spark] is not installe
 
 from moldau.client.errors import InvalidArgumentError  # noqa: E402
 from moldau.spark.lake import open_table  # noqa: E402
-from moldau.spark.lake.open import check_place, open_destination  # noqa: E402
-from moldau.spark.lake.table import TABLES  # noqa: E402
+from moldau.spark.lake.model import TABLES  # noqa: E402
+from moldau.spark.lake.open import check_location, open_destination  # noqa: E402
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("date", pa.string())]
@@ -21,7 +21,7 @@ FORMATS = list(TABLES)
 
 def made(folder, kind):
     table = open_table(str(folder), kind)
-    check_place(table)
+    check_location(table)
     table.ensure(SCHEMA)
     return table
 
@@ -31,15 +31,15 @@ def test_a_table_is_made_in_a_new_or_empty_folder_and_opened_again(tmp_path, kin
     (tmp_path / "empty").mkdir()
     for name in ("new", "empty"):
         made(tmp_path / name, kind)
-        check_place(open_table(str(tmp_path / name), kind))
+        check_location(open_table(str(tmp_path / name), kind))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_table_is_not_begun_among_files_of_others(tmp_path, kind):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "rows.parquet").write_bytes(b"mine")
-    with pytest.raises(InvalidArgumentError, match=r"not empty: mine/rows\.parquet is there"):
-        check_place(open_table(str(tmp_path), kind))
+    with pytest.raises(InvalidArgumentError, match=r"not empty: it contains mine/rows\.parquet"):
+        check_location(open_table(str(tmp_path), kind))
 
 
 @pytest.mark.parametrize("there", FORMATS)
@@ -49,15 +49,15 @@ def test_a_folder_is_one_table_at_the_most(tmp_path, there, kind):
         return
     made(tmp_path / "lake", there)
     with pytest.raises(InvalidArgumentError) as raised:
-        check_place(open_table(str(tmp_path / "lake"), kind))
+        check_location(open_table(str(tmp_path / "lake"), kind))
     assert f"--format {there}" in raised.value.hint
 
 
 @pytest.mark.parametrize("outer", FORMATS)
 def test_a_table_is_not_made_inside_of_another(tmp_path, outer):
     made(tmp_path / "lake", outer)
-    with pytest.raises(InvalidArgumentError, match=f"inside of the {outer} table"):
-        check_place(open_table(str(tmp_path / "lake" / "orders"), "delta"))
+    with pytest.raises(InvalidArgumentError, match=f"inside the {outer} table"):
+        check_location(open_table(str(tmp_path / "lake" / "orders"), "delta"))
 
 
 def test_what_a_creation_left_behind_that_was_cut_short_is_no_obstacle(tmp_path):
@@ -69,10 +69,10 @@ def test_what_a_creation_left_behind_that_was_cut_short_is_no_obstacle(tmp_path)
 def test_a_file_is_no_place_for_a_table(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidArgumentError, match="is a file"):
-        check_place(open_table(str(tmp_path / "file"), "delta"))
+        check_location(open_table(str(tmp_path / "file"), "delta"))
 
 
 def test_plain_files_are_not_written_into_a_table(tmp_path):
     made(tmp_path, "delta")
     with pytest.raises(InvalidArgumentError, match="is the delta table"):
-        check_place(open_destination(str(tmp_path), "parquet"))
+        check_location(open_destination(str(tmp_path), "parquet"))

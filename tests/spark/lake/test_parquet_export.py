@@ -10,11 +10,11 @@ ds = pytest.importorskip("pyarrow.dataset", reason="the extra `spark` is not ins
 
 from moldau.client.errors import InvalidArgumentError  # noqa: E402
 from moldau.spark.lake import Writing, open_table  # noqa: E402
+from moldau.spark.lake.model import marked  # noqa: E402
 from moldau.spark.lake.open import open_destination  # noqa: E402
 from moldau.spark.lake.parquet_export import ParquetExport  # noqa: E402
 from moldau.spark.lake.parquet_files import write_files  # noqa: E402
 from moldau.spark.lake.storage import Folder  # noqa: E402
-from moldau.spark.lake.table import marked  # noqa: E402
 
 pytestmark = pytest.mark.inprocess
 
@@ -91,4 +91,4 @@ def test_who_wrote_the_files_is_known_by_their_names(
 def test_plain_files_are_no_table(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         open_table(str(tmp_path), "parquet")
-    assert "--format is delta or iceberg" in refused.value.hint
+    assert "--format delta or iceberg" in refused.value.hint

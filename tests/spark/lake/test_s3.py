@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError
 from lake_world import use_once
 
 from moldau.spark.lake import LakeError, Writing, open_table
-from moldau.spark.lake.open import check_place, open_destination
+from moldau.spark.lake.open import check_location, open_destination
 from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.home import Home, batches_in, query_id
@@ -81,7 +81,7 @@ def test_a_batch_is_in_a_table_at_s3_once(
         }
     location = f"s3://lake/once/{kind}"
     table = open_table(location, kind, storage=storage)
-    check_place(table)
+    check_location(table)
     table.ensure(schema)
     files = write_files(table.layout, schema, [rows(0, 10)])
     assert table.append(files, Writing("q", 0))
@@ -117,7 +117,7 @@ def test_a_pipeline_keeps_at_s3_what_it_has_to_remember(
         monkeypatch.setenv(name, value)
     home = Home("s3a://lake/pipelines/keep")
     assert not home.exists
-    with home.held():
+    with home.locked():
         pass
     assert home.exists
     home.checkpoint.write("metadata", b'{"id": "abc"}')

@@ -21,9 +21,9 @@ from moldau.spark.lake import (
     Writing,
     open_table,
 )
+from moldau.spark.lake.model import TABLES, marked
 from moldau.spark.lake.parquet_files import read_table, write_files
 from moldau.spark.lake.storage import Folder
-from moldau.spark.lake.table import TABLES, marked
 
 pytestmark = pytest.mark.spark
 
@@ -190,7 +190,7 @@ def test_numbers_become_wider_where_the_format_can(
 
     opened().ensure(schema(pa.int32()))
     if kind == "delta":
-        with pytest.raises(LakeError, match="which deltalake cannot do") as refused:
+        with pytest.raises(LakeError, match="which deltalake does not support") as refused:
             opened().ensure(schema(pa.int64()))
         assert "--schema" in refused.value.hint
         return
@@ -198,7 +198,7 @@ def test_numbers_become_wider_where_the_format_can(
     assert opened().schema().field("value").type.field("n").type == pa.int64()
     # A narrow one fits into it.
     opened().ensure(schema(pa.int32()))
-    with pytest.raises(LakeError, match="would become"):
+    with pytest.raises(LakeError, match="cannot change column"):
         opened().ensure(schema(pa.string()))
 
 
@@ -310,7 +310,7 @@ def test_iceberg_files_of_deletes_are_not_passed_over(
         return tasks
 
     monkeypatch.setattr(DataScan, "plan_files", with_deletes)
-    with pytest.raises(LakeError, match="files of deletes"):
+    with pytest.raises(LakeError, match="delete files"):
         table.snapshot()
 
 
@@ -358,7 +358,7 @@ def test_a_table_that_changed_since_a_version_is_not_replaced_on_top_of_it(
     seen = table.snapshot()
     added = write_files(table.layout, schema, [rows(2, 4)])
     opened().append(write_files(table.layout, schema, [rows(2, 4)]), Writing("other", 0))
-    with pytest.raises(ConflictError, match="is not at"):
+    with pytest.raises(ConflictError, match="is no longer at"):
         table.replace((), added, Writing("upsert", 0), since=seen.version)
     now = table.snapshot().version
     assert table.replace((), added, Writing("upsert", 0), since=now)

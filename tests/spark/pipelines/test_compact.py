@@ -84,7 +84,7 @@ def test_small_files_become_few_and_rows_that_are_there_twice_stay_once(
     assert [(step.what, step.rows) for step in plan.steps] == [
         ("date=2023-11-14: merge 4 files into 1", 40),
         ("date=2023-11-15: merge 3 files into 1", 30),
-        ("look for rows that are there twice", 70),
+        ("search for duplicate rows", 70),
     ]
     outcome = compact.run(settings, PlainContext(spark))
     assert outcome.ok

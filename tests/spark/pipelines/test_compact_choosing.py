@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.lake.table import DataFile
+from moldau.spark.lake.model import DataFile
 from moldau.spark.pipelines.compact import CompactSettings, by_part, choose, file_count
 
 MIB = 1024 * 1024
@@ -41,7 +41,7 @@ def test_all_files_of_a_partition_that_holds_rows_twice_are_rewritten() -> None:
 
 def test_dates_narrow_what_is_looked_at() -> None:
     assert list(by_part(FILES, ("2026-01-03",))) == ["date=2026-01-03"]
-    with pytest.raises(InvalidArgumentError, match="nothing of --date 2026-02-01"):
+    with pytest.raises(InvalidArgumentError, match="no data for --date 2026-02-01"):
         by_part(FILES, ("2026-01-03", "2026-02-01"))
 
 
@@ -56,13 +56,13 @@ def test_what_was_compacted_is_not_compacted_again() -> None:
     ("values", "said"),
     [
         ({"table": ""}, "needs a table"),
-        ({"file_bytes": 10}, "--file-size is at least"),
-        ({"drop_tombstones": True}, "goes with --latest-per-key"),
+        ({"file_bytes": 10}, "--file-size must be at least"),
+        ({"drop_tombstones": True}, "needs --latest-per-key"),
         (
             {"drop_tombstones": True, "latest_per_key": True, "dates": ("2026-01-31",)},
             "would come back",
         ),
-        ({"clean_seconds": 60.0}, "--clean is at least 1d"),
+        ({"clean_seconds": 60.0}, "--clean must be at least 1d"),
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(values: dict[str, Any], said: str) -> None:

@@ -33,14 +33,14 @@ def home(tmp_path):
 def test_two_cannot_hold_it_and_nothing_is_made_by_asking(home):
     home.check_idle()
     assert not Path(home.location).exists()
-    with home.held():
-        with pytest.raises(BusyError, match="lake is running on this machine") as busy:
+    with home.locked():
+        with pytest.raises(BusyError, match="lake is already running on this machine") as busy:
             Home(home.location).check_idle()
         assert "moldau pipeline status lake" in busy.value.hint
-        with pytest.raises(BusyError), Home(home.location).held():
+        with pytest.raises(BusyError), Home(home.location).locked():
             pass
     home.check_idle()
-    with home.held():
+    with home.locked():
         pass
 
 
@@ -49,14 +49,14 @@ def test_a_holder_that_is_killed_holds_it_no_longer(home):
     code = (
         "import os, sys, pathlib\n"
         "from moldau.spark.pipelines.home import Home\n"
-        "with Home(pathlib.Path(sys.argv[1])).held():\n"
+        "with Home(pathlib.Path(sys.argv[1])).locked():\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run(
         [sys.executable, "-c", code, home.location], check=False, timeout=wait_seconds_max()
     )
     assert Path(home.location, "lock").exists()
-    with home.held():
+    with home.locked():
         pass
 
 
@@ -77,7 +77,7 @@ def test_a_reset_keeps_every_checkpoint_that_there_was(home):
 
 
 def test_a_running_pipeline_is_not_reset(home):
-    with home.held(), pytest.raises(BusyError):
+    with home.locked(), pytest.raises(BusyError):
         home.reset({"t": {"0": 1}})
     assert home.read_start() == {}
 

@@ -17,7 +17,7 @@ from moldau.spark.pipelines import spec
 from moldau.spark.pipelines.home import Home, batches_in
 from moldau.spark.pipelines.runner import POLL_SECONDS, execute
 from moldau.spark.pipelines.spec import PipelineState
-from moldau.spark.pipelines.status import Record
+from moldau.spark.pipelines.status import PipelineStatus
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -47,7 +47,7 @@ def test_what_is_there_is_read_and_told_batch_by_batch(
 ) -> None:
     fill(settings.name, 0, count=30)
     fill(settings.name, 1, count=10)
-    told: list[Record] = []
+    told: list[PipelineStatus] = []
     limited = changed(settings, options={"maxOffsetsPerTrigger": "20"})
     outcome = execute(limited, watcher=told.append)
     assert outcome.summary == "streamed"
@@ -85,7 +85,7 @@ def test_a_continuous_one_that_is_told_to_stop_ends_after_the_batch_at_hand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(settings.name, 0, count=30)
-    told: list[Record] = []
+    told: list[PipelineStatus] = []
     rows: list[int] = []
 
     def in_batch(batch: Any, number: int) -> None:
@@ -107,7 +107,7 @@ def test_a_continuous_one_that_is_told_to_stop_ends_after_the_batch_at_hand(
 def test_an_error_of_the_source_comes_out_as_ours_and_before_it_is_running(
     spark: Any, settings: StreamSettings
 ) -> None:
-    told: list[Record] = []
+    told: list[PipelineStatus] = []
     wrong = changed(settings, topics=("not-there",), continuous=True)
     with pytest.raises(ClientError, match="not-there") as caught:
         execute(wrong, watcher=told.append)

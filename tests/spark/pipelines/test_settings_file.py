@@ -10,13 +10,12 @@ from counting_cli import add_count
 from counting_kind import CountSettings
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.pipelines.secrets import MASK, without_secrets
 from moldau.spark.pipelines.settings_file import (
-    MASK,
     check_conf,
     from_plain,
     read_conf,
     read_file,
-    without_secrets,
 )
 
 FULL = CountSettings(
@@ -101,9 +100,9 @@ def test_json_is_fine_for_a_file_too(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": None}, "no kind of pipeline None"),
-        ({"kind": "cuont"}, "no kind of pipeline"),
-        ({"rwos": 1}, "no setting 'rwos'"),
+        ({"kind": None}, "unknown kind of pipeline None"),
+        ({"kind": "cuont"}, "unknown kind of pipeline"),
+        ({"rwos": 1}, "unknown setting 'rwos'"),
         ({"rows": "many"}, "rows: Expected"),
         ({"topics": 3}, "topics: Expected"),
         ({"options": {"startingTimestamp": date(2026, 1, 1)}}, "Expected `str`"),
@@ -150,7 +149,7 @@ def test_a_file_that_is_none_of_settings_is_refused_without_its_contents(tmp_pat
 
 def test_what_spark_would_pass_over_is_refused():
     check_conf({"spark.executor.memory": "4g"})
-    with pytest.raises(InvalidArgumentError, match="they begin with spark"):
+    with pytest.raises(InvalidArgumentError, match="their names begin with spark"):
         check_conf({"executor.memory": "4g"})
     with pytest.raises(InvalidArgumentError, match=r"spark\.master") as refused:
         check_conf({"spark.master": "yarn"})

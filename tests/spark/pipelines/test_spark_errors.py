@@ -32,7 +32,7 @@ def test_an_error_of_anybodys_python_is_the_last_one():
     ("text", "said"),
     [
         ("[TABLE_NOT_FOUND] no table t. SQLSTATE: 1\nPlan:\n…", "no table t. SQLSTATE: 1"),
-        ("", "Spark failed without a word"),
+        ("", "Spark failed without a message"),
         ("x" * 600, "x" * 499 + "…"),
     ],
 )

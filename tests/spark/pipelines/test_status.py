@@ -12,14 +12,14 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
 from moldau.records.record import build_batch
 from moldau.spark.pipelines.spec import Outcome, PipelineState, Progress
-from moldau.spark.pipelines.status import TOPIC, Record, StatusTopic
+from moldau.spark.pipelines.status import TOPIC, PipelineStatus, StatusTopic
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
 
 
-def record(name: str, rows: int = 0) -> Record:
-    return Record(
+def record(name: str, rows: int = 0) -> PipelineStatus:
+    return PipelineStatus(
         name=name,
         kind="count",
         state=PipelineState.RUNNING,

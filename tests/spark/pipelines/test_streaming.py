@@ -16,20 +16,21 @@ from moldau.spark.decode import spark_json
 from moldau.spark.lake import LakeTable, Writing, open_table
 from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.lake.storage import Folder, folder_at
-from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
-from moldau.spark.pipelines.archive.pipeline import ArchiveSettings, made_decoder
+from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.archive.pipeline import make_decoder
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.home import CheckpointError
 from moldau.spark.pipelines.spark_errors import PipelineError
 from moldau.spark.pipelines.streaming import (
-    NOT_IN_TIME,
     STARTS_MAX,
+    WORKER_TIMED_OUT,
     StreamSettings,
     decoder_of,
+    load_state,
     ranges_of,
     read_batch,
-    recall,
-    remember,
     run_query,
+    save_state,
 )
 
 pytestmark = pytest.mark.inprocess
@@ -69,14 +70,14 @@ def begun(checkpoint: Folder, batch: int, **offsets: int) -> None:
 
 def test_what_was_remembered_holds(tmp_path: Path) -> None:
     settings = archive(tmp_path)
-    assert recall(settings, tables(settings)) is None
-    remember(settings, tables(settings), START, "`a`: int")
-    known = recall(settings, tables(settings))
+    assert load_state(settings, tables(settings)) is None
+    save_state(settings, tables(settings), START, "`a`: int")
+    known = load_state(settings, tables(settings))
     assert known is not None
     assert (known.start, known.schema) == (START, "`a`: int")
     # A topic more is fine, and so is a table more.
     wider = archive(tmp_path, topics=("orders", "clicks"))
-    assert recall(wider, tables(wider)) == known
+    assert load_state(wider, tables(wider)) == known
 
 
 @pytest.mark.parametrize(
@@ -102,25 +103,25 @@ def test_a_checkpoint_of_something_else_is_refused_with_the_option(
         now = {"to": str(tmp_path / now["to"])}
     other: Any = replace(settings, **now)
     opened = [{} if made is aggregate else tables(each) for each in (settings, other)]
-    remember(settings, opened[0], START)
+    save_state(settings, opened[0], START)
     # Before the first batch nothing was made with what was asked; of other topics nothing was said.
-    assert (recall(other, opened[1]) is None) == ("topics" in now)
+    assert (load_state(other, opened[1]) is None) == ("topics" in now)
     begun(settings.checkpoint, 0, p0=10)
-    with pytest.raises(InvalidArgumentError, match=f"that was with {said}") as refused:
-        recall(other, opened[1])
+    with pytest.raises(InvalidArgumentError, match=f"was created with {said}") as refused:
+        load_state(other, opened[1])
     assert "moldau pipeline reset keep" in refused.value.hint
 
 
 def test_how_values_are_read_may_change_when_no_batch_waits(tmp_path: Path) -> None:
     settings: StreamSettings = aggregate(tmp_path, schema="id int")
     other = aggregate(tmp_path, schema="id bigint", watermark="1 hour")
-    remember(settings, (), START)
-    assert recall(other, {}) is not None
+    save_state(settings, (), START)
+    assert load_state(other, {}) is not None
     begun(settings.checkpoint, 0, p0=10)
-    with pytest.raises(InvalidArgumentError, match="--schema id int, until its batch is done"):
-        recall(other, {})
+    with pytest.raises(InvalidArgumentError, match="--schema id int, and its last batch"):
+        load_state(other, {})
     settings.checkpoint.write("commits/0", b"v1")
-    assert recall(other, {}) is not None
+    assert load_state(other, {}) is not None
 
 
 def test_a_schema_grows_when_no_batch_waits(tmp_path: Path) -> None:
@@ -131,24 +132,24 @@ def test_a_schema_grows_when_no_batch_waits(tmp_path: Path) -> None:
     home.write("archive-schema.ddl", known.encode())
     # Nobody is asked for newer records: there is no broker.
     begun(settings.checkpoint, 0, p0=10)
-    decoder, schema = made_decoder(settings)
+    decoder, schema = make_decoder(settings)
     assert (str(decoder.struct), schema) == ("struct<id: int64>", known)
     settings.checkpoint.write("commits/0", b"v1")
     with pytest.raises(TimedOutError):
-        made_decoder(settings)
+        make_decoder(settings)
 
 
 def test_a_table_that_is_gone_is_not_begun_in_the_middle(tmp_path: Path) -> None:
     settings = archive(tmp_path)
-    remember(settings, tables(settings), START)
+    save_state(settings, tables(settings), START)
     settings.checkpoint.write("commits/0", b"v1")
     settings.checkpoint.write("offsets/0", b"v1")
-    with pytest.raises(InvalidArgumentError, match="is gone"):
-        recall(settings, tables(settings))
+    with pytest.raises(InvalidArgumentError, match="was deleted"):
+        load_state(settings, tables(settings))
     opened = tables(settings)
     for table in opened.values():
         table.ensure(SCHEMA)
-    assert recall(settings, opened) is not None
+    assert load_state(settings, opened) is not None
 
 
 def test_a_table_that_was_written_needs_the_checkpoint_of_then(tmp_path: Path) -> None:
@@ -159,29 +160,29 @@ def test_a_table_that_was_written_needs_the_checkpoint_of_then(tmp_path: Path) -
     files = write_files(table.layout, SCHEMA, [row])
     table.append(files, Writing("q", 0, settings.marks(place)))
     with pytest.raises(InvalidArgumentError, match="its checkpoint is not in"):
-        recall(settings, {place: table})
+        load_state(settings, {place: table})
     # What is left of a checkpoint without any batch is worth no more than none.
-    remember(settings, [place], START)
+    save_state(settings, [place], START)
     with pytest.raises(InvalidArgumentError, match="its checkpoint is not in"):
-        recall(settings, {place: table})
+        load_state(settings, {place: table})
     other = replace(settings, name="other", home=str(tmp_path / "other"))
     with pytest.raises(InvalidArgumentError, match="another archive writes topic orders"):
-        recall(other, {place: table})
+        load_state(other, {place: table})
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     settings = archive(tmp_path)
-    remember(settings, tables(settings), START)
+    save_state(settings, tables(settings), START)
     settings.checkpoint.write("archive.json", b"{")
     with pytest.raises(CheckpointError, match=r"archive\.json"):
-        recall(settings, tables(settings))
+        load_state(settings, tables(settings))
 
 
 def test_values_are_decoded_as_asked(tmp_path: Path) -> None:
     known = spark_json(pa.struct([("a", pa.int32())]))
     assert str(decoder_of(aggregate(tmp_path), known).struct) == "struct<a: int32>"
     assert decoder_of(aggregate(tmp_path, decode="raw")).struct is None
-    with pytest.raises(InvalidArgumentError, match="values cannot be decoded") as caught:
+    with pytest.raises(InvalidArgumentError, match="cannot decode values") as caught:
         decoder_of(aggregate(tmp_path, decode="avro"))
     assert "--schema" in caught.value.hint
 
@@ -226,8 +227,8 @@ class Watching:
 @pytest.mark.parametrize(
     ("failures", "text", "starts"),
     [
-        (2, f"query failed: {NOT_IN_TIME}.", 3),
-        (STARTS_MAX, f"query failed: {NOT_IN_TIME}.", STARTS_MAX),
+        (2, f"query failed: {WORKER_TIMED_OUT}.", 3),
+        (STARTS_MAX, f"query failed: {WORKER_TIMED_OUT}.", STARTS_MAX),
         (1, "the disk is full", 1),
     ],
 )

@@ -25,13 +25,13 @@ def test_the_columns_of_a_topic_can_be_written_and_others_are_let_go() -> None:
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        ({"key": "string"}, "there is no column value"),
-        ({"value": "int"}, "column value is of type int, and has to be binary or string"),
-        ({"value": "string", "key": "date"}, "column key is of type date"),
-        ({"value": "string", "partition": "bigint"}, "column partition is of type bigint"),
-        ({"value": "string", "headers": "map<string,binary>"}, "column headers is of type map"),
-        ({"value": "string", "timestamp": "bigint"}, "column timestamp is of type bigint"),
-        ({"value": "string", "topic": "binary"}, "column topic is of type binary"),
+        ({"key": "string"}, "the column value is missing"),
+        ({"value": "int"}, "column value has type int, and must be binary or string"),
+        ({"value": "string", "key": "date"}, "column key has type date"),
+        ({"value": "string", "partition": "bigint"}, "column partition has type bigint"),
+        ({"value": "string", "headers": "map<string,binary>"}, "column headers has type map"),
+        ({"value": "string", "timestamp": "bigint"}, "column timestamp has type bigint"),
+        ({"value": "string", "topic": "binary"}, "column topic has type binary"),
     ],
 )
 def test_a_column_of_a_wrong_type_is_named(types: dict[str, str], message: str) -> None:
@@ -44,7 +44,7 @@ def test_a_column_of_times_is_left_out_unless_it_is_asked_for() -> None:
 
 
 def test_without_a_topic_both_ways_to_name_one_are_said() -> None:
-    with pytest.raises(InvalidArgumentError, match="neither the option topic nor a column"):
+    with pytest.raises(InvalidArgumentError, match="neither an option topic nor a column"):
         check_columns({"value": "string"}, topic=None, takes_timestamps=False)
 
 

@@ -8,22 +8,22 @@ from moldau.client.errors import ClientError
 from moldau.spark.sink.decisions import (
     Claim,
     Decision,
-    Entry,
     Finish,
     Ledger,
+    LedgerEntry,
     decode_entry,
     encode_entry,
 )
 
 PART = (0, "moldau-spark-q-1-0-7", 5, 2)
-ENTRIES: list[Entry] = [
+ENTRIES: list[LedgerEntry] = [
     Claim(number=1, run="a", nonce="x"),
     Decision(claim=1, batch=0, parts=(PART,), spare=((1, *PART[1:]),)),
     Finish(claim=1, batch=0),
 ]
 
 
-def ledger(*entries: Entry) -> Ledger:
+def ledger(*entries: LedgerEntry) -> Ledger:
     found = Ledger(query="q")
     for entry in entries:
         found.apply(entry.key("q"), encode_entry(entry))
@@ -40,7 +40,9 @@ STORED = [
 
 
 @pytest.mark.parametrize(("entry", "stored"), list(zip(ENTRIES, STORED, strict=True)))
-def test_entries_are_written_and_read_as_other_versions_do(entry: Entry, stored: bytes) -> None:
+def test_entries_are_written_and_read_as_other_versions_do(
+    entry: LedgerEntry, stored: bytes
+) -> None:
     assert json.loads(encode_entry(entry)) == json.loads(stored)
     assert decode_entry(stored) == decode_entry(encode_entry(entry)) == entry
 
@@ -48,11 +50,14 @@ def test_entries_are_written_and_read_as_other_versions_do(entry: Entry, stored:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (b"no json", "cannot be read"),
-        (b"[]", "cannot be read"),
+        (b"no json", "is corrupt"),
+        (b"[]", "is corrupt"),
         (b'{"format": 9}', "newer"),
         (b'{"format": 1, "kind": "rumour"}', "rumour"),
-        (b'{"format": 1, "kind": "decision", "claim": 1, "batch": 0, "parts": [[1]]}', "cannot"),
+        (
+            b'{"format": 1, "kind": "decision", "claim": 1, "batch": 0, "parts": [[1]]}',
+            "is corrupt",
+        ),
     ],
 )
 def test_what_is_no_entry_is_refused(value: bytes, message: str) -> None:

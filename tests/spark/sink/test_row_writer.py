@@ -47,18 +47,18 @@ class Writer(RowWriter):
         super().__init__(options, SimpleNamespace(data=None))
         self.topics = topics
 
-    def _look_for(self, topic: str) -> int:
+    def _find_topic(self, topic: str) -> int:
         if topic not in self.topics.counts:
             raise NotFoundError("no")
         return self.topics.counts[topic]
 
-    def _patiently(self, attempt: Callable[[], Any], topic: str, doing: str) -> Any:
+    def _retry(self, attempt: Callable[[], Any], topic: str, doing: str) -> Any:
         return attempt()
 
-    def _as_whom(self, place: tuple[str, int]) -> TransactionalProducer:
+    def _producer_for(self, key: tuple[str, int]) -> TransactionalProducer:
         return TransactionalProducer("t" if self.topics.is_transactional else "", 7, 3)
 
-    def _post(self, batches: list[OutgoingBatch]) -> None:
+    def _send(self, batches: list[OutgoingBatch]) -> None:
         self.topics.rounds.append(batches)
 
 
@@ -165,15 +165,15 @@ def test_nothing_is_sent_for_no_rows() -> None:
         (
             [row(partition=3)],
             {"topic": "a"},
-            "column partition says 3, but a has partitions 0 to 2",
+            "column partition is 3, but a has partitions 0 to 2",
         ),
-        ([row(partition=-1)], {"topic": "a"}, "column partition says -1"),
-        ([row()], {"topic": "z"}, "there is no topic z: see option topic"),
-        ([row(topic="z")], {}, "there is no topic z: see column topic"),
+        ([row(partition=-1)], {"topic": "a"}, "column partition is -1"),
+        ([row()], {"topic": "z"}, "unknown topic z: see option topic"),
+        ([row(topic="z")], {}, "unknown topic z: see column topic"),
         (
             [row(b"x" * 3000)],
             {"topic": "a", "kafka.max.request.size": "2000"},
-            "larger than option kafka.max.request.size",
+            "exceeds the limit of option kafka.max.request.size",
         ),
     ],
 )

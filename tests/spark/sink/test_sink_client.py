@@ -15,13 +15,18 @@ from moldau.spark.sink.columns import Row
 from moldau.spark.sink.decisions import Claim, Decision, Ledger
 from moldau.spark.sink.protocol import Begin, LostTransactionError, TaskAttempt, TaskResult
 from moldau.spark.sink.row_writer import RowWriter
-from moldau.spark.sink.sink_client import SinkClient, port_of
+from moldau.spark.sink.sink_client import SinkClient, shared_client
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.source.fetched_batches import whole_batches
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
+
+
+def close(client: SinkClient) -> None:
+    client.data.close()
+    client._client.close()
 
 
 @pytest.fixture
@@ -105,7 +110,7 @@ def writer(
 
     yield make
     for each in opened:
-        each.port.close()
+        close(each.port)
 
 
 @pytest.mark.safety
@@ -166,7 +171,7 @@ def test_decisions_outlive_a_topic_that_grows(
         before = Ledger(query=query, partition=number % 4)
         one.port.append(before, [Claim(number=3, run="before", nonce="n")])
         one.port.append(before, [Decision(claim=3, batch=0, parts=())])
-        one.port.close()
+        close(one.port)
     Admin(options.bootstrap).add_partitions(options.decisions_topic, 16)
     for number, query in enumerate(queries):
         one = Writer(options, topic, query)
@@ -174,12 +179,12 @@ def test_decisions_outlive_a_topic_that_grows(
         assert (ledger.partition, ledger.is_decided(0)) == (number % 4, True)
         assert one.write("a", 0, [b"twice"]).transaction is None
         assert ledger.next_number == 4
-        one.port.close()
+        close(one.port)
     new = Writer(options, topic, new_name("query"))
     new.commit([new.write("a", 0, [b"once"])], 0)
     assert new.port.read(new.query).partition == 0
     assert new.committed() == [b"once"]
-    new.port.close()
+    close(new.port)
 
 
 def test_not_all_ledgers_are_kept_for_ever(writer: Callable[[], Writer]) -> None:
@@ -190,10 +195,10 @@ def test_not_all_ledgers_are_kept_for_ever(writer: Callable[[], Writer]) -> None
 
 
 def test_coordinators_are_not_kept_for_ever(options: WriteOptions) -> None:
-    port = port_of(options)
+    port = shared_client(options)
     port.abort(["sink-a", "sink-b"])
     assert port.transactions._coordinators
-    again = port_of(replace(options, topic="another"))
+    again = shared_client(replace(options, topic="another"))
     assert again is port
     assert not again.transactions._coordinators
 
@@ -203,13 +208,13 @@ def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None
     one.commit([one.write("a", 0, [b"0"])], 0)
     last = protocol.last_of(one.port.read(one.query), 1)[0]
     # Both before either has entered a partition: they are told the same.
-    first, second = one.port.go_on(last, 11), two.port.go_on(last, 12)
+    first, second = one.port.next_transaction(last, 11), two.port.next_transaction(last, 12)
     assert first == second
     assert first is not None
-    one.port.enter(first, (str(one.options.topic), 0))
+    one.port.add_partition(first, (str(one.options.topic), 0))
     assert not one.port.has_nonce(first, 11)
     assert two.port.has_nonce(first, 12)
-    assert writer().port.go_on(last, 13) is None
+    assert writer().port.next_transaction(last, 13) is None
     # In a task: the name is gone, so it takes another.
     done = one.write("a", 1, [b"1"], attempt=14)
     assert done.transaction is not None
@@ -232,7 +237,7 @@ def test_a_driver_whose_clock_is_off_decides_as_any_other(
     late = one.write("a", 1, [b"y"], attempt=1)
     seconds = one.port.timeout_ms() / 1000
     monkeypatch.setattr(one.port, "seconds_left_min", lambda: seconds)
-    with pytest.raises(ClientError, match="is about to end"):
+    with pytest.raises(ClientError, match="is about to expire"):
         one.commit([late], 1)
     assert one.committed() == [b"x"]
 
@@ -246,11 +251,11 @@ def test_a_decision_for_an_aborted_transaction_is_refused_and_a_lost_one_told(
     assert done.transaction is not None
     protocol._decide(one.port, one.port.read(one.query), [done], 0)
     one.port.abort([done.transaction.name])
-    with pytest.raises(LostTransactionError, match="its records are missing"):
+    with pytest.raises(LostTransactionError, match="their records are lost"):
         one.write("b", 1, [b"y"], attempt=1)
     forgiving = SinkClient(replace(one.options, fail_on_data_loss=False))
     protocol.finish(forgiving, forgiving.read(one.query))
-    forgiving.close()
+    close(forgiving)
     assert one.port.read(one.query).is_finished
 
 

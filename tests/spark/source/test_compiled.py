@@ -11,13 +11,18 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from moldau.model.ids import Offset, TimestampMs
-from moldau.records.batch import HEADER_BYTES, BatchFormatError, read_header
+from moldau.records.batch import HEADER_BYTES, BatchFormatError, read_header, seal_batch
 from moldau.records.compression import Codec
-from moldau.records.record import Record, _encode_headers, _seal, _varint, build_batch
-from moldau.spark.source import decoding
-from moldau.spark.source.decoding import record_batch
-from moldau.spark.source.fetched_batches import BatchBodies, Body, readable_bodies, whole_batches
+from moldau.records.record import Record, _encode_headers, _varint, build_batch
+from moldau.spark.source import record_decoder
+from moldau.spark.source.fetched_batches import (
+    BatchBodies,
+    BatchBody,
+    readable_bodies,
+    whole_batches,
+)
 from moldau.spark.source.planning import OffsetRange
+from moldau.spark.source.record_decoder import record_batch
 
 try:
     from moldau.spark.source import compiled
@@ -86,14 +91,14 @@ def batch(made: list[Made], base: int, *, is_append_time: bool, body_changes: An
     whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
     whole[23:27] = delta.to_bytes(4, "big")
     whole[57:61] = len(made).to_bytes(4, "big")
-    return _seal(whole)
+    return seal_batch(whole)
 
 
 def joined(drawn: Any, body_changes: Any = ()) -> bytes:
     parts: list[bytes] = []
     base = 0
     for made, is_append_time in drawn:
-        # Changes go to the last batch: there they meet all that came before.
+        # UpsertSettings go to the last batch: there they meet all that came before.
         is_last = len(parts) == len(drawn) - 1
         parts.append(
             batch(
@@ -108,7 +113,7 @@ def joined(drawn: Any, body_changes: Any = ()) -> bytes:
 
 
 def outcome(kind: str, found: BatchBodies, end: int, include_headers: bool) -> Any:
-    with mock.patch.object(decoding, "KIND", kind):
+    with mock.patch.object(record_decoder, "KIND", kind):
         try:
             planned = OffsetRange(topic="t", partition=3, start=0, end=end)
             return record_batch(found, planned, include_headers)
@@ -146,7 +151,7 @@ def test_both_decoders_make_the_same_of_any_bytes(
     body: bytes, count: int, include_headers: bool
 ) -> None:
     header = read_header(batch([Made(1, 0, None, None, [])] * count, 0, is_append_time=False))
-    found = BatchBodies(memoryview(body), [Body(0, len(body), header)], 0)
+    found = BatchBodies(memoryview(body), [BatchBody(0, len(body), header)], 0)
     compare(found, END, include_headers)
 
 
@@ -159,7 +164,7 @@ def test_batches_are_found_as_they_are_without_it_or_left_alone(
         whole[position % len(whole)] = byte
     cut = memoryview(whole)[: len(whole) - len(changes)]
     end = start + 20
-    found = decoding.scan(cut, start, end)
+    found = record_decoder.scan(cut, start, end)
     if found is None:
         assert changes or not whole_batches(cut, end)
         return
@@ -180,20 +185,20 @@ def test_batches_out_of_the_ordinary_are_left_to_those_who_know(change: str) -> 
             control=change == "control",
         )
     )
-    assert decoding.scan(memoryview(build_batch([made])), 0, END) is not None
+    assert record_decoder.scan(memoryview(build_batch([made])), 0, END) is not None
     if change == "checksum":
         data[-1] ^= 1
     elif change == "magic":
         data[16] = 1
-    assert decoding.scan(memoryview(data), 0, END) is None
-    assert decoding.scan(memoryview(b""), 0, END) is None
+    assert record_decoder.scan(memoryview(data), 0, END) is None
+    assert record_decoder.scan(memoryview(b""), 0, END) is None
 
 
 def test_damage_that_the_scan_cannot_see_is_told() -> None:
     good = batch([Made(1, 0, b"k", b"v", [])], 0, is_append_time=False)
     bad = batch([Made(1, 0, b"k", b"v", [])], 1, is_append_time=False, body_changes=[(0, 0x7E)])
     data = memoryview(good + bad)
-    scanned = decoding.scan(data, 0, END)
+    scanned = record_decoder.scan(data, 0, END)
     assert scanned is not None
     assert outcome("compiled", BatchBodies(data, [], 0, scanned[1]), END, False) == (
         "record of 63 bytes, 8 left"
@@ -205,14 +210,18 @@ def test_a_batch_outside_of_the_data_is_never_read() -> None:
     for start, end in ((0, 9), (-1, 8), (9, 9), (5, 4)):
         with pytest.raises(IndexError):
             compiled.decode(
-                memoryview(bytes(8)), compiled.packed([Body(start, end, header)]), 0, END, False
+                memoryview(bytes(8)),
+                compiled.packed([BatchBody(start, end, header)]),
+                0,
+                END,
+                False,
             )
 
 
 def test_the_environment_takes_numpy_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOLDAU_SPARK_DECODER", "numpy")
     try:
-        assert importlib.reload(decoding).KIND == "numpy"
+        assert importlib.reload(record_decoder).KIND == "numpy"
     finally:
         monkeypatch.delenv("MOLDAU_SPARK_DECODER")
-        assert importlib.reload(decoding).KIND == "compiled"
+        assert importlib.reload(record_decoder).KIND == "compiled"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.planning import (
     OffsetRange,
+    group_small,
     limited,
     narrowed,
-    shared_out,
     split_ranges,
     time_first_ms,
 )
@@ -75,10 +75,10 @@ def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
         planned(0, 6, 3),
         planned(0, 1, 4),
     ]
-    tasks = shared_out(ranges, offsets_min=10)
+    tasks = group_small(ranges, offsets_min=10)
     assert [[part.partition for part in task] for task in tasks] == [[1], [0, 2, 3], [4]]
-    assert [len(task) for task in shared_out(ranges, offsets_min=1)] == [1] * 5
-    assert shared_out([], offsets_min=10) == []
+    assert [len(task) for task in group_small(ranges, offsets_min=1)] == [1] * 5
+    assert group_small([], offsets_min=10) == []
 
 
 def test_a_limit_is_shared_out_by_what_waits() -> None:

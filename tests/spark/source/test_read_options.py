@@ -55,7 +55,9 @@ def test_a_wrong_assignment_is_refused_with_an_example(text: str) -> None:
 
 
 def test_a_pattern_must_be_a_regular_expression() -> None:
-    with pytest.raises(InvalidArgumentError, match="subscribePattern is no regular expression"):
+    with pytest.raises(
+        InvalidArgumentError, match="subscribePattern is not a supported regular expression"
+    ):
         parse_read_options({**SERVERS, "subscribePattern": "a("}, streaming=False)
 
 
@@ -69,7 +71,7 @@ def test_offsets_by_partition_are_read() -> None:
 )
 def test_wrong_offsets_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(
-        InvalidArgumentError, match="option startingOffsets is earliest, latest, or"
+        InvalidArgumentError, match="option startingOffsets must be earliest, latest, or"
     ):
         parse(startingOffsets=text)
 
@@ -128,7 +130,7 @@ def test_an_end_that_may_come_later_is_taken(given: dict[str, str]) -> None:
 def test_limits_of_streams_are_told_to_mean_nothing_for_a_batch(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moldau.spark.options._told", set())
+    monkeypatch.setattr("moldau.spark.options._warned", set())
     parse(maxOffsetsPerTrigger="5", streaming=True)
     assert not caplog.records
     parse(maxOffsetsPerTrigger="5")

@@ -15,7 +15,7 @@ from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.spark.source.source_client import (
     SourceClient,
     ending_offsets,
-    places_of,
+    partitions_of,
     starting_offsets,
 )
 from moldau.testing.broker import Broker
@@ -43,7 +43,7 @@ def resolved(broker: Broker, topic: str, **given: str) -> tuple[list[int], list[
     """Where a batch read of both partitions starts and ends."""
     parsed = options(broker, subscribe=topic, **given)
     with closing(SourceClient(parsed)) as cluster:
-        places = places_of(cluster.topics())
+        places = partitions_of(cluster.topics())
         starts = starting_offsets(parsed, cluster, places)
         ends = ending_offsets(parsed, cluster, places)
     return [starts[place] for place in places], [ends[place] for place in places]
@@ -161,7 +161,7 @@ def test_offsets_must_name_every_partition_and_no_other(broker: Broker, topic: s
 def test_offsets_that_are_not_there_are_a_loss(broker: Broker, topic: str, fill: Fill) -> None:
     fill(topic, 0, count=10)
     wanted = f'{{"{topic}": {{"0": 50, "1": -2}}}}'
-    with pytest.raises(DataLossError, match="startingOffsets asks for offset 50"):
+    with pytest.raises(DataLossError, match="startingOffsets names offset 50"):
         resolved(broker, topic, startingOffsets=wanted)
     assert resolved(broker, topic, startingOffsets=wanted, failOnDataLoss="false")[0] == [10, 0]
 
@@ -216,7 +216,7 @@ def test_a_group_with_members_is_refused(
         wait_until(is_assigned, "the consumer has partitions")
         with (
             asked(broker, subscribe=topic) as cluster,
-            pytest.raises(InvalidArgumentError, match="choose another groupId"),
+            pytest.raises(InvalidArgumentError, match="use another groupId"),
         ):
             cluster.commit(group, places(topic, 1))
     finally:

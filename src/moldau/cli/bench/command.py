@@ -1,4 +1,4 @@
-"""Owns `moldau bench`: options, the bench's own topic, the progress bar and the report."""
+"""`moldau bench`: options, the temporary topic, the progress bar and the report."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,8 +10,16 @@ import click
 from moldau.cli.click_groups import Command, LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.messages.produce import ACKS, COMPRESSIONS
-from moldau.cli.options import Duration, Properties, brokers_option, complete_topics
-from moldau.cli.output import emit_json, progress_bar, say
+from moldau.cli.options import (
+    Duration,
+    Integer,
+    Number,
+    Properties,
+    brokers_option,
+    complete_topics,
+    document_output_option,
+)
+from moldau.cli.output import emit_document, progress_bar, say
 
 if TYPE_CHECKING:
     from moldau.cli.bench.workloads import Load, Result
@@ -24,35 +32,35 @@ MESSAGES_MAX = 100_000_000
     "bench",
     cls=LazyGroup,
     examples=(
-        "moldau bench produce --messages 1000000 --size 1024 --partitions 6",
-        "moldau bench consume --size 100 --json",
+        "moldau bench produce -n 1000000 --size 1024 --partitions 6",
+        "moldau bench consume --size 100 -o json",
         "moldau bench e2e --rate 1000 --acks all",
     ),
 )
 def bench() -> None:
-    """Measure throughput and latency. Makes a topic of its own and deletes it afterwards."""
+    """Measure throughput and latency, on a temporary topic."""
 
 
 def _load_options(*, messages: int, linger_ms: int, acks: str) -> Callable[[Any], Any]:
     options = (
         click.option("--topic", shell_complete=complete_topics,
-                     help="Use this one (made if missing) and keep it."),
-        click.option("-n", "--messages", type=click.IntRange(1, MESSAGES_MAX), default=messages,
-                     show_default=True),
-        click.option("-s", "--size", type=click.IntRange(1, 64 * 1024 * 1024), default=1024,
-                     show_default=True, help="Bytes of each message."),
-        click.option("-p", "--partitions", type=click.IntRange(1, 1000), default=6,
+                     help="Use this topic (created if missing), and keep it."),
+        click.option("-n", "--count", "messages", type=Integer(1, MESSAGES_MAX), default=messages,
+                     show_default=True, help="Number of messages."),
+        click.option("-s", "--size", type=Integer(1, 64 * 1024 * 1024), default=1024,
+                     show_default=True, help="Size of each message in bytes."),
+        click.option("-p", "--partitions", type=Integer(1, 1000), default=6,
                      show_default=True),
         click.option("--acks", type=click.Choice(ACKS), default=acks, show_default=True),
-        click.option("--batch-bytes", type=click.IntRange(1), default=1_000_000,
-                     show_default=True, help="Largest batch of the producer."),
-        click.option("--linger-ms", type=click.FloatRange(0), default=linger_ms,
-                     show_default=True, help="How long a batch waits for more."),
+        click.option("--batch-bytes", type=Integer(1), default=1_000_000,
+                     show_default=True, help="Batch size of the producer."),
+        click.option("--linger-ms", type=Number(0), default=linger_ms,
+                     show_default=True, help="How long a batch waits for more messages."),
         click.option("--compression", type=click.Choice(COMPRESSIONS), default="none",
                      show_default=True),
         click.option("--time-max", type=Duration(), default="60s", show_default=True,
-                     help="Stop after so long."),
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+                     help="Stop after this."),
+        document_output_option,
         brokers_option,
     )  # fmt: skip
 
@@ -70,20 +78,20 @@ def _load_options(*, messages: int, linger_ms: int, acks: str) -> Callable[[Any]
     examples=(
         "moldau bench produce",
         "moldau bench produce --size 100 --batch-bytes 16384 --acks 1",
-        "moldau bench produce --compression zstd --json",
+        "moldau bench produce --compression zstd -o json",
     ),
 )
 @_load_options(messages=500_000, linger_ms=5, acks="all")
-def produce(topic: str | None, partitions: int, as_json: bool, **options: Any) -> None:
+def produce(topic: str | None, partitions: int, output: str, **options: Any) -> None:
     """Send as fast as the client can."""
     from moldau.cli.bench.workloads import run_produce
 
     with (
         _bench_topic(topic, partitions, options) as (load, found),
-        progress_bar("produce", load.messages, as_json) as advance,
+        progress_bar("produce", load.messages, output != "table") as advance,
     ):
         result = run_produce(load, advance)
-    _report("produce", load, found, result, as_json)
+    _report("produce", load, found, result, output)
 
 
 @bench.command(
@@ -91,22 +99,22 @@ def produce(topic: str | None, partitions: int, as_json: bool, **options: Any) -
     cls=Command,
     examples=(
         "moldau bench consume",
-        "moldau bench consume --size 100 --messages 2000000",
+        "moldau bench consume --size 100 -n 2000000",
         "moldau bench consume --topic orders",
     ),
 )
 @_load_options(messages=500_000, linger_ms=5, acks="1")
-def consume(topic: str | None, partitions: int, as_json: bool, **options: Any) -> None:
-    """Read as fast as the client can: an existing topic, or one that is filled first."""
+def consume(topic: str | None, partitions: int, output: str, **options: Any) -> None:
+    """Read as fast as the client can; a temporary topic is filled first."""
     from moldau.cli.bench.workloads import run_consume, run_produce
 
     with _bench_topic(topic, partitions, options) as (load, found):
         if topic is None or _is_empty(load, topic):
-            with progress_bar("fill", load.messages, as_json) as advance:
+            with progress_bar("fill", load.messages, output != "table") as advance:
                 run_produce(load, advance)
-        with progress_bar("consume", load.messages, as_json) as advance:
+        with progress_bar("consume", load.messages, output != "table") as advance:
             result = run_consume(load, found, advance)
-    _report("consume", load, found, result, as_json)
+    _report("consume", load, found, result, output)
 
 
 @bench.command(
@@ -114,38 +122,38 @@ def consume(topic: str | None, partitions: int, as_json: bool, **options: Any) -
     cls=Command,
     examples=(
         "moldau bench e2e",
-        "moldau bench e2e --rate 5000 --messages 50000 --size 100",
-        "moldau bench e2e --acks 1 --partitions 1 --json",
+        "moldau bench e2e --rate 5000 -n 50000 --size 100",
+        "moldau bench e2e --acks 1 --partitions 1 -o json",
     ),
 )
 @_load_options(messages=10_000, linger_ms=0, acks="all")
-@click.option("--rate", type=click.IntRange(0), default=1000, show_default=True,
-              help="Messages per second; 0: as many as possible.")  # fmt: skip
-def e2e(topic: str | None, partitions: int, as_json: bool, **options: Any) -> None:
+@click.option("--rate", type=Integer(0), default=1000, show_default=True,
+              help="Messages per second; 0: unlimited.")  # fmt: skip
+def e2e(topic: str | None, partitions: int, output: str, **options: Any) -> None:
     """Send at a steady rate and measure how long each message takes to arrive."""
     from moldau.cli.bench.workloads import run_e2e
 
     if topic is not None:
         raise CommandError(
-            "e2e reads what it sends and needs a topic of its own",
-            hint="leave --topic out",
+            "e2e reads what it sends, and needs its temporary topic",
+            hint="remove --topic",
             code=ExitCode.USAGE,
         )
     if options["size"] < 8:
-        raise CommandError("e2e needs at least 8 bytes for its time stamp", code=ExitCode.USAGE)
+        raise CommandError("--size of e2e must be at least 8, for a timestamp", code=ExitCode.USAGE)
     with (
         _bench_topic(topic, partitions, options) as (load, found),
-        progress_bar("e2e", load.messages, as_json) as advance,
+        progress_bar("e2e", load.messages, output != "table") as advance,
     ):
         result = run_e2e(load, found, advance)
-    _report("e2e", load, found, result, as_json)
+    _report("e2e", load, found, result, output)
 
 
 @contextmanager
 def _bench_topic(
     topic: str | None, partitions: int, options: dict[str, Any]
 ) -> "Iterator[tuple[Load, int]]":
-    """The load on its topic, and that topic's partitions; one of our own is deleted afterwards."""
+    """The load and its number of partitions; a temporary topic is deleted afterwards."""
     from moldau.cli.bench.workloads import Load
     from moldau.client.errors import NotFoundError
     from moldau.client.kafka.admin import Admin
@@ -175,8 +183,8 @@ def _delete(admin: "Admin", name: str) -> None:
     try:
         admin.delete_topic(name)
     except ClientError as error:
-        # The run's own error, if there is one, matters more.
-        say(f"topic {name} was not deleted: {error}")
+        # Do not hide an error of the run.
+        say(f"cannot delete the temporary topic {name}: {error}")
 
 
 def _is_empty(load: "Load", topic: str) -> bool:
@@ -186,7 +194,7 @@ def _is_empty(load: "Load", topic: str) -> bool:
     return all(part.end_offset <= part.start_offset for part in info.partitions)
 
 
-def _report(kind: str, load: "Load", partitions: int, result: "Result", as_json: bool) -> None:
+def _report(kind: str, load: "Load", partitions: int, result: "Result", output: str) -> None:
     latency = {
         name: result.percentile_ms(part)
         for name, part in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
@@ -210,8 +218,7 @@ def _report(kind: str, load: "Load", partitions: int, result: "Result", as_json:
         },
         "complete": result.messages >= load.messages,
     }
-    if as_json:
-        emit_json(document)
+    if emit_document(document, output, name=""):
         return
     click.echo(
         f"{kind}: {result.messages:,} messages of {load.size:,} B in {result.seconds:.2f} s, "

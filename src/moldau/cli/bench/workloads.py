@@ -1,7 +1,7 @@
-"""Owns the loads of `moldau bench`: send, receive, and both at once with the time in between.
+"""The workloads of `moldau bench`: produce, consume, and end to end.
 
-Each run is bounded in messages and in seconds. What is measured includes the Python client, which
-is the slower side more often than not; its CPU time is reported beside the rates for that reason.
+Each run is bounded in messages and in seconds. The result includes the Python client, which is
+often the bottleneck, so its CPU time is reported, too.
 """
 
 import random
@@ -24,7 +24,7 @@ from moldau.client.kafka.librdkafka_settings import (
 )
 
 Progress = Callable[[int], None]
-"""Told how many messages are done."""
+"""Called with the number of messages done."""
 
 _SAMPLES_MAX = 100_000
 _PAYLOADS = 64
@@ -35,7 +35,7 @@ _REPORT_EVERY = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is asked of a run."""
+    """The parameters of a run."""
 
     brokers: str
     topic: str
@@ -47,13 +47,13 @@ class Load:
     linger_ms: float = 5
     compression: str = "none"
     rate: int = 0
-    """Messages per second; 0: as many as possible."""
+    """Messages per second; 0: unlimited."""
     properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a run did. Latencies are in milliseconds, sorted, one per sampled message."""
+    """The result of a run. Latencies are sorted, one per sampled message."""
 
     messages: int
     payload_bytes: int
@@ -70,7 +70,7 @@ class Result:
         return self.payload_bytes / 1e6 / self.seconds if self.seconds else 0.0
 
     def percentile_ms(self, part: float) -> float | None:
-        """The latency that `part` of the samples do not exceed."""
+        """The latency that this part of the samples does not exceed."""
         if not self.latencies_ms:
             return None
         last = len(self.latencies_ms) - 1
@@ -78,7 +78,7 @@ class Result:
 
 
 class _Stopwatch:
-    """Wall and CPU time since it was made."""
+    """Wall and CPU time since its creation."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
@@ -98,7 +98,7 @@ class _Stopwatch:
 
 
 class _Acknowledged:
-    """Counts delivery reports; keeps the latency of some of them and the first error."""
+    """Counts acknowledgements; keeps sampled latencies and the first error."""
 
     def __init__(self, messages: int) -> None:
         self.count = 0
@@ -120,7 +120,7 @@ class _Acknowledged:
 
 
 def _payloads(size: int) -> list[bytes]:
-    """Half noise, half text, and not all the same: what compression finds in real life."""
+    """Half noise, half text, and not all equal: compresses like real data."""
     noise = random.Random(1)
     text = b"the moldau flows through prague; " * (size // 33 + 1)
     return [noise.randbytes(size // 2) + text[: size - size // 2] for _ in range(_PAYLOADS)]
@@ -135,15 +135,14 @@ def _producer(load: Load) -> Producer:
         batch_bytes=load.batch_bytes,
         extra={"message.timeout.ms": "30000", **dict(load.properties)},
     )
-    # Connected, and with its producer id, before the watch starts.
+    # Connect and get the producer id before the measurement starts.
     return connect_producer(settings, load.topic)[0]
 
 
 def _check(stop: Stop) -> None:
-    """End the run as Ctrl-C does elsewhere.
+    """Raise KeyboardInterrupt after a signal.
 
-    Not from the signal's handler: librdkafka's callbacks run Python inside a C call, which loses an
-    exception that is raised there.
+    Not in the signal handler: an exception raised within librdkafka's callbacks is lost.
     """
     if stop:
         raise KeyboardInterrupt
@@ -190,8 +189,8 @@ def _produce(load: Load, progress: Progress, stop: Stop) -> Result:
                     break
         _finish(producer, acknowledged, load, stop)
     finally:
-        # After Ctrl-C or an error: what is left to send would make librdkafka ask for the topic
-        # when it has been deleted, and the broker create it anew.
+        # After Ctrl-C or an error: messages left in the queue would make librdkafka request the
+        # deleted topic, and the broker would create it again.
         producer.purge()
         producer.flush(1)
     progress(acknowledged.count)
@@ -200,7 +199,7 @@ def _produce(load: Load, progress: Progress, stop: Stop) -> Result:
 
 
 def run_consume(load: Load, partitions: int, progress: Progress) -> Result:
-    """Read what is in the topic from its beginning, as fast as the client can."""
+    """Read the topic from its beginning, as fast as the client can."""
     consumer = _open_consumer(load)
     try:
         consumer.assign([TopicPartition(load.topic, number, -2) for number in range(partitions)])
@@ -235,10 +234,10 @@ def _open_consumer(load: Load) -> Consumer:
         raise translate(error, brokers=load.brokers, doing="consume") from error
 
 
-class _PacedSender(threading.Thread):
-    """Sends at a steady rate, each message stamped with the time at which it was due.
+class _RateLimitedSender(threading.Thread):
+    """Sends at a steady rate; each message contains the time at which it was due.
 
-    Due and not sent: else a stall of the broker would hide the messages that waited behind it.
+    Due, not sent: otherwise a stall of the broker would hide the latency of waiting messages.
     """
 
     def __init__(self, load: Load) -> None:
@@ -272,14 +271,14 @@ class _PacedSender(threading.Thread):
 
 
 def run_e2e(load: Load, partitions: int, progress: Progress) -> Result:
-    """Send and receive at once; latency is from the moment a message is due to its arrival."""
+    """Send and receive; latency is from the time a message is due to its arrival."""
     with stop_signals() as stop:
         return _send_and_receive(load, partitions, progress, stop)
 
 
 def _send_and_receive(load: Load, partitions: int, progress: Progress, stop: Stop) -> Result:
     consumer = _open_consumer(load)
-    sender = _PacedSender(load)
+    sender = _RateLimitedSender(load)
     every = max(1, load.messages // _SAMPLES_MAX)
     latencies_ms: list[float] = []
     count = payload_bytes = 0
@@ -314,7 +313,7 @@ def _send_and_receive(load: Load, partitions: int, progress: Progress, stop: Sto
 
 
 def _await_assignment(consumer: Consumer, partitions: int, load: Load) -> None:
-    """Wait until the consumer fetches from every partition: the end of an empty one is reported."""
+    """Wait until the consumer has reached the end of every partition, all empty."""
     deadline = time.monotonic() + 10
     ended: set[int | None] = set()
     while len(ended) < partitions:
@@ -324,4 +323,4 @@ def _await_assignment(consumer: Consumer, partitions: int, load: Load) -> None:
         if message is not None and at_end:
             ended.add(message.partition())
         if time.monotonic() > deadline:
-            raise TimedOutError(f"no fetch from {load.topic} succeeded within 10 s")
+            raise TimedOutError(f"timed out after 10 s: no fetch from {load.topic} succeeded")

@@ -1,7 +1,7 @@
-"""Owns `moldau cluster`: several brokers on one machine, started, watched and stopped together.
+"""`moldau cluster`: runs several brokers on one machine under a supervisor.
 
-The brokers belong to a supervisor (supervise.py), in this process or in one of its own. The
-commands here ask it; without one they can only look, and stop what it left behind.
+The supervisor (moldau.supervisor) runs in this process or in a detached one; commands send it
+requests. Without a supervisor they can only show the state and stop leftover brokers.
 """
 
 import signal
@@ -29,16 +29,18 @@ from moldau.cli.cluster.status import (
 from moldau.cli.cluster.topology import drain, headline, partition_count, wait_in_sync
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
-    Duration,
-    KeyValue,
+    Integer,
     Properties,
     complete_topics,
     output_option,
+    set_option,
+    timeout_option,
     yes_option,
 )
 from moldau.cli.output import counted, emit_document, emit_table, say
 from moldau.client.processes import send_signal, wait_until_ended
 from moldau.supervisor.control import send_request, state_of
+from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import (
     DEFAULT_DIR,
     ClusterState,
@@ -69,23 +71,17 @@ def _dir_option(function: _F) -> _F:
     )(function)
 
 
-def _timeout_option(default: str) -> Callable[[_F], _F]:
-    return click.option(
-        "--timeout", type=Duration(), default=default, show_default=True, help="Longest to wait."
-    )
-
-
 def _ports_options(text: str) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         for name, shown, default in (
-            ("grpc", "gRPC", "along with HTTP, 8000"),
+            ("grpc", "gRPC", "8000, shifted with --http-port"),
             ("http", "HTTP", "8080"),
             ("raft", "Raft", "19092"),
             ("kafka", "Kafka", "9092"),
         ):
             function = click.option(
                 f"--{name}-port",
-                type=click.IntRange(0, 65535),
+                type=Integer(0, 65535),
                 metavar="PORT",
                 help=text.format(name=shown, at=default),
             )(function)
@@ -99,7 +95,7 @@ def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: st
 
     try:
         state = load_state(Path(ctx.params.get("data_dir") or DEFAULT_DIR))
-    except CommandError:
+    except SupervisorError:
         return []
     return [
         CompletionItem(str(member.id), help=f"{member.kafka}, {member.state}")
@@ -114,11 +110,11 @@ def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: st
     examples=(
         "moldau cluster start -n 3",
         "moldau cluster status          # in another terminal",
-        "moldau cluster kill 2          # and see that nothing is lost",
+        "moldau cluster kill 2          # simulate a crash",
     ),
 )
 def cluster() -> None:
-    """Run several brokers on this machine, supervised; look at them and stop them."""
+    """Run several brokers on this machine, under a supervisor that restarts them."""
 
 
 # ---- start
@@ -135,23 +131,17 @@ def cluster() -> None:
 )
 @click.option(
     "-n",
-    "--brokers",
-    "count",
-    type=click.IntRange(1, 100),
-    help="How many brokers a new cluster has.  [default: 3]",
+    "--count",
+    type=Integer(1, 100),
+    help="Number of brokers of a new cluster.  [default: 3]",
 )
 @_dir_option
-@click.option("-d", "--detach", is_flag=True, help="Go on in the background once it is up.")
-@_ports_options("{name} port of broker 1, the n-th has + n - 1; 0: any free ones.  [default: {at}]")
-@click.option(
-    "--set",
-    "settings",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any setting, for all brokers; kept for later starts; may be repeated.",
+@click.option("-d", "--detach", is_flag=True, help="Run in the background.")
+@_ports_options(
+    "{name} port of broker 1; broker n uses + n - 1; 0: any free ones.  [default: {at}]"
 )
-@_timeout_option("3m")
+@set_option("A setting of all brokers, kept for later starts")
+@timeout_option("3m")
 def start(
     count: int | None,
     data_dir: Path,
@@ -163,9 +153,9 @@ def start(
     settings: Properties,
     timeout: float,
 ) -> int:
-    """Start a cluster on this machine, or start again the one that is in the directory.
+    """Start a new cluster on this machine, or the existing one in the directory.
 
-    The brokers are supervised: one that dies is started again. Ctrl-C stops them all.
+    A supervisor restarts brokers that crash. Ctrl-C stops all brokers.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     with locked(data_dir):
@@ -184,12 +174,12 @@ def start(
     examples=(
         "moldau cluster run",
         "moldau cluster run --data-dir /var/lib/moldau",
-        "exec moldau cluster run --data-dir /var/lib/moldau   # below another supervisor",
+        "exec moldau cluster run --data-dir /var/lib/moldau   # under another supervisor",
     ),
 )
 @_dir_option
 def run(data_dir: Path) -> int:
-    """Supervise the cluster of a directory; what `start -d` leaves behind."""
+    """Run the supervisor of an existing cluster; `start -d` runs this in the background."""
     with locked(data_dir):
         return run_here(data_dir, need_state(data_dir), lambda: None)
 
@@ -198,28 +188,28 @@ def _show_started(data_dir: Path, state: ClusterState, detached: bool) -> int:
     emit_table(member_rows(data_dir, state))
     factor = state.replication_factor
     say(
-        f"\nTopics have {counted(factor, 'replica')} unless they say otherwise "
+        f"\nNew topics have {counted(factor, 'replica')} by default "
         f"(topic.replication_factor={factor}). Logs: {data_dir}/broker-N.log"
     )
     if detached:
         say(f"Stop it: moldau cluster stop{dir_flag(data_dir)}\n")
     else:
-        say(f"Look at it: moldau cluster status{dir_flag(data_dir)} · Ctrl-C stops it\n")
+        say(f"Inspect it: moldau cluster status{dir_flag(data_dir)} · Ctrl-C stops it\n")
     _export(state)
     down = [member for member in state.brokers if member.state != "ready"]
     for member in down:
-        say(f"broker {member.id} is not up ({member.state}): {one_line(member.reason)}")
+        say(f"broker {member.id} is not ready ({member.state}): {one_line(member.reason)}")
     return ExitCode.FAILED if down else ExitCode.OK
 
 
 def _export(state: ClusterState) -> None:
-    """Lines for the shell: where clients connect, and where commands ask over HTTP and gRPC."""
+    """Print the addresses as shell exports, for clients and for other commands."""
     click.echo(f"export MOLDAU_BROKERS={state.bootstrap}")
     click.echo(f"export MOLDAU_HTTP={','.join(member.http for member in state.brokers)}")
     click.echo(f"export MOLDAU_GRPC={','.join(member.grpc for member in state.brokers)}")
 
 
-# ---- look
+# ---- status
 
 
 @cluster.command(
@@ -228,13 +218,13 @@ def _export(state: ClusterState) -> None:
     examples=(
         "moldau cluster status",
         "moldau cluster status -o json",
-        "moldau cluster status && echo all is well",
+        "moldau cluster status && echo healthy",
     ),
 )
 @_dir_option
 @output_option
 def status(data_dir: Path, output: str) -> int:
-    """Show brokers and partitions; exit code 1 if something is wrong."""
+    """Show brokers and partitions. Exits with 1 if there is a problem."""
     state, supervised = live(data_dir)
     topology = topology_of(state)
     found = member_problems(data_dir, state, supervised, topology)
@@ -262,8 +252,8 @@ def status(data_dir: Path, output: str) -> int:
             say(f"problem: {line}")
         for number in departed(state, topology):
             say(
-                f"note: broker {number} has left the cluster; "
-                f"end and forget it: moldau cluster remove {number}{dir_flag(data_dir)}"
+                f"note: broker {number} has left the cluster but still runs; "
+                f"stop it: moldau cluster remove {number}{dir_flag(data_dir)}"
             )
     return ExitCode.FAILED if found else ExitCode.OK
 
@@ -271,18 +261,18 @@ def status(data_dir: Path, output: str) -> int:
 # ---- change
 
 
-def _ask(data_dir: Path, verb: str, **arguments: object) -> ClusterState:
-    """Ask the supervisor, which must be there."""
+def _request(data_dir: Path, verb: str, **arguments: object) -> ClusterState:
+    """Send the supervisor a request; raises CommandError if it does not run."""
     reply = send_request(supervised_state(data_dir).control, verb, **arguments)
     if reply is None:
-        raise CommandError("the cluster's supervisor has gone", hint="moldau cluster status")
+        raise CommandError("the supervisor has exited", hint="check it: moldau cluster status")
     return state_of(reply)
 
 
 def _await_member(
     data_dir: Path, number: int, condition: Callable[[Member], bool], seconds_max: float
 ) -> Member:
-    """Wait until a broker is as wanted. Raises CommandError if it fails, or time is up."""
+    """Wait for a condition. Raises CommandError if the broker fails, or at the deadline."""
     deadline = time.monotonic() + seconds_max
     while True:
         member = supervised_state(data_dir).member(number)
@@ -295,8 +285,8 @@ def _await_member(
             )
         if time.monotonic() >= deadline:
             raise CommandError(
-                f"broker {number} is {member.state} after {seconds_max:g} s",
-                hint=f"look again: moldau cluster status{dir_flag(data_dir)} "
+                f"broker {number} is still {member.state} after {seconds_max:g} s",
+                hint=f"check it: moldau cluster status{dir_flag(data_dir)} "
                 f"· its log: {data_dir}/broker-{number}.log",
             )
         time.sleep(_POLL_SECONDS)
@@ -308,49 +298,49 @@ def _await_member(
     examples=(
         "moldau cluster stop",
         "moldau cluster stop --data-dir /var/lib/moldau",
-        "moldau cluster stop 2          # one broker, cleanly; the others go on",
+        "moldau cluster stop 2          # only broker 2",
     ),
 )
 @click.argument("number", metavar="[N]", type=int, required=False, shell_complete=_complete_members)
 @_dir_option
-@_timeout_option("3m")
+@timeout_option("3m")
 def stop(number: int | None, data_dir: Path, timeout: float) -> None:
-    """Stop all brokers cleanly, or one of them. Their data stays."""
+    """Stop all brokers cleanly, or one of them. Data is kept."""
     if number is not None:
-        _ask(data_dir, "stop", id=number)
+        _request(data_dir, "stop", id=number)
         _await_member(data_dir, number, lambda member: member.pid is None, timeout)
         say(f"stopped broker {number}")
         return
     state, supervised = live(data_dir)
     if not supervised:
-        _stop_strays(data_dir, state)
+        _stop_orphaned(data_dir, state)
         return
     send_request(state.control, "stop")
     deadline = time.monotonic() + timeout
     while is_locked(data_dir):
         if time.monotonic() >= deadline:
             raise CommandError(
-                f"the cluster was not down within {timeout:g} s",
-                hint=f"it goes on stopping; look: moldau cluster status{dir_flag(data_dir)}",
+                f"the cluster did not stop within {timeout:g} s",
+                hint=f"it is still stopping; check it: moldau cluster status{dir_flag(data_dir)}",
             )
         time.sleep(_POLL_SECONDS)
     say(f"stopped {counted(len(state.brokers), 'broker')}")
 
 
-def _stop_strays(data_dir: Path, state: ClusterState) -> None:
-    """Stop what a killed supervisor left, the founder last; never a process that is not ours."""
+def _stop_orphaned(data_dir: Path, state: ClusterState) -> None:
+    """Stop brokers of a killed supervisor, broker 1 last; checks that each pid is still ours."""
     count = 0
     for member in reversed(state.brokers):
         process = member.process
         if process is None or not send_signal(process, signal.SIGTERM):
             continue
         if not wait_until_ended(process, _STOP_SECONDS_MAX):
-            say(f"broker {member.id} does not stop: killed")
+            say(f"broker {member.id} did not stop within {_STOP_SECONDS_MAX:g} s; killing it")
             send_signal(process, signal.SIGKILL)
             wait_until_ended(process, _KILL_SECONDS_MAX)
         count += 1
     if count:
-        say(f"stopped {counted(count, 'broker')} that had lost their supervisor")
+        say(f"stopped {counted(count, 'broker')} that ran without a supervisor")
     else:
         say(f"the cluster in {data_dir} is not running")
 
@@ -366,24 +356,24 @@ def _stop_strays(data_dir: Path, state: ClusterState) -> None:
 )
 @click.argument("number", metavar="[N]", type=int, required=False, shell_complete=_complete_members)
 @click.option("--leader-of", "topic", metavar="TOPIC", shell_complete=complete_topics,
-              help="The one that leads the topic's first partition.")  # fmt: skip
+              help="The leader of the topic's partition 0.")  # fmt: skip
 @_dir_option
 def kill(number: int | None, topic: str | None, data_dir: Path) -> None:
-    """Kill a broker, as a crash would (SIGKILL). It stays down until it is restarted."""
+    """Kill a broker with SIGKILL, to simulate a crash. It stays down until it is restarted."""
     state = supervised_state(data_dir)
     if (number is None) == (topic is None):
         raise CommandError(
-            "say which broker to kill, by number or by --leader-of",
-            hint=f"its brokers: {', '.join(str(member.id) for member in state.brokers)}",
+            "name the broker to kill: N or --leader-of TOPIC",
+            hint=f"brokers: {', '.join(str(member.id) for member in state.brokers)}",
             code=ExitCode.USAGE,
         )
     if number is None:
         number = _leader_of(state, str(topic))
     pid = state.member(number).pid
-    _ask(data_dir, "kill", id=number)
+    _request(data_dir, "kill", id=number)
     _await_member(data_dir, number, lambda member: member.pid is None, _KILL_SECONDS_MAX)
     say(
-        f"killed broker {number} (pid {pid}); it stays down until: "
+        f"killed broker {number} (pid {pid}); start it again: "
         f"moldau cluster restart {number}{dir_flag(data_dir)}"
     )
 
@@ -392,11 +382,13 @@ def _leader_of(state: ClusterState, topic: str) -> int:
     found = client_of(state).topology([topic]).topics
     if not found:
         raise CommandError(
-            f"there is no topic {topic}", hint="moldau topic list", code=ExitCode.NOT_FOUND
+            f"topic {topic} does not exist",
+            hint="list topics: moldau topic list",
+            code=ExitCode.NOT_FOUND,
         )
     leader = found[0].partitions[0].leader
     if leader < 0:
-        raise CommandError(f"nobody leads {topic} just now", hint="try again in a moment")
+        raise CommandError(f"{topic}-0 has no leader", hint="retry in a few seconds")
     return leader
 
 
@@ -405,25 +397,25 @@ def _leader_of(state: ClusterState, topic: str) -> int:
     cls=Command,
     examples=(
         "moldau cluster restart 2",
-        "moldau cluster restart --all   # one after the other, each in sync before the next",
-        "moldau cluster restart --down  # what was killed or has died",
+        "moldau cluster restart --all   # rolling: each in sync before the next",
+        "moldau cluster restart --down  # those that are not running",
     ),
 )
 @click.argument("numbers", metavar="[N]...", type=int, nargs=-1, shell_complete=_complete_members)
-@click.option("--all", "every", is_flag=True, help="All of them, one after the other.")
-@click.option("--down", is_flag=True, help="Those that do not run.")
-@click.option("--wait/--no-wait", default=True, help="Until it is in sync.  [default: wait]")
+@click.option("--all", "every", is_flag=True, help="All brokers, one after the other.")
+@click.option("--down", is_flag=True, help="Brokers that are not running.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it is in sync.  [default: wait]")
 @_dir_option
-@_timeout_option("3m")
+@timeout_option("3m")
 def restart(
     numbers: tuple[int, ...], every: bool, down: bool, wait: bool, data_dir: Path, timeout: float
 ) -> None:
-    """Start a broker that is down, or stop one cleanly and start it again."""
+    """Restart brokers cleanly, or start those that are down."""
     state = supervised_state(data_dir)
     if every + down + bool(numbers) != 1:
         raise CommandError(
-            "say which broker to restart, or --all, or --down",
-            hint=f"its brokers: {', '.join(str(member.id) for member in state.brokers)}",
+            "name the brokers to restart: N, --all or --down",
+            hint=f"brokers: {', '.join(str(member.id) for member in state.brokers)}",
             code=ExitCode.USAGE,
         )
     if every:
@@ -431,10 +423,10 @@ def restart(
     elif down:
         numbers = tuple(member.id for member in state.brokers if member.pid is None)
         if not numbers:
-            say("every broker runs")
+            say("all brokers are running")
     for number in numbers:
         before = state.member(number).pid
-        state = _ask(data_dir, "restart", id=number)
+        state = _request(data_dir, "restart", id=number)
         if not wait:
             say(f"broker {number} is being restarted")
             continue
@@ -445,7 +437,7 @@ def restart(
         member = _await_member(data_dir, number, is_new, timeout)
         state = supervised_state(data_dir)
         wait_in_sync(client_of(state), number, timeout)
-        say(f"broker {number} is back and in sync (pid {member.pid})")
+        say(f"broker {number} is running and in sync (pid {member.pid})")
 
 
 @cluster.command(
@@ -458,8 +450,8 @@ def restart(
     ),
 )
 @_dir_option
-@_ports_options("Its {name} port; 0: any free one.  [default: the next one]")
-@_timeout_option("3m")
+@_ports_options("{name} port of the new broker; 0: any free one.  [default: the next one]")
+@timeout_option("3m")
 def add(
     data_dir: Path,
     kafka_port: int | None,
@@ -468,16 +460,16 @@ def add(
     grpc_port: int | None,
     timeout: float,
 ) -> None:
-    """Let a further broker join the running cluster."""
+    """Add a broker to the running cluster."""
     ports = {"kafka": kafka_port, "raft": raft_port, "http": http_port, "grpc": grpc_port}
-    state = _ask(data_dir, "add", **ports)
+    state = _request(data_dir, "add", **ports)
     number = state.brokers[-1].id
     _await_member(data_dir, number, lambda member: member.state == "ready", timeout)
     state = supervised_state(data_dir)
     emit_table([row for row in member_rows(data_dir, state) if row["id"] == number])
     say(
-        f"\nbroker {number} has joined: new topics use it; "
-        f"existing ones stay: moldau partition move TOPIC --to …,{number}\n"
+        f"\nbroker {number} has joined; new topics use it, "
+        f"existing ones need: moldau partition move TOPIC --to …,{number}\n"
     )
     _export(state)
 
@@ -494,21 +486,21 @@ def add(
 @click.argument("number", metavar="N", type=int, shell_complete=_complete_members)
 @yes_option
 @_dir_option
-@_timeout_option("30m")
+@timeout_option("30m")
 def remove(number: int, yes: bool, data_dir: Path, timeout: float) -> None:
-    """Drain a broker, take it out of the cluster and stop it. Its directory stays."""
+    """Drain a broker, remove it from the cluster and stop it. Its data directory is kept."""
     state = supervised_state(data_dir)
     member = state.member(number)
     topology = topology_of(state)
     if topology is None:
         raise CommandError(
-            "no broker of the cluster answers over HTTP",
-            hint=f"look at it: moldau cluster status{dir_flag(data_dir)}",
+            "no broker of the cluster responds over HTTP",
+            hint=f"check it: moldau cluster status{dir_flag(data_dir)}",
             code=ExitCode.UNREACHABLE,
         )
     if any(broker.id == number for broker in topology.brokers):
         client = client_of(state, without=number)
         drain(client, topology, number, yes=yes, wait=True, seconds_max=timeout)
-    state = _ask(data_dir, "forget", id=number)
+    state = _request(data_dir, "forget", id=number)
     say(f"broker {number} has left the cluster; its data is still in {data_dir}/{member.directory}")
     _export(state)

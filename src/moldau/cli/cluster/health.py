@@ -1,8 +1,7 @@
-"""Owns the question whether each broker of a cluster is well, asked where it says that it is.
+"""Health of each broker, checked at the addresses that it advertises to clients.
 
-The topology tells who gives signs of life to the others. It does not tell that a broker refuses
-writes, nor that the address which it gives to clients leads nowhere: for that it is asked itself,
-at the very addresses that clients get.
+The topology shows which brokers send heartbeats. It does not show that a broker rejects writes or
+that its advertised address is wrong, so each broker is called itself.
 """
 
 from collections.abc import Iterable
@@ -19,14 +18,14 @@ _BROKERS_AT_ONCE: Final = 16
 
 
 def broker_problems(topology: "Topology", *, only: int | None = None) -> list[str]:
-    """What brokers that are alive, or `only` one, complain of, and those that cannot be asked."""
+    """Problems that live brokers (or `only` one) report, and brokers that do not respond."""
     alive = [b for b in topology.brokers if b.alive and (only is None or b.id == only)]
     with ThreadPoolExecutor(min(_BROKERS_AT_ONCE, max(1, len(alive)))) as threads:
-        found = threads.map(lambda broker: list(_complaints_of(broker, topology.cluster_id)), alive)
+        found = threads.map(lambda broker: list(_problems_of(broker, topology.cluster_id)), alive)
         return [line for lines in found for line in lines]
 
 
-def _complaints_of(broker: "TopologyBroker", cluster_id: str) -> Iterable[str]:
+def _problems_of(broker: "TopologyBroker", cluster_id: str) -> Iterable[str]:
     reasons = [] if broker.http is None else list(_not_ready(broker.http))
     for reason in (*reasons, _wrong_address(broker.kafka, cluster_id)):
         if reason:
@@ -39,12 +38,12 @@ def _not_ready(http: "Endpoint") -> Iterable[str]:
     try:
         state = ClusterClient([f"{http.host}:{http.port}"], call_seconds_max=_SECONDS_MAX).ready()
     except MoldauError as error:
-        return [f"no answer at {http.host}:{http.port}, its address for HTTP ({error})"]
+        return [f"does not respond at {http.host}:{http.port}, its HTTP address: {error}"]
     return state.reasons
 
 
 def _wrong_address(kafka: "Endpoint", cluster_id: str) -> str:
-    """What is wrong with the address that clients are sent to; empty: nothing."""
+    """What is wrong with the advertised Kafka address; empty if nothing is."""
     from moldau.client.wire.client import KafkaClient
 
     address = f"{kafka.host}:{kafka.port}"
@@ -52,7 +51,7 @@ def _wrong_address(kafka: "Endpoint", cluster_id: str) -> str:
         with KafkaClient(address, timeout=_SECONDS_MAX) as client:
             found = client.cluster_id()
     except (MoldauError, OSError) as error:
-        return f"clients are sent to {address}, where nobody answers (kafka.advertised): {error}"
+        return f"does not respond at {address}, its advertised address (kafka.advertised): {error}"
     if found != cluster_id:
-        return f"clients are sent to {address}, which is of another cluster (kafka.advertised)"
+        return f"advertises {address}, which belongs to another cluster (kafka.advertised)"
     return ""

@@ -1,7 +1,6 @@
-"""Owns the start of a cluster on one machine: its plan, and a supervisor here or on its own.
+"""Starts a cluster on one machine: checks and stores its plan, then runs a supervisor.
 
-Everything that can be wrong before a process is started is found before: ports, settings, a
-directory that is something else, brokers that are left over.
+Ports, settings, the directory and leftover brokers are checked before any process is started.
 """
 
 import contextlib
@@ -56,9 +55,9 @@ Settings = Sequence[tuple[str, str]]
 def prepare(
     directory: Path, count: int | None, ports: Sequence[int | None], settings: Settings
 ) -> ClusterState:
-    """The plan of the cluster in a directory, made now or earlier. The caller holds the lock.
+    """The stored or new plan of the cluster in a directory. The caller holds the lock.
 
-    `ports` are those of the first broker for Kafka, Raft, HTTP and gRPC; None: not said.
+    `ports` are those of broker 1 for Kafka, Raft, HTTP and gRPC; None: not given.
     """
     _check_settings(settings)
     state = load_state(directory)
@@ -70,7 +69,7 @@ def prepare(
             numbers = ", ".join(str(member.id) for member in left)
             raise CommandError(
                 f"{counted(len(left), 'broker')} of this cluster ({numbers}) run without a "
-                "supervisor, which must have been killed",
+                "supervisor, which was killed",
                 hint=f"stop them first: moldau cluster stop --data-dir {directory}",
             )
         if settings:
@@ -78,7 +77,7 @@ def prepare(
             state.settings = list(changed.items())
         complete_ports(state.brokers)
         check_ports([(member.id, member.ports) for member in state.brokers])
-    # Found here once, not in three logs. Also takes what the environment and its file say.
+    # Reports wrong settings here, once, and not in every broker's log.
     state.replication_factor = _replication_factor(state)
     save_state(directory, state)
     return state
@@ -90,7 +89,7 @@ def _new_state(
     foreign = [entry.name for entry in directory.iterdir() if entry.name != "cluster.lock"]
     if foreign:
         raise CommandError(
-            f"{directory} is not empty and holds no cluster ({sorted(foreign)[0]}, …)",
+            f"{directory} is not empty and contains no cluster ({sorted(foreign)[0]}, …)",
             hint="choose another directory: --data-dir DIR",
             code=ExitCode.CONFIG,
         )
@@ -99,7 +98,7 @@ def _new_state(
     usual = PORTS_DEFAULT
     http = usual.http if http is None else http
     if grpc is None:
-        # Along with HTTP, so that a second cluster need not name them all.
+        # Shifted with HTTP, so that a second cluster need not set all ports.
         grpc = max(0, http + usual.grpc - usual.http) if http else 0
     first = Ports(
         kafka=usual.kafka if kafka is None else kafka,
@@ -124,22 +123,22 @@ def _new_state(
 def _check_same(
     directory: Path, state: ClusterState, count: int | None, ports: Sequence[int | None]
 ) -> None:
-    """A cluster that exists is started as it is, or not at all."""
+    """Raises CommandError for options that differ from the stored plan."""
     has = len(state.brokers)
     if count is not None and count != has:
-        more = "more, once it runs: moldau cluster add · " if count > has else ""
+        more = "add brokers once it runs: moldau cluster add · " if count > has else ""
         raise CommandError(
             f"the cluster in {directory} has {counted(has, 'broker')}, not {count}",
-            hint=f"start it as it is, without -n · {more}another one: --data-dir DIR",
+            hint=f"start it without -n · {more}start another cluster: --data-dir DIR",
             code=ExitCode.USAGE,
         )
-    for name, asked in zip(("kafka", "raft", "http", "grpc"), ports, strict=True):
+    for name, port in zip(("kafka", "raft", "http", "grpc"), ports, strict=True):
         kept = getattr(state.ports, name)
-        if asked is not None and asked != kept:
+        if port is not None and port != kept:
             raise CommandError(
-                f"the cluster in {directory} keeps its {name} ports, from "
-                f"{getattr(state.brokers[0].ports, name)} on",
-                hint=f"start it without --{name}-port · another one: --data-dir DIR",
+                f"the {name} ports of the cluster in {directory} cannot be changed (they start at "
+                f"{getattr(state.brokers[0].ports, name)})",
+                hint=f"start it without --{name}-port · start another cluster: --data-dir DIR",
                 code=ExitCode.USAGE,
             )
 
@@ -149,7 +148,7 @@ def _check_settings(settings: Settings) -> None:
     for key, _ in settings:
         if key in _OF_ONE_BROKER:
             raise CommandError(
-                f"{key} differs from broker to broker and cannot be set for all",
+                f"{key} is specific to one broker and cannot be set for all",
                 hint="ports: --kafka-port, --raft-port, --http-port, --grpc-port "
                 "· directory: --data-dir",
                 code=ExitCode.USAGE,
@@ -160,7 +159,7 @@ def _check_settings(settings: Settings) -> None:
 
 
 def _replication_factor(state: ClusterState) -> int:
-    """What the brokers will have; raises ConfigError for settings that they would refuse."""
+    """The brokers' default; raises ConfigError for settings that they would reject."""
     from moldau.cli.broker import load
 
     first = state.brokers[0]
@@ -177,43 +176,45 @@ def _replication_factor(state: ClusterState) -> int:
 
 
 def run_here(directory: Path, state: ClusterState, on_settled: Callable[[], object]) -> int:
-    """Supervise in this process until a signal or a request ends it. The caller holds the lock."""
+    """Supervise in this process until it is stopped. The caller holds the lock."""
     from moldau.supervisor.supervisor import Supervisor
 
     def notify(text: str) -> None:
-        # The terminal may have been closed, and the disk of the log be full.
+        # The terminal may be closed, or the log's disk full.
         with contextlib.suppress(OSError):
             say(f"{time.strftime('%H:%M:%S')} {text}")
 
-    # A terminal that is closed stops the cluster that it runs, as Ctrl-C does.
+    # Closing the terminal stops the cluster, as Ctrl-C does.
     with stop_signals(signal.SIGHUP) as stop:
         supervisor = Supervisor(directory, state, notify=notify)
         try:
-            came_up = supervisor.run(stop, on_settled)
+            is_up = supervisor.run(lambda: bool(stop), on_settled)
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
-    if not came_up:
-        raise _not_started(directory, state, "no broker came up")
+    if not is_up:
+        raise _not_started(directory, state, "no broker started")
     return ExitCode.OK
 
 
 def _not_started(directory: Path, state: ClusterState | None, otherwise: str) -> CommandError:
-    """What to say of a cluster that is not there: the words of its brokers, if they had some."""
+    """The errors that its brokers printed, else `otherwise`."""
     failed = [member for member in state.brokers if member.state == "failed"] if state else []
     if not failed:
         return CommandError(otherwise, hint=f"logs: {directory}/*.log")
     texts, hints = [], []
     for member in failed:
-        first, *said = member.reason.splitlines()
-        words = [line.removeprefix("error: ") for line in said if not line.startswith("hint: ")]
-        hints += [line.removeprefix("hint: ").strip() for line in said if line.startswith("hint: ")]
-        texts.append(f"broker {member.id} did not start: {'; '.join(words) or first}")
+        first, *printed = member.reason.splitlines()
+        errors = [line.removeprefix("error: ") for line in printed if not line.startswith("hint: ")]
+        hints += [
+            line.removeprefix("hint: ").strip() for line in printed if line.startswith("hint: ")
+        ]
+        texts.append(f"broker {member.id} did not start: {'; '.join(errors) or first}")
     log = log_path(directory, failed[0])
     return CommandError("\n".join(texts), hint=hints[0] if hints else f"its log: {log}")
 
 
 def run_detached(directory: Path, seconds_max: float) -> ClusterState:
-    """Start a supervisor in a session of its own; returns once every broker is up or failed."""
+    """Start a supervisor in its own session; returns when every broker is ready or has failed."""
     log = directory / SUPERVISOR_LOG
     with open(log, "ab") as output:
         begin = output.tell()
@@ -228,8 +229,8 @@ def run_detached(directory: Path, seconds_max: float) -> ClusterState:
     deadline = time.monotonic() + seconds_max
     while True:
         if process.poll() is not None:
-            said = log.read_bytes()[begin:].decode(errors="replace").splitlines()[-_TAIL_LINES:]
-            text = "; ".join(line.removeprefix("error: ") for line in said)
+            lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            text = "; ".join(line.removeprefix("error: ") for line in lines)
             raise _not_started(
                 directory, load_state(directory), f"the cluster did not start: {text}"
             )
@@ -239,7 +240,7 @@ def run_detached(directory: Path, seconds_max: float) -> ClusterState:
             return state_of(reply)
         if time.monotonic() >= deadline:
             raise CommandError(
-                f"the cluster was not up within {seconds_max:g} s; it goes on starting",
-                hint=f"look at it: moldau cluster status --data-dir {directory} · its log: {log}",
+                f"the cluster did not start within {seconds_max:g} s; it is still starting",
+                hint=f"check it: moldau cluster status --data-dir {directory} · its log: {log}",
             )
         time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Owns what is known of a cluster on one machine: from its supervisor, its file and its brokers."""
+"""The state of a cluster on one machine, from its supervisor, its file and its brokers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,12 @@ def dir_flag(data_dir: Path) -> str:
 
 
 def one_line(reason: str) -> str:
-    """A reason of several lines in a sentence."""
+    """Several lines as one."""
     return "; ".join(line.removeprefix("error: ") for line in reason.splitlines())
 
 
 def live(data_dir: Path) -> tuple[ClusterState, bool]:
-    """The cluster as it is now, and whether it is supervised."""
+    """The current state, and whether a supervisor runs."""
     state = need_state(data_dir)
     reply = send_request(state.control, "status")
     if reply is not None:
@@ -39,15 +39,15 @@ def live(data_dir: Path) -> tuple[ClusterState, bool]:
 
 
 def supervised_state(data_dir: Path) -> ClusterState:
-    """The cluster as it is now; raises CommandError unless it is supervised."""
+    """The current state; raises CommandError if no supervisor runs."""
     state, supervised = live(data_dir)
     if supervised:
         return state
     flag = dir_flag(data_dir)
     if any(member.pid for member in state.brokers):
         raise CommandError(
-            f"the cluster in {data_dir} has lost its supervisor; its brokers run on",
-            hint=f"moldau cluster stop{flag} · then: moldau cluster start -d{flag}",
+            f"the supervisor of the cluster in {data_dir} is not running; its brokers are",
+            hint=f"restart it: moldau cluster stop{flag}, then moldau cluster start -d{flag}",
         )
     raise CommandError(
         f"the cluster in {data_dir} is not running", hint=f"start it: moldau cluster start{flag}"
@@ -55,12 +55,12 @@ def supervised_state(data_dir: Path) -> ClusterState:
 
 
 def client_of(state: ClusterState, *, without: int | None = None) -> "ClusterClient":
-    """Asks the brokers that are up, in turn; not the one that `without` names."""
+    """A client of the running brokers, except `without`."""
     from moldau.client.cluster_client import ClusterClient
 
-    asked = [member for member in state.brokers if member.id != without] or state.brokers
-    up = [member.http for member in asked if member.state in ("ready", "unsupervised")]
-    return ClusterClient(up or [member.http for member in asked])
+    others = [member for member in state.brokers if member.id != without] or state.brokers
+    up = [member.http for member in others if member.state in ("ready", "unsupervised")]
+    return ClusterClient(up or [member.http for member in others])
 
 
 def topology_of(state: ClusterState) -> "Topology | None":
@@ -68,7 +68,7 @@ def topology_of(state: ClusterState) -> "Topology | None":
 
     running = [member.http for member in state.brokers if member.pid is not None]
     try:
-        # One that was cut off or taken out still answers, with what it knew.
+        # A partitioned or removed broker still responds, with an old topology.
         return newest(running) if running else None
     except ClientError:
         return None
@@ -91,7 +91,7 @@ def member_rows(data_dir: Path, state: ClusterState) -> list[dict[str, Any]]:
 
 
 def departed(state: ClusterState, topology: "Topology | None") -> list[int]:
-    """Brokers that run here, but are members of the cluster no more."""
+    """Brokers that run here but have left the cluster."""
     if topology is None:
         return []
     known = {broker.id for broker in topology.brokers}
@@ -104,7 +104,7 @@ def status_rows(state: ClusterState, topology: "Topology | None") -> list[dict[s
     rows = []
     for number in sorted(known.keys() | members.keys()):
         member, broker = members.get(number), known.get(number)
-        shown = member.state if member else "elsewhere"
+        shown = member.state if member else "remote"
         if broker is not None and broker.state == "draining":
             shown += ", draining"
         elif member is not None and topology is not None and broker is None and member.joined:
@@ -133,7 +133,7 @@ def member_problems(
         return [f"the cluster is not running; start it: moldau cluster start{flag}"]
     found = []
     if not supervised:
-        found.append(f"nobody supervises the brokers; moldau cluster stop{flag}, then start it")
+        found.append(f"the supervisor is not running; run moldau cluster stop{flag}, then start it")
     left = departed(state, topology)
     for member in state.brokers:
         if member.id in left:
@@ -150,5 +150,5 @@ def member_problems(
     if topology is not None:
         found += problems(topology) + broker_problems(topology)
     elif any(member.pid for member in state.brokers):
-        found.append("no broker answers over HTTP")
+        found.append("no broker responds over HTTP")
     return found

@@ -1,7 +1,7 @@
-"""Owns what commands do with the cluster's topology: where to ask for it, how to show and watch it.
+"""Fetches, prints and watches the cluster's topology, over HTTP from any broker.
 
-The topology comes over HTTP, from any broker. Whoever watches a change asks all of them in turn,
-since the broker that was asked first may be the one that goes.
+A command that waits for a change calls the brokers in turn, since any of them may be the one that
+leaves.
 """
 
 import time
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_HTTP = "127.0.0.1:8080"
 POLL_SECONDS = 0.2
-# A broker that is restarted or a leader that changes is no reason to give up at once.
-_SILENCE_SECONDS_MAX = 30.0
+# Longer than a broker restart or a leader change takes.
+_NO_RESPONSE_SECONDS_MAX = 30.0
 _COPIES_MAX = 3
 _NAMES_MAX = 5
 
@@ -43,7 +43,7 @@ def http_option(function: _F) -> _F:
 
 
 def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Numbers of brokers for the tab key; silent where nobody answers."""
+    """Broker ids for shell completion; empty if no broker responds."""
     from click.shell_completion import CompletionItem
 
     from moldau.client.cluster_client import ClusterClient
@@ -62,7 +62,7 @@ def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def connect(http: str) -> tuple["ClusterClient", "Topology"]:
-    """A client that knows every broker's address, and the topology as it is."""
+    """A client with every broker's address, and the current topology."""
     from moldau.client.cluster_client import ClusterClient
 
     addresses = http.split(",")
@@ -79,14 +79,14 @@ def _addresses(topology: "Topology", *, without: int | None = None) -> list[str]
 
 
 def _is_current(topology: "Topology") -> bool:
-    """False if who answered may be cut off: it leaves the cluster, or hardly sees anybody."""
+    """False if the responding broker is leaving, or sees only a minority of brokers alive."""
     me = next((one for one in topology.brokers if one.id == topology.answered_by), None)
     alive = sum(one.alive for one in topology.brokers)
     return me is not None and me.state == "active" and 2 * alive > len(topology.brokers)
 
 
 def newest(addresses: Sequence[str]) -> "Topology":
-    """What the broker says that knows the most. Raises ClientError if none answers."""
+    """The newest topology of all brokers. Raises ClientError if none responds."""
     from moldau.client.cluster_client import ClusterClient
     from moldau.client.errors import ClientError
 
@@ -103,14 +103,14 @@ def newest(addresses: Sequence[str]) -> "Topology":
 
 
 def find_broker(topology: "Topology", number: int) -> "TopologyBroker":
-    """Raises CommandError if there is none of that number."""
+    """Raises CommandError for an unknown id."""
     for broker in topology.brokers:
         if broker.id == number:
             return broker
     numbers = ", ".join(str(broker.id) for broker in topology.brokers)
     raise CommandError(
         f"there is no broker {number} in this cluster",
-        hint=f"its brokers: {numbers}",
+        hint=f"brokers: {numbers}",
         code=ExitCode.NOT_FOUND,
     )
 
@@ -139,7 +139,7 @@ def partition_count(topology: "Topology") -> int:
 
 
 def headline(topology: "Topology") -> str:
-    """The cluster in a line."""
+    """A summary in one line."""
     alive = sum(broker.alive for broker in topology.brokers)
     controller = topology.controller if topology.controller >= 0 else "none"
     return (
@@ -150,10 +150,10 @@ def headline(topology: "Topology") -> str:
 
 
 def problems(topology: "Topology") -> list[str]:
-    """What is wrong with a cluster, in words."""
+    """Problems of the cluster, as text."""
     found = [f"broker {broker.id} is not alive" for broker in topology.brokers if not broker.alive]
     if topology.controller < 0:
-        found.append("there is no controller: fewer than half of the voters are alive?")
+        found.append("no controller: a majority of the brokers is not alive?")
     if topology.leaderless:
         found.append(f"{counted(topology.leaderless, 'partition')} without a leader")
     if topology.under_replicated:
@@ -162,31 +162,31 @@ def problems(topology: "Topology") -> list[str]:
 
 
 class SingleCopies(NamedTuple):
-    """Which topics have one copy, and the command that gives them more."""
+    """Topics with a single replica, and the command that adds replicas."""
 
-    found: str
+    text: str
     command: str
 
 
 def single_copies(topology: "Topology") -> SingleCopies | None:
-    """Topics that are lost with one disk, although there are brokers for more."""
-    well = [broker for broker in topology.brokers if broker.alive and broker.state == "active"]
+    """Topics that one disk failure loses although other brokers could hold replicas."""
+    healthy = [broker for broker in topology.brokers if broker.alive and broker.state == "active"]
     names = [
         topic.name
         for topic in topology.topics
         if not topic.internal and any(len(part.replicas) == 1 for part in topic.partitions)
     ]
-    if len(well) < 2 or not names:
+    if len(healthy) < 2 or not names:
         return None
-    brokers = ",".join(str(broker.id) for broker in well[:_COPIES_MAX])
+    brokers = ",".join(str(broker.id) for broker in healthy[:_COPIES_MAX])
     shown = ", ".join(names[:_NAMES_MAX])
     more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-    have = "has one copy" if len(names) == 1 else "have one copy"
+    have = "has one replica" if len(names) == 1 else "have one replica"
     return SingleCopies(f"{shown}{more} {have}", f"moldau partition move {names[0]} --to {brokers}")
 
 
 def behind(topology: "Topology", number: int) -> list[str]:
-    """Partitions in which a broker has a replica that is not in sync."""
+    """Partitions whose replica on this broker is not in sync."""
     return [
         f"{topic.name}:{part.partition}"
         for topic in topology.topics
@@ -196,34 +196,33 @@ def behind(topology: "Topology", number: int) -> list[str]:
 
 
 class TopologyWatch:
-    """Asks for the topology again and again; tolerates a silence, but not for ever.
+    """Polls the topology until a deadline; tolerates brokers that do not respond for a while.
 
-    An answer older than what was seen before is none: a broker that has just started may not know
-    of anybody yet.
+    Ignores a topology older than one already seen: a broker that has just started may be behind.
     """
 
     def __init__(self, client: "ClusterClient", seconds_max: float, version: int = 0) -> None:
         self._client = client
         self._version = version
         self._deadline = time.monotonic() + seconds_max
-        self._heard_at = time.monotonic()
+        self._response_at = time.monotonic()
 
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self._deadline
 
-    def look(self) -> "Topology | None":
-        """The topology a moment later; None if nobody knew it this time."""
+    def poll(self) -> "Topology | None":
+        """The topology after a short pause; None if no broker returned a new one."""
         from moldau.client.errors import TimedOutError, UnavailableError, UnreachableError
 
         time.sleep(POLL_SECONDS)
         try:
             topology = self._client.topology()
         except (UnreachableError, UnavailableError, TimedOutError):
-            if time.monotonic() - self._heard_at > _SILENCE_SECONDS_MAX:
+            if time.monotonic() - self._response_at > _NO_RESPONSE_SECONDS_MAX:
                 raise
             return None
-        self._heard_at = time.monotonic()
+        self._response_at = time.monotonic()
         if topology.version < self._version:
             return None
         self._version = topology.version
@@ -231,11 +230,11 @@ class TopologyWatch:
 
 
 def wait_in_sync(client: "ClusterClient", number: int, seconds_max: float) -> None:
-    """Until a broker is alive and all its replicas are in sync. Raises CommandError if not."""
+    """Wait until a broker is alive and in sync. Raises CommandError at the deadline."""
     watch = TopologyWatch(client, seconds_max)
     left: list[str] = []
     while not watch.is_over:
-        topology = watch.look()
+        topology = watch.poll()
         if topology is None:
             continue
         broker = find_broker(topology, number)
@@ -245,7 +244,7 @@ def wait_in_sync(client: "ClusterClient", number: int, seconds_max: float) -> No
     state = f"behind in {', '.join(left[:5])}" if left else "not alive"
     raise CommandError(
         f"broker {number} was not in sync within {seconds_max:g} s ({state})",
-        hint="it goes on by itself; look again: moldau cluster status",
+        hint="it continues in the background; check it: moldau cluster status",
     )
 
 
@@ -258,7 +257,7 @@ def drain(
     wait: bool,
     seconds_max: float,
 ) -> bool:
-    """Take a broker out of the cluster; True once it is gone."""
+    """Drain a broker; True once it has left the cluster."""
     from moldau.client.cluster_client import ClusterClient
 
     broker = find_broker(topology, number)
@@ -268,7 +267,7 @@ def drain(
     if not wait:
         say(f"broker {number} is being drained; watch it: moldau broker list")
         return False
-    # It is not told any more that it is gone: the others know.
+    # The removed broker does not learn that it has left; the others know.
     others = _addresses(topology, without=number)
     watch = TopologyWatch(
         ClusterClient(others) if others else client, seconds_max, topology.version
@@ -276,7 +275,7 @@ def drain(
     total = max(broker.replicas, 1)
     with progress_bar(f"draining broker {number}", total) as advance:
         while not watch.is_over:
-            now = watch.look()
+            now = watch.poll()
             if now is None:
                 continue
             found = next((one for one in now.brokers if one.id == number), None)
@@ -284,12 +283,12 @@ def drain(
                 advance(total)
                 return True
             if found.state != "draining":
-                raise CommandError(f"the drain of broker {number} was taken back")
+                raise CommandError(f"the drain of broker {number} was cancelled")
             advance(max(0, total - found.replicas))
     raise CommandError(
         f"broker {number} was not drained within {seconds_max:g} s",
-        hint=f"it goes on by itself; watch it: moldau broker list "
-        f"· take it back: moldau broker remove {number} --cancel",
+        hint=f"it continues in the background; watch it: moldau broker list "
+        f"· cancel it: moldau broker remove {number} --cancel",
     )
 
 

@@ -1,5 +1,7 @@
-"""Owns `moldau consume`: the messages of a topic, alone or shared with a group."""
+"""`moldau consume`: prints the messages of a topic, alone or as a member of a group."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +16,7 @@ from moldau.cli.messages.reader import (
     open_consumer,
     readable_partitions,
 )
-from moldau.cli.options import Duration, Properties, brokers_option, topic_argument
+from moldau.cli.options import Duration, Integer, Properties, brokers_option, topic_argument
 from moldau.cli.signals import stop_signals
 from moldau.cli.start_position import Position, PositionParam
 
@@ -31,21 +33,26 @@ if TYPE_CHECKING:
     ),
 )
 @topic_argument
-@click.option("-g", "--group", help="Share the topic with this group; goes on where it was.")
+@click.option("-g", "--group", help="Join this consumer group; resumes at its committed offsets.")
 @click.option("--from-beginning", is_flag=True, help="Start at the first message.")
 @click.option(
     "--offset",
     "position",
     type=PositionParam(),
-    metavar="WHERE",
+    metavar="POSITION",
     help="Start at: beginning, end, N, -N (N before the end), @TIME or @-10m.",
 )
 @click.option(
-    "-p", "--partition", "partitions", type=int, multiple=True, help="Only this; may be repeated."
+    "-p",
+    "--partition",
+    "partitions",
+    type=int,
+    multiple=True,
+    help="Only this partition; may be repeated.",
 )
-@click.option("-n", "--count", "limit", type=click.IntRange(1), help="Stop after so many.")
-@click.option("--timeout", type=Duration(), help="Stop after so long without a message.")
-@click.option("-e", "--exit-at-end", is_flag=True, help="Stop when all has been read.")
+@click.option("-n", "--count", "limit", type=Integer(1), help="Stop after N messages.")
+@click.option("--timeout", type=Duration(), help="Stop after this long without a message.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the topic.")
 @printing_options
 @brokers_option
 def consume(
@@ -61,9 +68,9 @@ def consume(
     brokers: str,
     properties: Properties,
 ) -> None:
-    """Print messages of a topic: new ones, or from where you say."""
+    """Print messages of a topic: new ones, or from a given position."""
     if position is not None and from_beginning:
-        raise CommandError("--offset and --from-beginning exclude each other", code=ExitCode.USAGE)
+        raise CommandError("--offset and --from-beginning cannot be combined", code=ExitCode.USAGE)
     printed = printing.make()
     start = Position.beginning() if from_beginning else position
     found, offline = readable_partitions(brokers, topic, partitions, dict(properties))
@@ -74,16 +81,37 @@ def consume(
         with stop_signals() as stop:
             _begin(consumer, topic, found, group if not partitions else None, start, position)
             reader = MessagePrinter(consumer, printed, stop, link, offline)
-            reader.run(
-                limit=limit,
-                idle_seconds_max=timeout,
-                exit_at_end=exit_at_end,
-                store=group is not None,
-            )
+            with _explained(topic, group):
+                reader.run(
+                    limit=limit,
+                    idle_seconds_max=timeout,
+                    exit_at_end=exit_at_end,
+                    store=group is not None,
+                )
     finally:
         close_consumer(consumer, commit=group is not None and reader is not None)
     if limit is not None and reader.count < limit and not stop and not exit_at_end:
-        raise CommandError(f"{reader.count} of {limit} messages came, then none for {timeout:g} s")
+        raise CommandError(
+            f"received {reader.count} of {limit} messages, then timed out after {timeout:g} s"
+        )
+
+
+@contextmanager
+def _explained(topic: str, group: str | None) -> Iterator[None]:
+    """A group of another kind is reported as such, with the next command."""
+    from moldau.client.errors import RejectedError
+    from moldau.model.errors import ErrorCode
+
+    try:
+        yield
+    except RejectedError as error:
+        if error.code != ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            raise
+        raise CommandError(
+            f"cannot join {group}: it is a queue group, or its members use another protocol",
+            hint=f"use the queue group: moldau queue work {topic} -g {group} "
+            "· or choose another group name",
+        ) from error
 
 
 def _begin(
@@ -94,13 +122,13 @@ def _begin(
     start: Position | None,
     position: Position | None,
 ) -> None:
-    """Subscribe in a group, else take the partitions by hand."""
+    """Subscribe as a group member, else assign the partitions."""
     if group is None:
         consumer.assign((start or Position.end()).resolve(consumer, topic, partitions))
         return
 
     def on_assign(_: "Consumer", parts: list[Any]) -> None:
-        # Without --offset, the group goes on where it was.
+        # Without --offset, the group resumes at its committed offsets.
         if position is not None and parts:
             chosen = [part.partition for part in parts]
             consumer.assign(position.resolve(consumer, topic, chosen))

@@ -1,9 +1,9 @@
-"""Owns what a filter's terms mean: a field, an operator and a literal, asked of one message.
+"""The terms of a filter: a field, an operator and a literal, evaluated on one message.
 
-The field decides how it is compared. Partition and offset are numbers, timestamp is a moment; key,
-value, topic and headers are text, and compared as numbers where order is asked for and both sides
-are some; a JSON path is compared with what the literal looks like, and text is never a number. What
-is missing equals null and nothing else. `!=` is exactly `not =`, `!~` exactly `not ~`.
+The field decides how it is compared. Partition and offset are numbers, timestamp is a time. Key,
+value, topic and headers are text; `<` and `>` compare them as numbers if both sides are numbers. A
+JSON path is compared by the type of the literal; a JSON string never equals a number. A missing
+field equals only null. `!=` is exactly `not =`, `!~` exactly `not ~`.
 """
 
 import json
@@ -11,12 +11,12 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 PATTERN_CHARACTERS_MAX: Final = 500
 SEARCHED_CHARACTERS_MAX: Final = 1 << 20
-"""Of a text, what a pattern is looked for in."""
+"""A pattern searches only this much of a text."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -28,18 +28,18 @@ _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
 }
 _NUMERIC: Final = ("partition", "offset", "timestamp")
-_ALWAYS_THERE: Final = ("topic", *_NUMERIC)
+_ALWAYS_PRESENT: Final = ("topic", *_NUMERIC)
 
 
 class Field(NamedTuple):
-    """What is looked at; `path` is into the JSON, or the header's name."""
+    """A field; `path` is a path into the JSON, or the header's name."""
 
     name: str
     path: tuple[str | int, ...]
 
 
 class Literal(NamedTuple):
-    """What it is compared with."""
+    """The value to compare with."""
 
     text: str
     is_quoted: bool
@@ -54,7 +54,7 @@ class Literal(NamedTuple):
 
 
 class BadTermError(Exception):
-    """A term without a meaning; `about` is field, operator or literal."""
+    """An invalid term; `about` is field, operator or literal."""
 
     def __init__(self, about: str, why: str) -> None:
         super().__init__(why)
@@ -62,23 +62,23 @@ class BadTermError(Exception):
 
 
 class _Missing:
-    """Where the JSON has nothing, or the value is no JSON."""
+    """The JSON has no such field, or the value is not JSON."""
 
 
 MISSING: Final = _Missing()
 
 
 class FilteredMessage:
-    """A message, with what has been made of it so far."""
+    """A message, with its JSON once it was parsed."""
 
     def __init__(self, message: Any) -> None:
         self.message = message
         self._document: object = None
         self._is_parsed = False
 
-    def texts(self, asked: Field) -> Iterable[bytes | None]:
-        """The bytes of a field; of a header, all that have its name."""
-        match asked.name:
+    def texts(self, field: Field) -> Iterable[bytes | None]:
+        """The bytes of a field; for a header, of all with its name."""
+        match field.name:
             case "key":
                 return (_bytes(self.message.key()),)
             case "value":
@@ -86,12 +86,12 @@ class FilteredMessage:
             case "topic":
                 return (_bytes(self.message.topic()),)
             case _:
-                name = asked.path[0]
+                name = field.path[0]
                 found = self.message.headers() or ()
                 return [_bytes(value) for key, value in found if key == name] or (None,)
 
-    def number(self, asked: Field) -> int:
-        match asked.name:
+    def number(self, field: Field) -> int:
+        match field.name:
             case "partition":
                 return int(self.message.partition())
             case "offset":
@@ -100,7 +100,7 @@ class FilteredMessage:
                 return int(self.message.timestamp()[1])
 
     def json(self, path: tuple[str | int, ...]) -> object:
-        """What the value's JSON has there, or MISSING."""
+        """The JSON at a path of the value, or MISSING."""
         if not self._is_parsed:
             self._is_parsed = True
             self._document = _parse_json(self.message.value())
@@ -116,66 +116,66 @@ class FilteredMessage:
 
 
 class Predicate(Protocol):
-    """A question with yes or no for an answer."""
+    """A condition on a message."""
 
-    def matches(self, looked: FilteredMessage) -> bool: ...
+    def matches(self, message: FilteredMessage) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
     parts: tuple[Predicate, ...]
 
-    def matches(self, looked: FilteredMessage) -> bool:
-        return all(part.matches(looked) for part in self.parts)
+    def matches(self, message: FilteredMessage) -> bool:
+        return all(part.matches(message) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
     parts: tuple[Predicate, ...]
 
-    def matches(self, looked: FilteredMessage) -> bool:
-        return any(part.matches(looked) for part in self.parts)
+    def matches(self, message: FilteredMessage) -> bool:
+        return any(part.matches(message) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
     part: Predicate
 
-    def matches(self, looked: FilteredMessage) -> bool:
-        return not self.part.matches(looked)
+    def matches(self, message: FilteredMessage) -> bool:
+        return not self.part.matches(message)
 
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """--grep: the text is somewhere in the key, the value or a header."""
+    """--grep: the text is in the key, the value or a header."""
 
     text: bytes
 
-    def matches(self, looked: FilteredMessage) -> bool:
-        message = looked.message
-        parts = [message.key(), message.value(), *(value for _, value in message.headers() or ())]
+    def matches(self, message: FilteredMessage) -> bool:
+        raw = message.message
+        parts = [raw.key(), raw.value(), *(value for _, value in raw.headers() or ())]
         return any(self.text in (_bytes(part) or b"") for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _NumberTerm:
-    asked: Field
+    field: Field
     compare: Callable[[Any, Any], bool]
     wanted: int
 
-    def matches(self, looked: FilteredMessage) -> bool:
-        return self.compare(looked.number(self.asked), self.wanted)
+    def matches(self, message: FilteredMessage) -> bool:
+        return self.compare(message.number(self.field), self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class _TextTerm:
-    """Of several headers with the name, one is enough."""
+    """Matches if one of several headers with the same name does."""
 
-    asked: Field
+    field: Field
     test: Callable[[bytes | None], bool]
 
-    def matches(self, looked: FilteredMessage) -> bool:
-        return any(self.test(text) for text in looked.texts(self.asked))
+    def matches(self, message: FilteredMessage) -> bool:
+        return any(self.test(text) for text in message.texts(self.field))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +183,15 @@ class _JsonTerm:
     path: tuple[str | int, ...]
     test: Callable[[object], bool]
 
-    def matches(self, looked: FilteredMessage) -> bool:
-        return self.test(looked.json(self.path))
+    def matches(self, message: FilteredMessage) -> bool:
+        return self.test(message.json(self.path))
 
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A regular expression, looked for anywhere."""
+    """A regular expression, searched anywhere in the text."""
 
-    pattern: re.Pattern[str] = field(repr=False)
+    pattern: re.Pattern[str]
 
     def text(self, text: bytes | None) -> bool:
         return text is not None and self.json(text.decode(errors="replace"))
@@ -203,40 +203,40 @@ class _Pattern:
         )
 
 
-def make_presence(asked: Field) -> Predicate:
-    """A field alone; raises BadTermError for one that is always there."""
-    if asked.name in _ALWAYS_THERE:
-        raise BadTermError("operator", f"expected an operator: {asked.name} is always there")
-    if asked.name == "json":
-        return _JsonTerm(asked.path, _is_there)
-    return _TextTerm(asked, lambda text: text is not None)
+def make_presence(field: Field) -> Predicate:
+    """A field alone; raises BadTermError for one that is always present."""
+    if field.name in _ALWAYS_PRESENT:
+        raise BadTermError("operator", f"expected an operator: {field.name} is always present")
+    if field.name == "json":
+        return _JsonTerm(field.path, _is_present)
+    return _TextTerm(field, lambda text: text is not None)
 
 
-def _is_there(found: object) -> bool:
+def _is_present(found: object) -> bool:
     return found is not MISSING and found is not None and found is not False
 
 
-def make_term(asked: Field, sign: str, literal: Literal) -> Predicate:
+def make_term(field: Field, sign: str, literal: Literal) -> Predicate:
     """A comparison; raises BadTermError."""
     if sign in ("!=", "!~"):
-        return Not(make_term(asked, sign.replace("!=", "=").replace("!~", "~"), literal))
-    if asked.name in _NUMERIC:
-        return _number_term(asked, sign, literal)
+        return Not(make_term(field, sign.replace("!=", "=").replace("!~", "~"), literal))
+    if field.name in _NUMERIC:
+        return _number_term(field, sign, literal)
     if sign == "~":
         pattern = _Pattern(_compiled(literal))
-        if asked.name == "json":
-            return _JsonTerm(asked.path, pattern.json)
-        return _TextTerm(asked, pattern.text)
-    if asked.name == "json":
-        return _JsonTerm(asked.path, _json_test(sign, literal))
-    return _TextTerm(asked, _text_test(sign, literal))
+        if field.name == "json":
+            return _JsonTerm(field.path, pattern.json)
+        return _TextTerm(field, pattern.text)
+    if field.name == "json":
+        return _JsonTerm(field.path, _json_test(sign, literal))
+    return _TextTerm(field, _text_test(sign, literal))
 
 
-def _number_term(asked: Field, sign: str, literal: Literal) -> Predicate:
+def _number_term(field: Field, sign: str, literal: Literal) -> Predicate:
     if sign == "~":
-        raise BadTermError("operator", f"{asked.name} is a number: = != < <= > >= compare it")
+        raise BadTermError("operator", f"{field.name} is a number: use = != < <= > or >=")
     wanted = int(literal.text) if _INTEGER.fullmatch(literal.text) else None
-    if wanted is None and asked.name == "timestamp":
+    if wanted is None and field.name == "timestamp":
         from moldau.cli.start_position import parse_position
 
         position = parse_position("@" + literal.text.removeprefix("@"))
@@ -244,8 +244,8 @@ def _number_term(asked: Field, sign: str, literal: Literal) -> Predicate:
         if wanted is None:
             raise BadTermError("literal", "expected milliseconds, @2026-11-15T08:00 or @-10m")
     if wanted is None:
-        raise BadTermError("literal", f"{asked.name} is a whole number, not {literal.text!r}")
-    return _NumberTerm(asked, _ORDERS.get(sign, operator.eq), wanted)
+        raise BadTermError("literal", f"{field.name} must be an integer, not {literal.text!r}")
+    return _NumberTerm(field, _ORDERS.get(sign, operator.eq), wanted)
 
 
 def _text_test(sign: str, literal: Literal) -> Callable[[bytes | None], bool]:
@@ -276,7 +276,7 @@ def _json_test(sign: str, literal: Literal) -> Callable[[object], bool]:
     if isinstance(wanted, bool | str):
         kinds = (type(wanted),)
     if sign in _ORDERS and (wanted is None or isinstance(wanted, bool)):
-        raise BadTermError("literal", f"{literal.text} has no order")
+        raise BadTermError("literal", f"{literal.text} cannot be compared with {sign}")
 
     def compared(found: object) -> bool:
         # In Python true is 1; in JSON it is not.
@@ -293,11 +293,11 @@ def _compiled(literal: Literal) -> re.Pattern[str]:
         )
     try:
         with warnings.catch_warnings():
-            # Of what a later Python may read differently; nothing for whoever looks for something.
+            # FutureWarnings about the pattern do not help the user.
             warnings.simplefilter("ignore")
             return re.compile(literal.text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadTermError("literal", f"no regular expression: {error}") from error
+        raise BadTermError("literal", f"invalid regular expression: {error}") from error
 
 
 def _number(text: str) -> int | float | None:

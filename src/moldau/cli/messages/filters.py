@@ -1,4 +1,4 @@
-r"""Owns the language of --filter: from its text to a question that is asked of each message.
+r"""Parses the language of --filter into a predicate on messages.
 
     either    = both {("or" | "||") both}
     both      = negated {("and" | "&&") negated}
@@ -9,9 +9,8 @@ r"""Owns the language of --filter: from its text to a question that is asked of 
     operator  = "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
     literal   = number | true | false | null | word | "text" | 'text' | @TIME
 
-A field alone asks whether it is there. The text is parsed by hand and nothing of it is executed;
-its length, its depth and its patterns are bounded. An error names the column. What the operators
-mean, filter_terms.py says.
+A field alone matches if it is present. The text is parsed, never executed; its length, depth and
+patterns are bounded. An error names the column. filter_terms.py defines the operators.
 """
 
 import re
@@ -35,7 +34,7 @@ DEPTH_MAX: Final = 50
 
 _FIELDS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 _SHOWN_CHARACTERS: Final = 70
-"""Of a long filter, around the place of the error."""
+"""Of a long filter, around the error."""
 
 _TOKEN: Final = re.compile(
     r"""
@@ -47,7 +46,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# What stands after an operator without quotes: a date or an address as well as a number.
+# A value without quotes: a number, a date, an address.
 _BARE: Final = re.compile(r"(?![\"'])(?:(?!&&|\|\|)[^\s()])+")
 _HEADER: Final = re.compile(r"[^\s()=!<>~\"'&|\\]+")
 _NAME: Final = re.compile(r"[^\s()=!<>~\"'&|\\.\[\]]+")
@@ -56,11 +55,11 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 
 class FilterError(CommandError):
-    """A filter that cannot be understood, and where."""
+    """A syntax error in a filter, with its column."""
 
     def __init__(self, text: str, at: int, why: str) -> None:
         self.column = at + 1
-        # Below the text, which stands behind "hint:  ".
+        # The caret is printed below the text, which follows "hint:  ".
         first = max(0, min(at - _SHOWN_CHARACTERS // 2, len(text) - _SHOWN_CHARACTERS))
         shown = "".join(
             character if character.isprintable() else " "
@@ -74,7 +73,7 @@ class FilterError(CommandError):
 
 
 def parse_filter(text: str) -> Predicate:
-    """What to ask of each message; raises FilterError."""
+    """The predicate; raises FilterError."""
     if len(text) > FILTER_CHARACTERS_MAX:
         raise FilterError(
             text, FILTER_CHARACTERS_MAX, f"longer than {FILTER_CHARACTERS_MAX} characters"
@@ -92,7 +91,7 @@ _END: Final = "end"
 
 
 class _Parser:
-    """Recursive descent; `_at` is where the next token begins."""
+    """Recursive descent; `_at` is the start of the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -169,7 +168,7 @@ class _Parser:
         return Field(token.text, ())
 
     def _header_name(self) -> str:
-        """A header's name may have dots of its own, and in quotes anything."""
+        """A header's name may contain dots, and in quotes anything."""
         if self._at < len(self._text) and self._text[self._at] in "\"'":
             return self._quoted()
         match = _HEADER.match(self._text, self._at)
@@ -213,8 +212,8 @@ class _Parser:
         return Literal(match[0], is_quoted=False)
 
     def _quoted(self) -> str:
-        """Text in quotes that begins here. A backslash before anything but n, t, r, 0, the quote
-        and itself stays, so that patterns need not double theirs."""
+        """The quoted text that starts here. A backslash is kept unless n, t, r, 0, the quote or a
+        backslash follows, so that patterns need not double it."""
         quote, start = self._text[self._at], self._at
         parts: list[str] = []
         at = start + 1

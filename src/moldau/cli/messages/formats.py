@@ -1,4 +1,4 @@
-"""Owns how a message looks when it is printed: text, JSON lines, or by a template as kcat's -f."""
+"""Formats messages as text, JSON lines, or with a template like kcat's -f."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ import click
 from moldau.cli.errors import CommandError, ExitCode
 
 Formatter = Callable[[Any], bytes]
-"""From a message of librdkafka to the bytes of its line, line end included."""
+"""Turns a message of librdkafka into the bytes to print, newline included."""
 
 PLACEHOLDERS = {
     "t": "topic",
@@ -22,9 +22,9 @@ PLACEHOLDERS = {
     "k": "key",
     "s": "value",
     "h": "headers",
-    "K": "bytes of the key, -1 for none",
-    "S": "bytes of the value, -1 for none",
-    "R": "the same, as 4 bytes big-endian",
+    "K": "length of the key, -1 for null",
+    "S": "length of the value, -1 for null",
+    "R": "the same as 4 bytes big-endian",
     "%": "a percent sign",
 }
 
@@ -32,7 +32,7 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 NULL = b"NULL"
-"""What kcat prints for a header without a value, and with -Z for a message without one."""
+"""What kcat prints for a null header, and with -Z for a null key or value."""
 
 
 def text_formatter(
@@ -44,9 +44,9 @@ def text_formatter(
     color: bool = False,
     marked: bytes = b"",
 ) -> Formatter:
-    """The value, after topic, headers and key if asked for, separated by tabs.
+    """The value, after the chosen ones of topic, headers and key, separated by tabs.
 
-    With `color`, what stands before the value is set off from it, and `marked` in it stands out.
+    With `color`, the parts have different colours, and `marked` is highlighted in the value.
     """
 
     def styled(text: bytes, fg: str) -> bytes:
@@ -70,7 +70,7 @@ def text_formatter(
 
 
 def json_formatter(message: Any) -> bytes:
-    """One JSON object per line; bytes that are no UTF-8 become {"base64": …}."""
+    """One JSON object per line; bytes that are not UTF-8 become {"base64": …}."""
     document = {
         "topic": message.topic(),
         "partition": message.partition(),
@@ -84,9 +84,9 @@ def json_formatter(message: Any) -> bytes:
 
 
 def template_formatter(template: str, null: bytes = b"") -> Formatter:
-    r"""Placeholders as %o, escapes as \n; nothing is added, not even a line end.
+    r"""Placeholders such as %o, escapes such as \n; no newline is added.
 
-    `null` stands for a key or a value that a message does not have.
+    `null` is printed for a missing key or value.
     """
     parts: list[bytes | str] = []
     for match in re.finditer(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)|([^%\\]+)", template, re.DOTALL):
@@ -160,7 +160,7 @@ def _headers_text(message: Any) -> bytes:
 
 
 def json_value(data: bytes | str | None) -> object:
-    """Text, or {"base64": …} for bytes that are none."""
+    """Text, or {"base64": …} for bytes that are not UTF-8."""
     if data is None or isinstance(data, str):
         return data
     try:

@@ -1,4 +1,4 @@
-"""Owns the options by which consume and tail print: which messages, and how they look."""
+"""Options of consume, tail and queue work: which messages to print, and how."""
 
 import functools
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from moldau.cli.output import color_wanted
 
 
 class MessageOutput(NamedTuple):
-    """How a message is printed, and which are; None: all."""
+    """The formatter, and the filter (None: all messages)."""
 
     formatter: Formatter
-    chosen: Predicate | None
+    filter: Predicate | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintOptions:
-    """What the options said."""
+    """The values of the options."""
 
     output: str = "text"
     template: str | None = None
@@ -40,9 +40,9 @@ class PrintOptions:
     grep: str | None = None
 
     def make(self, *, topic: bool = False) -> MessageOutput:
-        """Formatter and filter; raises CommandError where an option makes no sense.
+        """Formatter and filter; raises CommandError for an invalid option.
 
-        With `topic`, text says of each message where it is from.
+        With `topic`, text lines begin with the topic.
         """
         marked = (self.grep or "").encode(errors="surrogateescape")
         return MessageOutput(self._formatter(topic, marked), self._filter(marked))
@@ -77,14 +77,14 @@ _PLACEHOLDERS = ", ".join(f"%{name} {doc}" for name, doc in PLACEHOLDERS.items()
 
 _FORMAT_OPTIONS = (
     click.option("-Z", "--show-null", is_flag=True, help="Print NULL for a missing key or value."),
-    click.option("--print-headers", is_flag=True, help="Headers before the message."),
-    click.option("--print-key", is_flag=True, help="The key before the value."),
+    click.option("--print-headers", is_flag=True, help="Print the headers before the message."),
+    click.option("--print-key", is_flag=True, help="Print the key before the value."),
     click.option(
         "-f",
         "--format",
         "template",
         metavar="TEMPLATE",
-        help=f"Print by a template: {_PLACEHOLDERS}; \\n, \\t, \\0, \\xNN.",
+        help=f"Template: {_PLACEHOLDERS}; \\n, \\t, \\0, \\xNN.",
     ),
     click.option(
         "-o",
@@ -92,7 +92,7 @@ _FORMAT_OPTIONS = (
         type=click.Choice(("text", "json")),
         default="text",
         show_default=True,
-        help="Values, or one JSON object per line.",
+        help="Output format: values, or one JSON object per line.",
     ),
 )
 _FILTER_OPTIONS = (
@@ -100,21 +100,23 @@ _FILTER_OPTIONS = (
         "--filter",
         "expression",
         metavar="EXPR",
-        help="Only those for which it holds, as: key=a and not .user.id>=42. "
+        help="Only matching messages, as: key=a and not .user.id>=42. "
         "Fields: key, value, topic, partition, offset, timestamp, header.NAME, .JSON.PATH; "
         "operators: = != < <= > >= ~ !~, and, or, not, ().",
     ),
-    click.option("--grep", metavar="TEXT", help="Only those with this in key, value, header."),
+    click.option(
+        "--grep", metavar="TEXT", help="Only messages with this text in key, value or a header."
+    ),
 )
 
 
 def printing_options(function: _Function) -> _Function:
-    """How, and which; the function gets them as `printing`."""
+    """Format and filter options, passed to the function as `printing`."""
     return _collected(function, (*_FILTER_OPTIONS, *_FORMAT_OPTIONS))
 
 
 def format_options(function: _Function) -> _Function:
-    """How alone, where every message counts; the function gets it as `printing`."""
+    """Format options alone, passed to the function as `printing`."""
     return _collected(function, _FORMAT_OPTIONS)
 
 

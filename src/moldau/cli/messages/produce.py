@@ -1,4 +1,4 @@
-"""Owns `moldau produce`: messages from arguments, a file or stdin, a line each."""
+"""`moldau produce`: sends messages from arguments, a file or stdin, one per line."""
 
 import sys
 import time
@@ -11,13 +11,14 @@ from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
     Duration,
-    KeyValue,
+    Integer,
     Properties,
     brokers_option,
+    pairs_option,
     topic_argument,
 )
 from moldau.cli.output import counted, format_bytes, say
-from moldau.cli.signals import Interrupts, hold_interrupts
+from moldau.cli.signals import Interrupts, deferrable_interrupts
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -26,6 +27,7 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("0", "1", "all")
 
 _PROGRESS_SECONDS = 0.25
+_LIMIT_KEY = "max.message.bytes"
 LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -38,11 +40,15 @@ class LineMessage(NamedTuple):
     key: bytes | None
     value: bytes | None
 
+    @property
+    def size(self) -> int:
+        return len(self.key or b"") + len(self.value or b"")
+
 
 def split_lines(
     lines: Iterable[bytes], separator: str | None, *, key: str | None, tombstones: bool
 ) -> Iterator[LineMessage]:
-    """Messages from lines: the key before the first separator, or the same for all."""
+    """Messages from lines; the key is the part before the separator, or `key`."""
     mark = separator.encode() if separator else None
     fixed = key.encode() if key is not None else None
     for line in lines:
@@ -56,7 +62,7 @@ def split_lines(
 
 
 def read_lines(stream: Any) -> Iterator[bytes]:
-    """Lines of a binary stream; one without end must not eat the memory."""
+    """Lines of a binary stream, of bounded length."""
     while line := stream.readline(LINE_BYTES_MAX + 1):
         if len(line) > LINE_BYTES_MAX:
             raise CommandError(f"a line is longer than {format_bytes(LINE_BYTES_MAX)}")
@@ -64,7 +70,7 @@ def read_lines(stream: Any) -> Iterator[bytes]:
 
 
 class LineProducer:
-    """Hands messages to librdkafka, counts what is acknowledged, keeps the first error."""
+    """Hands messages to librdkafka, counts acknowledgements, and keeps the first error."""
 
     def __init__(
         self, producer: "Producer", topic: str, interrupts: Interrupts, *, quiet: bool
@@ -78,13 +84,17 @@ class LineProducer:
         self.sent = 0
         self.sent_bytes = 0
         self.error: Any = None
+        self.failed_bytes = 0
+        """Size of the largest message that failed with `error`."""
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
             self.sent += 1
             self.sent_bytes += len(message)
-        elif self.error is None:
-            self.error = error
+        else:
+            self.error = self.error or error
+            if error.code() == self.error.code():
+                self.failed_bytes = max(self.failed_bytes, len(message))
 
     def send(self, message: LineMessage, headers: list[Header], partition: int) -> None:
         """Queue one message; waits while the queue is full."""
@@ -111,7 +121,7 @@ class LineProducer:
         return True
 
     def finish(self, seconds_max: float) -> None:
-        """Wait for every acknowledgement; after an error only for what is on its way already."""
+        """Wait for all acknowledgements; after an error only for requests in flight."""
         deadline = time.monotonic() + seconds_max
         purged = False
         while time.monotonic() < deadline:
@@ -129,7 +139,7 @@ class LineProducer:
         now = time.monotonic()
         if not self._shown or now < self._next_progress:
             return
-        # Not for the few messages of a moment.
+        # Not for a run that ends within a moment.
         if self._next_progress or now - self._started > 2 * _PROGRESS_SECONDS:
             rate = format_bytes(self.sent_bytes / max(now - self._started, 0.001))
             sys.stderr.write(f"\r\033[K{self.sent:,} messages, {rate}/s")
@@ -148,19 +158,11 @@ class LineProducer:
 @topic_argument
 @click.option("-m", "--message", "messages", multiple=True, help="A message; may be repeated.")
 @click.option("--file", type=click.File("rb"), help="Read lines from a file instead of stdin.")
-@click.option("-k", "--key-separator", metavar="TEXT", help="Splits a line into key and value.")
+@click.option("-k", "--key-separator", metavar="TEXT", help="Separates key and value in a line.")
 @click.option("--key", help="The key of every message.")
-@click.option(
-    "-H",
-    "--header",
-    "headers",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A header of every message; may be repeated.",
-)
-@click.option("-p", "--partition", type=click.IntRange(0), help="Default: by key, else spread.")
-@click.option("--tombstones", is_flag=True, help="Send an empty value as null: delete the key.")
+@pairs_option("-H", "--header", "headers", help_text="A header of every message")
+@click.option("-p", "--partition", type=Integer(0), help="[default: by key, else any]")
+@click.option("--tombstones", is_flag=True, help="Send an empty value as a tombstone (null).")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
 @click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True)
 @click.option(
@@ -168,9 +170,9 @@ class LineProducer:
     type=Duration(),
     default="30s",
     show_default=True,
-    help="Give up on a message after so long.",
+    help="Delivery timeout of a message.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing when all went well.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @brokers_option
 def produce(
     topic: str,
@@ -190,11 +192,11 @@ def produce(
 ) -> int:
     """Send messages to a topic: from -m, from a file, or each line of stdin."""
     if messages and file is not None:
-        raise CommandError("--file and -m exclude each other", code=ExitCode.USAGE)
+        raise CommandError("--file and -m cannot be combined", code=ExitCode.USAGE)
     producer = _open(brokers, topic, partition, acks, compression, timeout, properties)
     lines = _source(messages, file, quiet)
     interrupted = False
-    with hold_interrupts() as interrupts:
+    with deferrable_interrupts() as interrupts:
         sender = LineProducer(producer, topic, interrupts, quiet=quiet)
         try:
             for message in split_lines(lines, key_separator, key=key, tombstones=tombstones):
@@ -202,12 +204,13 @@ def produce(
                 if sender.error is not None:
                     break
         except KeyboardInterrupt:
-            # What was read is still sent.
+            # Messages already read are still sent.
             interrupted = True
         except _kafka_errors() as error:
-            sender.error = sender.error or error
+            sender.error = sender.error or error.args[0]
+            sender.failed_bytes = max(sender.failed_bytes, message.size)
         sender.finish(timeout + 1)
-    _report(sender, topic, brokers, len(producer), quiet)
+    _report(sender, topic, brokers, properties, len(producer), quiet)
     return ExitCode.INTERRUPTED if interrupted else ExitCode.OK
 
 
@@ -232,9 +235,9 @@ def _open(
 
     probe(brokers)
     own = {
-        # Below its linger time librdkafka refuses it.
+        # librdkafka rejects less than its linger time.
         "message.timeout.ms": str(max(10, int(timeout * 1000))),
-        # A topic that is not there, and not created on demand, should be said soon.
+        # Fail soon if the topic does not exist and is not created automatically.
         "topic.metadata.propagation.max.ms": "5000",
     }
     settings = producer_settings(
@@ -244,7 +247,7 @@ def _open(
     if partition is not None and found.partitions and partition not in found.partitions:
         raise NotFoundError(
             f"topic {topic} has no partition {partition}",
-            hint=f"it has 0 to {max(found.partitions)}",
+            hint=f"it has partitions 0 to {max(found.partitions)}",
         )
     return producer
 
@@ -254,32 +257,54 @@ def _source(messages: tuple[str, ...], file: Any, quiet: bool) -> Iterable[bytes
         return [message.encode() for message in messages]
     stream = file if file is not None else sys.stdin.buffer
     if file is None and sys.stdin.isatty() and not quiet:
-        say("one message per line; Ctrl-D ends")
+        say("enter one message per line; Ctrl-D ends")
     return read_lines(stream)
 
 
-def _report(sender: LineProducer, topic: str, brokers: str, unsent: int, quiet: bool) -> None:
+def _report(
+    sender: LineProducer, topic: str, brokers: str, properties: Properties, unsent: int, quiet: bool
+) -> None:
+    from confluent_kafka import KafkaError
+
     from moldau.client.errors import TimedOutError
     from moldau.client.kafka.connect import translate
 
     if sender.error is not None:
-        sent = f"{counted(sender.sent, 'message')} got through" if sender.sent else ""
+        sent = f"{counted(sender.sent, 'message')} acknowledged" if sender.sent else ""
         hint = " · ".join(part for part in (sent, _next_step(sender, topic)) if part)
+        if sender.error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            limit = _size_limit(topic, brokers, properties)
+            text = f"a message of {sender.failed_bytes:,} bytes is larger than {limit}"
+            raise CommandError(f"cannot produce to {topic}: {text}", hint=hint)
         raise translate(sender.error, brokers=brokers, doing=f"produce to {topic}", hint=hint)
     if unsent:
-        raise TimedOutError(f"{counted(unsent, 'message')} to {topic} not acknowledged in time")
+        raise TimedOutError(
+            f"{counted(unsent, 'message')} to {topic} not acknowledged within the timeout",
+            hint="wait longer with --timeout; see moldau broker status and the brokers' logs",
+        )
     if not quiet:
         say(f"sent {counted(sender.sent, 'message')} to {topic}")
 
 
-def _next_step(sender: LineProducer, topic: str) -> str:
-    """What helps against an error, where that is known."""
-    from confluent_kafka import KafkaError, KafkaException
+def _size_limit(topic: str, brokers: str, properties: Properties) -> str:
+    from moldau.client.errors import ClientError
+    from moldau.client.kafka.admin import Admin
 
-    error = sender.error
-    code = (error.args[0] if isinstance(error, KafkaException) else error).code()
+    try:
+        found = Admin(brokers, dict(properties)).topic_config(topic)
+    except ClientError:
+        found = []
+    limits = [f" ({int(entry.value or 0):,})" for entry in found if entry.name == _LIMIT_KEY]
+    return f"{_LIMIT_KEY} of the topic{''.join(limits)}"
+
+
+def _next_step(sender: LineProducer, topic: str) -> str:
+    """The next step for a known error."""
+    from confluent_kafka import KafkaError
+
+    code = sender.error.code()
     if code in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
         return f"create it: moldau topic create {topic}"
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return f"let it take larger ones: moldau topic alter {topic} --config max.message.bytes=N"
+        return f"raise the limit: moldau topic alter {topic} --config {_LIMIT_KEY}=N"
     return ""

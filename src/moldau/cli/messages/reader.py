@@ -1,7 +1,7 @@
-"""Owns reading for consume and tail: a consumer of librdkafka, and what is written to stdout.
+"""Reads messages for consume and tail with librdkafka, and writes them to stdout.
 
-A message counts as consumed once it is written to stdout or filtered out: only then is its offset
-stored, so a group that is interrupted goes on where the output ended.
+The offset of a message is stored only after it was written to stdout or filtered out, so that an
+interrupted group resumes where the output ended.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.cli.messages.filter_terms import FilteredMessage
 from moldau.cli.messages.print_options import MessageOutput
 from moldau.cli.output import NO_LEADER_HINT, say
-from moldau.cli.signals import Stop, reader_gone
+from moldau.cli.signals import Stop, output_closed
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -21,18 +21,17 @@ DRAIN_MESSAGES_MAX = 1000
 
 _POLL_SECONDS = 0.2
 _CONTACT_SECONDS_MAX = 10.0
-"""How long the first answer of the broker may take before --timeout counts."""
+"""Time for the first response of a broker, which does not count for --timeout."""
 _ELECTION_SECONDS_MAX = 5.0
-_LOOK_SECONDS = 0.2
-_LEFT_OVER_SECONDS_MAX = 1.0
-_SILENCE_SECONDS_MIN = 5.0
-"""Then it is said for what a command waits that is to read to the end."""
-_SILENCE_SECONDS_MAX = 60.0
-"""Then it gives up: longer than an election takes, and a broker that is started again."""
+_LEADER_POLL_SECONDS = 0.2
+_BUFFERED_SECONDS_MAX = 1.0
+_STALL_NOTICE_SECONDS = 5.0
+_STALL_SECONDS_MAX = 60.0
+"""Longer than a leader election and the restart of a broker take."""
 
 
 class BrokerLink:
-    """The way to the brokers; says once when it is lost, until something arrives again."""
+    """Reports a lost connection to the brokers, once until messages arrive again."""
 
     def __init__(self, brokers: str, *, now: Callable[[], float] = time.monotonic) -> None:
         self.brokers = brokers
@@ -44,50 +43,51 @@ class BrokerLink:
 
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._lost_at is None:
             self._lost_at = self._now()
-            say(f"lost {self.brokers}; trying again (Ctrl-C stops)")
+            say(f"lost the connection to {self.brokers}; retrying (Ctrl-C stops)")
 
     def on_message(self) -> None:
-        """What had arrived before and was waiting to be read does not count."""
-        if self._lost_at is not None and self._now() - self._lost_at > _LEFT_OVER_SECONDS_MAX:
+        """Messages that were buffered before the loss do not count."""
+        if self._lost_at is not None and self._now() - self._lost_at > _BUFFERED_SECONDS_MAX:
             self._lost_at = None
 
 
 class StallTimeout:
-    """For partitions that are to be read to their ends: silence is told, and not borne for ever."""
+    """Reports partitions that deliver nothing, and fails after a deadline."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._since = now()
-        self._is_told = False
+        self._is_reported = False
         self._missing: set[tuple[str, int]] = set()
 
     def on_progress(self) -> None:
         self._since = self._now()
-        self._is_told = False
+        self._is_reported = False
 
     def check(self, missing: Iterable[tuple[str, int]]) -> None:
-        """`missing`: whose ends have not come yet. Raises ClientError after too long a silence."""
+        """`missing`: not read to the end. Raises ClientError at the deadline."""
         from moldau.client.errors import ClientError
 
         if set(missing) != self._missing:
             self._missing = set(missing)
             self.on_progress()
-        silence = self._now() - self._since
-        if silence < _SILENCE_SECONDS_MIN or (self._is_told and silence < _SILENCE_SECONDS_MAX):
+        stalled = self._now() - self._since
+        notice = _STALL_SECONDS_MAX if self._is_reported else _STALL_NOTICE_SECONDS
+        if stalled < notice:
             return
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(self._missing))
-        names = names or "partitions of the group"
-        if silence >= _SILENCE_SECONDS_MAX:
+        names = names or "the partitions of the group"
+        if stalled >= _STALL_SECONDS_MAX:
             raise ClientError(
-                f"not read to the end: nothing came of {names} for {silence:.0f} s",
+                f"not read to the end: no message from {names} for {stalled:.0f} s",
                 hint=NO_LEADER_HINT,
             )
-        self._is_told = True
-        say(f"waiting for {names} (Ctrl-C stops)")
+        self._is_reported = True
+        say(f"waiting for messages from {names} (Ctrl-C stops)")
 
 
 class MessagePrinter:
-    """Reads from an assigned or subscribed consumer and writes to stdout, until told to stop."""
+    """Reads from a consumer and writes to stdout, until it is stopped."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class MessagePrinter:
         self._printed = printed
         self._stop = stop
         self._link = link
-        # An offline partition has nothing to wait for; if it comes back, it is read.
+        # Do not wait for an offline partition; if it gets a leader, it is read.
         self._ended = set(offline)
         self._fetched = False
         self.count = 0
@@ -109,35 +109,35 @@ class MessagePrinter:
     def run(
         self, *, limit: int | None, idle_seconds_max: float | None, exit_at_end: bool, store: bool
     ) -> None:
-        """Print messages until `limit`, the idle time, the end or a signal."""
+        """Print messages until `limit`, the idle timeout, the end or a signal."""
         started = last = time.monotonic()
-        patience = StallTimeout()
+        stall = StallTimeout()
         while not self._stop and (limit is None or self.count < limit):
             room = DRAIN_MESSAGES_MAX if limit is None else limit - self.count
             messages = self.receive(room)
             if messages:
                 self.write(messages, store=store)
                 last = time.monotonic()
-                patience.on_progress()
-            elif reader_gone():
+                stall.on_progress()
+            elif output_closed():
                 raise BrokenPipeError
             elif not self._fetched and time.monotonic() - started < _CONTACT_SECONDS_MAX:
-                # Connecting and joining a group is no silence of the topic.
+                # Connecting and joining a group does not count as idle.
                 last = time.monotonic()
             elif exit_at_end and self._at_end():
                 break
             elif idle_seconds_max is not None and time.monotonic() - last > idle_seconds_max:
                 return
             elif exit_at_end and idle_seconds_max is None:
-                # Who names a time of its own waits for that, and no shorter.
-                patience.check(self._missing())
+                # An explicit --timeout replaces the stall deadline.
+                stall.check(self._missing())
 
     def receive(self, room: int) -> list[Any]:
-        """What is there now, or the first that comes within a moment."""
+        """The messages available now, or the first within the poll time."""
         first = self._consumer.poll(_POLL_SECONDS)
         if first is None:
             return []
-        # After the first, whatever else has arrived: no waiting, so that a tail is not late.
+        # After the first, take what is buffered without waiting: tail must not delay messages.
         more = self._consumer.consume(min(room, DRAIN_MESSAGES_MAX) - 1, 0) if room > 1 else []
         return [message for message in (first, *more) if self._is_data(message)]
 
@@ -148,24 +148,24 @@ class MessagePrinter:
 
         error = message.error()
         self._fetched = True
-        place = (message.topic(), message.partition())
+        part = (message.topic(), message.partition())
         if error is None:
             self._link.on_message()
-            self._ended.discard(place)
+            self._ended.discard(part)
             return True
         if error.code() == KafkaError._PARTITION_EOF:
             self._link.on_message()
-            self._ended.add(place)
+            self._ended.add(part)
             return False
         if error.retriable() or error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
             return False
         raise translate(error, brokers=self._link.brokers, doing="consume")
 
     def write(self, messages: list[Any], *, store: bool) -> None:
-        """Print those that pass the filter; the offsets of the others are stored all the same."""
-        stdout, (format_message, chosen) = sys.stdout.buffer, self._printed
+        """Print the messages that match the filter; store the offsets of all."""
+        stdout, (format_message, predicate) = sys.stdout.buffer, self._printed
         for message in messages:
-            if chosen is None or chosen.matches(FilteredMessage(message)):
+            if predicate is None or predicate.matches(FilteredMessage(message)):
                 stdout.write(format_message(message))
                 self.count += 1
         stdout.flush()
@@ -178,35 +178,35 @@ class MessagePrinter:
         return {(part.topic, part.partition) for part in self._consumer.assignment()}
 
     def _missing(self) -> set[tuple[str, int]]:
-        """Assigned, and not read to the end."""
+        """Assigned partitions that are not read to the end."""
         return self._assigned() - self._ended
 
     def _at_end(self) -> bool:
         assigned = self._assigned()
         return bool(assigned) and assigned <= self._ended
 
-    def ended(self, place: tuple[str, int]) -> bool:
-        return place in self._ended
+    def ended(self, part: tuple[str, int]) -> bool:
+        return part in self._ended
 
 
 def open_consumer(
     link: BrokerLink, topics: Sequence[str], properties: Mapping[str, str], *, group: str | None
 ) -> "Consumer":
-    """A consumer that goes on trying when it loses the broker."""
+    """A consumer that reconnects when it loses the broker."""
     from confluent_kafka import Consumer, KafkaException
 
     from moldau.client.kafka.connect import translate
     from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, consumer_settings
 
     settings: dict[str, Any] = dict(
-        # A new group starts at the first message: with several partitions, one that is read
-        # only later would otherwise lose what came before.
+        # A new group starts at the beginning: messages that arrive in a partition before it is
+        # first fetched would otherwise be skipped.
         consumer_settings(link.brokers, group=group, from_beginning=True, extra=properties)
     )
     try:
         consumer = Consumer({**settings, "error_cb": link.on_error})
         for topic in topics:
-            # A consumer that knows the topic before it is assigned starts half a second sooner.
+            # With the metadata before the assignment, it starts half a second sooner.
             consumer.list_topics(topic, timeout=REQUEST_SECONDS_MAX)
         return consumer
     except KafkaException as error:
@@ -214,7 +214,7 @@ def open_consumer(
 
 
 def close_consumer(consumer: "Consumer", *, commit: bool) -> None:
-    """Commit what was printed, leave the group, hang up."""
+    """Commit the stored offsets, leave the group and disconnect."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:
@@ -222,7 +222,10 @@ def close_consumer(consumer: "Consumer", *, commit: bool) -> None:
             consumer.commit(asynchronous=False)
     except KafkaException as error:
         if error.args[0].code() != KafkaError._NO_OFFSET:
-            say(f"the last offsets were not committed: {error.args[0].str()}")
+            say(
+                f"the last offsets were not committed ({error.args[0].str()}); "
+                "the group will receive these messages again"
+            )
     finally:
         consumer.close()
 
@@ -230,7 +233,7 @@ def close_consumer(consumer: "Consumer", *, commit: bool) -> None:
 def readable_partitions(
     brokers: str, topic: str, wanted: tuple[int, ...], properties: Mapping[str, str]
 ) -> tuple[list[int], list[tuple[str, int]]]:
-    """The partitions that can be read of those that are wanted, and those that are offline."""
+    """The chosen partitions with a leader, and those without one."""
     from moldau.client.errors import ClientError, NotFoundError
     from moldau.client.kafka.admin import Admin
 
@@ -240,12 +243,13 @@ def readable_partitions(
         leaders = {part.partition: part.leader for part in admin.topic(topic).partitions}
         if min(leaders.values()) >= 0 or time.monotonic() > deadline:
             break
-        # A leader may have died just now, and the next one is being elected.
-        time.sleep(_LOOK_SECONDS)
+        # A leader may just be being elected.
+        time.sleep(_LEADER_POLL_SECONDS)
     for partition in wanted:
         if partition not in leaders:
             raise NotFoundError(
-                f"topic {topic} has no partition {partition}", hint=f"it has 0 to {max(leaders)}"
+                f"topic {topic} has no partition {partition}",
+                hint=f"it has partitions 0 to {max(leaders)}",
             )
     chosen = wanted or tuple(leaders)
     online = [partition for partition in chosen if leaders[partition] >= 0]
@@ -254,5 +258,5 @@ def readable_partitions(
     if not online:
         raise ClientError(f"cannot read {names}: no leader", hint=NO_LEADER_HINT)
     if offline:
-        say(f"without a leader, left out: {names} ({NO_LEADER_HINT})")
+        say(f"skipping {names}: no leader ({NO_LEADER_HINT})")
     return online, offline

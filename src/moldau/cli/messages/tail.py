@@ -1,4 +1,4 @@
-"""Owns `moldau tail`: the last messages of topics, and what comes, in no group."""
+"""`moldau tail`: prints the last messages of topics and follows them, without a group."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from moldau.cli.messages.reader import (
     open_consumer,
     readable_partitions,
 )
-from moldau.cli.options import Properties, brokers_option, complete_topics
+from moldau.cli.options import Integer, Properties, brokers_option, complete_topics
 from moldau.cli.signals import Stop, stop_signals
 from moldau.cli.start_position import Position
 
@@ -35,13 +35,13 @@ from moldau.cli.start_position import Position
     "-n",
     "--count",
     "last",
-    type=click.IntRange(0, 100_000),
+    type=Integer(0, 100_000),
     default=10,
     show_default=True,
-    help="Begin with the last so many; with a filter, those of them that pass.",
+    help="Print the last N messages first; a filter is applied to these N.",
 )
 @click.option(
-    "--follow/--no-follow", default=True, help="Go on with what comes.  [default: follow]"
+    "--follow/--no-follow", default=True, help="Print new messages, too.  [default: follow]"
 )
 @printing_options
 @brokers_option
@@ -53,7 +53,7 @@ def tail(
     brokers: str,
     properties: Properties,
 ) -> None:
-    """Print the last messages of topics, over all partitions, and follow the end."""
+    """Print the last messages of topics, over all partitions, then new ones."""
     named = list(dict.fromkeys(topics))
     printed = printing.make(topic=len(named) > 1)
     found = {name: readable_partitions(brokers, name, (), dict(properties))[0] for name in named}
@@ -65,14 +65,16 @@ def tail(
             consumer.assign(
                 [
                     part
-                    for name, partitions in found.items()
-                    for part in start.resolve(consumer, name, partitions)
+                    for name, indexes in found.items()
+                    for part in start.resolve(consumer, name, indexes)
                 ]
             )
             reader = MessagePrinter(consumer, printed, stop, link)
             if last:
-                places = [(name, number) for name, numbers in found.items() for number in numbers]
-                reader.write(_last_messages(reader, stop, places, last), store=False)
+                partitions = [
+                    (name, number) for name, numbers in found.items() for number in numbers
+                ]
+                reader.write(_last_messages(reader, stop, partitions, last), store=False)
             if follow:
                 reader.run(limit=None, idle_seconds_max=None, exit_at_end=False, store=False)
     finally:
@@ -80,17 +82,17 @@ def tail(
 
 
 def _last_messages(
-    reader: MessagePrinter, stop: Stop, places: list[tuple[str, int]], last: int
+    reader: MessagePrinter, stop: Stop, partitions: list[tuple[str, int]], last: int
 ) -> list[Any]:
-    """The newest messages over all partitions: each one's last, merged by time."""
+    """The newest messages of all partitions, merged by timestamp."""
     found: list[Any] = []
-    patience = StallTimeout()
-    while not stop and (missing := [place for place in places if not reader.ended(place)]):
+    stall = StallTimeout()
+    while not stop and (missing := [part for part in partitions if not reader.ended(part)]):
         if messages := reader.receive(DRAIN_MESSAGES_MAX):
             found += messages
-            patience.on_progress()
+            stall.on_progress()
         else:
-            patience.check(missing)
+            stall.check(missing)
     found.sort(
         key=lambda message: (
             message.timestamp()[1],

@@ -1,6 +1,5 @@
-"""Owns the command line of the pipeline `aggregate`."""
+"""The command line of the pipeline `aggregate`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,113 +9,83 @@ from moldau.cli.pipeline.kind_options import (
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,
+    START,
     STORAGE,
     TABLE_FORMAT,
+    Option,
+    choice,
+    text,
     topics_option,
 )
+from moldau.cli.pipeline.run_options import Interval
 
-SUMMARY: Final = "Run SQL with windows over topics; results to a topic or table, late rows aside."
+SUMMARY: Final = "Run SQL with windows over topics, and write the results to a topic or table."
 
 EXAMPLES: Final = (
     "moldau pipeline run aggregate --topic clicks --schema 'page string, at timestamp' "
     "--event-time at --sql \"SELECT window(at, '1 minute') AS w, page, count(*) AS n "
     'FROM events GROUP BY 1, 2" --to clicks-per-minute --key page',
     "moldau pipeline run aggregate --topic orders --schema orders.avsc --decode avro "
-    "--sql-file revenue.sql --event-time created --watermark '1 hour' --to-table /lake/revenue",
+    "--sql-file revenue.sql --event-time created --watermark 1h --to-table /lake/revenue",
     "moldau pipeline run aggregate --topic clicks --sql-file totals.sql --mode update --to totals",
 )
 
 NEEDS_BROKERS: Final = True
 
-OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    topics_option("Read from it; may be repeated."),
-    click.option("--sql", metavar="TEXT", help="The query, over the view of --view."),
-    click.option(
+OPTIONS: Final[tuple[Option, ...]] = (
+    topics_option("Topic to read."),
+    text("--sql", "TEXT", "The query, which reads from the view --view."),
+    text(
         "--sql-file",
+        "FILE",
+        "A file with the query.",
         type=click.Path(dir_okay=False, exists=True),
-        metavar="FILE",
-        help="Or the file that it is in.",
     ),
-    click.option(
-        "--view", default="events", show_default=True, metavar="NAME", help="What the SQL reads."
-    ),
-    click.option(
-        "--decode",
-        type=click.Choice(["json", "avro", "protobuf", "raw"]),
-        default="json",
-        show_default=True,
-        help="What values are.",
-    ),
-    click.option(
+    text("--view", "NAME", "Name of the view in the query.", default="events"),
+    choice("--decode", ("json", "avro", "protobuf", "raw"), "Format of values."),
+    text(
         "--schema",
-        metavar="SCHEMA",
-        help="Of values: DDL as 'id bigint, at timestamp', or a file (JSON Schema, .avsc, "
-        "descriptor set). [default: JSON is inferred from a sample]",
+        "SCHEMA",
+        "Schema of values: DDL as 'id bigint, at timestamp', or a file (JSON Schema, .avsc, "
+        "descriptor set). [default for JSON: inferred]",
     ),
-    click.option("--message", metavar="NAME", help="Of Protobuf: package.Message."),
+    text("--message", "NAME", "Message type of a Protobuf schema: package.Message."),
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,
-    click.option(
-        "--event-time",
-        default="_timestamp",
-        show_default=True,
-        metavar="COLUMN",
-        help="When something happened: a timestamp of the view, or an expression of SQL.",
-    ),
-    click.option(
+    text("--event-time", "COLUMN", "Timestamp column or SQL expression.", default="_timestamp"),
+    text(
         "--watermark",
+        "TIME",
+        "How late rows may be, as 10m or '10 minutes'.",
+        type=Interval(),
         default="10 minutes",
-        show_default=True,
-        metavar="TIME",
-        help="For so long after the latest event time rows are waited for.",
     ),
-    click.option(
+    choice(
         "--mode",
-        type=click.Choice(["append", "update"]),
-        default="append",
-        show_default=True,
-        help="Each result once, when its window is over; or whenever it changes.",
+        ("append", "update"),
+        "append writes each result once, when its window has closed; update whenever it changes.",
     ),
-    click.option(
-        "--from",
-        "start",
-        default="earliest",
-        show_default=True,
-        metavar="earliest|latest|JSON",
-        help="Where to begin, the first time.",
-    ),
-    click.option("--to", "to_topic", metavar="TOPIC", help="Write results there, as JSON."),
-    click.option(
-        "--key", metavar="EXPRESSION", help="Of the messages there, over columns of the result."
-    ),
-    click.option(
-        "--to-table", metavar="LOCATION", help="Or write them to this table: a folder, or s3://…"
-    ),
+    START,
+    text("--to", "TOPIC", "Write results to this topic, as JSON.", "to_topic"),
+    text("--key", "EXPRESSION", "Key of these messages: SQL over columns of the result."),
+    text("--to-table", "LOCATION", "Or write results to this table: a folder, or s3://…"),
     TABLE_FORMAT,
     STORAGE,
-    click.option(
-        "--late-topic",
-        metavar="TOPIC",
-        help="For rows that come too late. [default: the first topic and .late]",
-    ),
-    click.option(
-        "--dead-letter-topic",
-        metavar="TOPIC",
-        help="For rows that cannot be used. [default: the first topic and .dlq]",
-    ),
+    text("--late-topic", "TOPIC", "For rows that are too late. [default: FIRST-TOPIC.late]"),
+    text("--dead-letter-topic", "TOPIC", "For invalid rows. [default: FIRST-TOPIC.dlq]"),
 )
 
 
 def complete(values: dict[str, Any]) -> None:
-    """The query may stand in a file."""
+    """Read the query from its file."""
     from moldau.client.errors import InvalidArgumentError
 
     file = values.pop("sql_file")
     if (values["sql"] is None) == (file is None):
-        raise InvalidArgumentError("exactly one of --sql and --sql-file has the query")
+        raise InvalidArgumentError("give the query with either --sql or --sql-file")
     if file is not None:
         try:
             values["sql"] = Path(file).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidArgumentError(f"--sql-file {file} cannot be read: {error}") from None
+            raise InvalidArgumentError(f"cannot read --sql-file {file}: {error}") from None

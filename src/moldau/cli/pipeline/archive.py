@@ -1,20 +1,24 @@
-"""Owns the command line of the pipeline `archive`."""
+"""The command line of the pipeline `archive`."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import click
-
+from moldau.cli.options import Integer
 from moldau.cli.pipeline.kind_options import (
     DESTINATION_FORMAT,
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,
+    START,
     STORAGE,
+    Option,
+    choice,
+    many,
+    switch,
+    text,
     topics_option,
 )
 
-SUMMARY: Final = "Keep topics in a lake: Delta, Iceberg or Parquet, each record exactly once."
+SUMMARY: Final = "Write topics to a table (Delta, Iceberg or Parquet), each record exactly once."
 
 EXAMPLES: Final = (
     "moldau pipeline run archive --topic orders --to /lake/orders",
@@ -28,85 +32,40 @@ EXAMPLES: Final = (
 
 NEEDS_BROKERS: Final = True
 
-OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    topics_option("What is kept; may be repeated."),
-    click.option(
+OPTIONS: Final[tuple[Option, ...]] = (
+    topics_option("Topic to archive."),
+    text(
         "--to",
+        "LOCATION",
+        "The table: a folder, or s3://, gs://, abfss:// or hdfs://HOST/PATH.",
         required=True,
-        metavar="LOCATION",
-        help="The table: a folder, or s3://, gs://, abfss:// or hdfs://HOST/PATH.",
     ),
     DESTINATION_FORMAT,
-    click.option(
-        "--table-per-topic", is_flag=True, help="A table for each topic, below the location."
-    ),
+    switch("--table-per-topic", "Write each topic to its own table below the location."),
     STORAGE,
-    click.option(
-        "--decode",
-        type=click.Choice(["raw", "json", "avro", "protobuf"]),
-        default="raw",
-        show_default=True,
-        help="What values are; raw keeps their bytes.",
-    ),
-    click.option(
-        "--schema",
-        metavar="FILE|TEXT",
-        help="Of the values. [default for JSON: inferred from the first records]",
-    ),
-    click.option("--message", metavar="NAME", help="Which message of a Protobuf schema they are."),
+    choice("--decode", ("raw", "json", "avro", "protobuf"), "Format of values; raw keeps bytes."),
+    text("--schema", "FILE|TEXT", "Schema of values. [default for JSON: inferred]"),
+    text("--message", "NAME", "Message type of a Protobuf schema."),
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,
-    click.option(
-        "--keep-raw", is_flag=True, help="Keep the bytes of each decoded value, too: column raw."
-    ),
-    click.option(
+    switch("--keep-raw", "Also keep the bytes of each decoded value, in the column raw."),
+    choice(
         "--mode",
-        type=click.Choice(["append", "upsert"]),
-        default="append",
-        show_default=True,
-        help="append keeps every record; upsert keeps the newest of each key, and a record "
-        "without a value deletes it.",
+        ("append", "upsert"),
+        "append keeps every record; upsert keeps the newest of each key, and a tombstone deletes "
+        "the row.",
     ),
-    click.option(
-        "--key",
-        "keys",
-        multiple=True,
-        metavar="key|value.FIELD",
-        help="What tells rows apart for --mode upsert; may be repeated. [default: key]",
-    ),
-    click.option(
-        "--envelope",
-        type=click.Choice(["none", "debezium"]),
-        default="none",
-        show_default=True,
-        help="Values are Debezium's events: the row is in their field after.",
-    ),
-    click.option(
-        "--key-framing",
-        type=click.Choice(["none", "confluent"]),
-        default="none",
-        show_default=True,
-        help="What stands before each key, and does not count.",
-    ),
-    click.option(
-        "--dead-letter-topic",
-        metavar="NAME",
-        help="For rows that cannot be decoded. [default: first topic and .dlq]",
-    ),
-    click.option(
-        "--from",
-        "start",
-        default="earliest",
-        show_default=True,
-        metavar="earliest|latest|JSON",
-        help="Where to begin, the first time.",
-    ),
-    click.option(
+    many("--key", "keys", "key|value.FIELD", "Key of rows for --mode upsert. [default: key]"),
+    choice("--envelope", ("none", "debezium"), "debezium: the row is in the event's field after."),
+    choice("--key-framing", ("none", "confluent"), "Header before each key, which is removed."),
+    text("--dead-letter-topic", "NAME", "For undecodable records. [default: FIRST-TOPIC.dlq]"),
+    START,
+    text(
         "--max-offsets",
+        "N",
+        "Records per batch, which is one commit. [default: 2000000]",
         "offsets_per_trigger_max",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Most records of a batch, which is one commit. [default: 2000000]",
+        type=Integer(1),
     ),
 )

@@ -1,11 +1,11 @@
-"""Responsible for the command line of the pipeline `audit`, and how its report looks."""
+"""The command line of the pipeline `audit`, and its report."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.options import complete_groups, complete_topics
+from moldau.cli.options import Integer, Number, complete_groups, complete_topics
 from moldau.cli.output import color_wanted, emit_table, say
 from moldau.cli.pipeline.kind_options import (
     FRAMING,
@@ -13,20 +13,22 @@ from moldau.cli.pipeline.kind_options import (
     REGISTRY_OPTIONS,
     STORAGE,
     TABLE_FORMAT,
+    Option,
+    choice,
+    many,
+    text,
     topics_option,
 )
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Outcome
 
-SUMMARY: Final = (
-    "Prove that a lake's table, or another topic, holds every record of topics exactly once."
-)
+SUMMARY: Final = "Check that a table or topic has every record of topics exactly once."
 
 EXAMPLES: Final = (
     "moldau pipeline run audit --topic orders --table /lake/orders",
     "moldau pipeline run audit --topic orders --table /lake --through group --group archive-orders",
-    "moldau pipeline run audit --topic orders --against-topic orders-copy --match key --json",
+    "moldau pipeline run audit --topic orders --against-topic orders-copy --match key -o json",
 )
 
 CONTINUOUS: Final = False
@@ -35,85 +37,69 @@ NEEDS_BROKERS: Final = True
 _RANGES_SHOWN: Final = 5
 _KINDS: Final = ("missing", "duplicated", "extra", "altered", "dead", "expired")
 
-OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    topics_option("What has to be there; may be repeated."),
-    click.option("--table", metavar="LOCATION", help="Where: a folder, or s3://bucket/prefix."),
+OPTIONS: Final[tuple[Option, ...]] = (
+    topics_option("Topic whose records must be there."),
+    text("--table", "LOCATION", "The table to check: a folder, or s3://bucket/prefix."),
     TABLE_FORMAT,
     STORAGE,
-    click.option(
+    text(
         "--against-topic",
-        metavar="NAME",
+        "NAME",
+        "Instead of a table: a topic with a copy of each record.",
         shell_complete=complete_topics,
-        help="Instead of a table: a topic with a copy of each record.",
     ),
-    click.option(
+    many(
         "--match",
-        multiple=True,
-        metavar="TERM",
-        help="By what records of two topics are the same: key, value, header:NAME, field:NAME of "
-        "JSON, sql:EXPRESSION; may be repeated. [default: key and value]",
+        "match",
+        "TERM",
+        "What identifies a record in two topics: key, value, header:NAME, field:NAME of JSON, "
+        "sql:EXPRESSION. [default: key and value]",
     ),
-    click.option(
-        "--match-against",
-        multiple=True,
-        metavar="TERM",
-        help="The same for --against-topic, where it differs.",
-    ),
+    many("--match-against", "match_against", "TERM", "The same for --against-topic, if different."),
     click.option(
         "--ignore",
         "ignored",
         multiple=True,
         type=click.Choice(["key", "value", "timestamp", "timestampType", "headers"]),
-        help="Do not compare this column, such as the value of a table that was decoded without "
-        "--keep-raw; may be repeated.",
+        help="Do not compare this column, as the value of a table written without --keep-raw. "
+        "May be repeated.",
     ),
-    click.option(
+    many(
         "--group",
         "groups",
-        multiple=True,
-        metavar="NAME",
+        "NAME",
+        "Show the lag of this consumer group; see also --through.",
         shell_complete=complete_groups,
-        help="Show its lag; the first may set the cut. May be repeated.",
     ),
-    click.option(
+    choice(
         "--through",
-        type=click.Choice(["now", "group"]),
-        default="now",
-        show_default=True,
-        help="Up to where all must be there: the end of the topics now, or what the first group "
-        "has committed.",
+        ("now", "group"),
+        "Check up to the end of the topics, or to the committed offsets of the first group.",
     ),
-    click.option(
+    text(
         "--dead-letters",
-        metavar="TOPIC",
+        "TOPIC",
+        "Records in this dead-letter topic are not missing.",
         shell_complete=complete_topics,
-        help="Records that went there are not missing.",
     ),
-    click.option(
-        "--lag-max",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Fail if a group is further behind in a partition.",
-    ),
+    text("--lag-max", "N", "Fail if a group has more lag in a partition.", type=Integer(0)),
     click.option(
         "--decode",
         "value_format",
         type=click.Choice(["json", "avro", "protobuf"]),
-        help="Count the values that cannot be decoded by --schema.",
+        help="Count values that cannot be decoded with --schema.",
     ),
-    click.option(
-        "--schema", "value_schema", metavar="FILE", help="For --decode: a file, or the schema."
-    ),
-    click.option("--message", "value_message", metavar="NAME", help="Of a Protobuf schema."),
+    text("--schema", "FILE", "For --decode: a file, or the schema.", "value_schema"),
+    text("--message", "NAME", "Message type of a Protobuf schema.", "value_message"),
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,
-    click.option(
+    text(
         "--undecodable-max",
-        type=click.FloatRange(0, 1),
+        "SHARE",
+        "Accepted share of undecodable values.",
+        type=Number(0, 1),
         default=0.0,
-        metavar="SHARE",
-        help="The share of such values that may be. [default: 0]",
     ),
 )
 
@@ -122,19 +108,19 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
 
 
 def show(outcome: "Outcome") -> None:
-    """A table of partitions, whatever was found, and one line in the end."""
-    told = outcome.details
-    if not told:
+    """A table of partitions, then the differences, and one line at the end."""
+    details = outcome.details
+    if not details:
         click.echo(outcome.summary)
         return
-    emit_table([_row(partition) for partition in told["partitions"]])
-    _show_ranges(told["partitions"])
-    if told["groups"]:
+    emit_table([_row(partition) for partition in details["partitions"]])
+    _show_ranges(details["partitions"])
+    if details["groups"]:
         click.echo()
-        emit_table(told["groups"])
-    for line in _remarks(told):
+        emit_table(details["groups"])
+    for line in _remarks(details):
         click.echo(line)
-    for note in told["notes"]:
+    for note in details["notes"]:
         say(f"note: {note}")
     click.echo()
     word = "complete" if outcome.ok else "NOT COMPLETE"
@@ -167,9 +153,9 @@ def _show_ranges(partitions: Sequence[Mapping[str, Any]]) -> None:
         click.echo("\n".join(lines))
 
 
-def _remarks(told: Mapping[str, Any]) -> list[str]:
+def _remarks(details: Mapping[str, Any]) -> list[str]:
     lines = []
-    undecodable = told["undecodable"]
+    undecodable = details["undecodable"]
     if undecodable is not None:
         lines.append(
             f"{undecodable['undecodable']:,} of {undecodable['values']:,} values "

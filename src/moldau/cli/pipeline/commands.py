@@ -1,26 +1,16 @@
-"""Owns `moldau pipeline`: what runs on Spark between topics and a lake."""
+"""`moldau pipeline`: Spark jobs between topics and tables."""
 
 import click
 
-from moldau.cli.click_groups import LazyCommand, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 
 _COMMANDS = {
-    "run": LazyCommand(
-        "moldau.cli.pipeline.run:run", "Run a pipeline to its end, or continuously."
-    ),
-    "plan": LazyCommand("moldau.cli.pipeline.run:plan", "Show what would run; changes nothing."),
-    "list": LazyCommand(
-        "moldau.cli.pipeline.view:list_pipelines", "List pipelines and their states."
-    ),
-    "status": LazyCommand(
-        "moldau.cli.pipeline.view:status", "Show how far pipelines are, and how fast."
-    ),
-    "reset": LazyCommand(
-        "moldau.cli.pipeline.reset:reset", "Make a pipeline begin somewhere else."
-    ),
-    "delete": LazyCommand(
-        "moldau.cli.pipeline.reset:delete", "Forget a pipeline that is not needed."
-    ),
+    "run": ("run:run", "Run a pipeline once, or continuously."),
+    "plan": ("run:plan", "Show what would run, and change nothing."),
+    "list": ("view:list_pipelines", "List pipelines and their state."),
+    "status": ("view:status", "Show the progress of pipelines."),
+    "reset": ("reset:reset", "Change the offsets where a pipeline continues."),
+    "delete": ("reset:delete", "Delete pipelines and their checkpoints."),
 }
 
 
@@ -28,6 +18,7 @@ _COMMANDS = {
     "pipeline",
     cls=LazyGroup,
     lazy=_COMMANDS,
+    package="moldau.cli.pipeline",
     examples=(
         "moldau pipeline run archive --topic clicks --to ./lake",
         "moldau pipeline status --watch",

@@ -1,4 +1,4 @@
-"""Owns how a running pipeline looks: a bar on a terminal, a line now and then elsewhere."""
+"""Shows a running pipeline: a progress bar on a terminal, else a line every few seconds."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from moldau.cli.output import color_wanted
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Progress
-    from moldau.spark.pipelines.status import Record
+    from moldau.spark.pipelines.status import PipelineStatus
 
 LINE_SECONDS: Final = 10.0
 BAR_CHARACTERS: Final = 30
@@ -20,7 +20,7 @@ _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def facts(progress: "Progress") -> str:
-    """How far and how fast, on one line."""
+    """Progress and speed, in one line."""
     parts = [rows_text(progress)]
     if progress.rows_per_second is not None:
         parts.append(f"{progress.rows_per_second:,.0f} rows/s")
@@ -41,7 +41,7 @@ def rows_text(progress: "Progress") -> str:
 
 
 def bar_text(progress: "Progress") -> str | None:
-    """A bar of plain characters; None if nobody knows how much there is to do."""
+    """A bar of plain characters; None if the total is unknown."""
     total = progress.rows_total
     if total is None and progress.lag is not None:
         total = progress.rows + progress.lag
@@ -84,7 +84,7 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, record: "Record") -> None:
+    def __call__(self, record: "PipelineStatus") -> None:
         progress = record.progress
         is_new = record.state != self.state
         self.state = record.state
@@ -96,12 +96,12 @@ class Display:
             return
         self._shown_at = now
         if record.state not in ("starting", "running"):
-            # What it was doing at last, and how fast, says nothing any more.
+            # The last note and speed are outdated.
             progress = replace(progress, note="", rows_per_second=None, batch_seconds=None)
-        told = f": {facts(progress)}" if progress.rows or progress.batch is not None else ""
-        print(f"{record.name} {record.state}{told}", file=self._stream, flush=True)
+        details = f": {facts(progress)}" if progress.rows or progress.batch is not None else ""
+        print(f"{record.name} {record.state}{details}", file=self._stream, flush=True)
 
-    def _draw(self, record: "Record") -> None:
+    def _draw(self, record: "PipelineStatus") -> None:
         progress = record.progress
         if self._task is None:
             self._task = self._bar.add_task(record.name, total=None, facts="")
@@ -113,10 +113,10 @@ class Display:
 
 @contextmanager
 def logged(*, is_verbose: bool = False) -> Iterator[None]:
-    """Within, what the library logs goes to standard error, as what Spark's Java says does."""
+    """Within the block, log to standard error, as Spark does."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_LOG_FORMAT))
-    # Py4J tells of every call between Python and Java.
+    # Py4J logs every call between Python and Java.
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name[:4] != "py4j")
     root = logging.getLogger()
     level = root.level

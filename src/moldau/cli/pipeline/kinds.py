@@ -1,7 +1,6 @@
-"""Owns how commands are made of kinds of pipelines: `run KIND`, `plan KIND`.
+"""Builds the commands `run KIND` and `plan KIND`, and finds `-f FILE`.
 
-A group of them knows the kinds by name and imports the small module with a kind's command line
-when it is called. What is no kind may be `-f` and a file.
+The module with a kind's command line is imported only when the command is called.
 """
 
 import hashlib
@@ -9,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from moldau.cli.click_groups import Command, ExamplesMixin, NoSuchCommand
+from moldau.cli.pipeline import aggregate, archive, audit, compact, replay
 from moldau.cli.pipeline.run_options import (
     default_name,
     running_options,
@@ -29,12 +28,20 @@ if TYPE_CHECKING:
 
     from moldau.spark.pipelines.spec import PipelineSettings
 
-# A name that no kind can have: the command behind it is found by its first word.
+COMMANDS: Final[dict[str, ModuleType]] = {
+    "archive": archive,
+    "compact": compact,
+    "replay": replay,
+    "aggregate": aggregate,
+    "audit": audit,
+}
+"""The command line of each kind in `moldau.spark.pipelines.kinds`."""
+# The name of the command for -f; no kind can have it.
 _FILE: Final = "@file"
 _FILE_OPTIONS: Final = ("-f", "--file")
 
 Act = Callable[["PipelineSettings", Mapping[str, Any]], int]
-"""What a verb does with settings and with the values of its own options; the exit code."""
+"""Acts on the settings and the values of the verb's own options; returns the exit code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,7 @@ class Verb:
     name: str
     act: Act
     options: Sequence[Callable[[Any], Any]]
-    """Of the verb itself, for every kind."""
+    """The verb's own options, for every kind."""
 
 
 class KindGroup(ExamplesMixin, click.Group):
@@ -60,9 +67,7 @@ class KindGroup(ExamplesMixin, click.Group):
         self._file_command = file_command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from moldau.spark.pipelines import spec
-
-        return list(spec.KINDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == _FILE:
@@ -80,7 +85,7 @@ class KindGroup(ExamplesMixin, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             name, command, rest = super().resolve_command(ctx, args)
-            # As it is typed, for its help and for hints.
+            # As typed by the user, for help and hints.
             return "-f FILE" if name == _FILE else name, command, rest
         except click.UsageError as error:
             if not args or args[0].startswith("-"):
@@ -108,18 +113,18 @@ def _is_file_option(word: str) -> bool:
 
 def module_of(kind: str) -> ModuleType:
     """The command line of a kind."""
-    return import_module(f"moldau.cli.pipeline.{kind}")
+    return COMMANDS[kind]
 
 
 def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
-    """The command of a verb and a kind: the kind's options, the shared ones, the verb's."""
+    """The command of a verb and a kind, with the options of both and the shared ones."""
     own, of_verb = _parameters(module.OPTIONS), _parameters(verb.options)
     shared = (trigger_option, running_options) if is_continuous(module) else (running_options,)
 
     def callback(**values: Any) -> int:
-        told = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
+        verb_values = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
         with require_spark_extra():
-            return verb.act(settings_of(kind, values, words=_words(own, values)), told)
+            return verb.act(settings_of(kind, values, words=_words(own, values)), verb_values)
 
     examples = tuple(
         example.replace("moldau pipeline run ", f"moldau pipeline {verb.name} ")
@@ -135,13 +140,13 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
 
 
 def is_continuous(module: ModuleType) -> bool:
-    """Whether pipelines of this kind can go on until they are stopped."""
+    """Whether pipelines of this kind can run until they are stopped."""
     return bool(getattr(module, "CONTINUOUS", True))
 
 
 @contextmanager
 def require_spark_extra() -> Iterator[None]:
-    """Within, a package that is missing is one of the extra `spark`."""
+    """Within the block, a missing package is reported as the missing extra `spark`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -151,7 +156,7 @@ def require_spark_extra() -> Iterator[None]:
 
 
 def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parameter]:
-    """What click's decorators would add to a command, in the order shown."""
+    """The parameters that click's decorators add to a command, in order."""
 
     def nothing() -> None: ...
 
@@ -161,29 +166,29 @@ def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parame
 
 
 def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
-    """What a pipeline is named by: its arguments, or else the options that it cannot be without."""
+    """The words of the default name: arguments, else the first required option."""
     arguments = [each for each in parameters if isinstance(each, click.Argument)]
     needed = [each for each in parameters if each.required]
     words: list[str] = []
     for parameter in arguments or needed[:1]:
         value = values.get(parameter.name or "")
         if parameter.metavar == "LOCATION" and isinstance(value, str) and "://" not in value:
-            words.append(_place(value))
+            words.append(_folder_name(value))
         elif value is not None:
             words += [value] if isinstance(value, str) else value
     return words
 
 
-def _place(folder: str) -> str:
-    """Its last name, and a mark: the same folder has it from everywhere, and no other one."""
+def _folder_name(folder: str) -> str:
+    """Its last part and a hash of its absolute path."""
     whole = Path(folder).absolute()
     return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
 
 
 def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "PipelineSettings":
-    """Options are named as the settings are; None is what a setting is by itself."""
+    """Settings from option values of the same names; None means the default."""
     from moldau.spark.pipelines.home import check_name, home_at
-    from moldau.spark.pipelines.spec import load
+    from moldau.spark.pipelines.kinds import load
 
     values["name"] = check_name(values["name"] or default_name(kind, words))
     values["home"] = home_at(values["home"], values["name"])

@@ -1,13 +1,21 @@
-"""Responsible for the command line of the pipeline `replay`."""
+"""The command line of the pipeline `replay`."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from moldau.cli.pipeline.kind_options import STORAGE, TABLE_FORMAT, topics_option
+from moldau.cli.options import Integer
+from moldau.cli.pipeline.kind_options import (
+    STORAGE,
+    TABLE_FORMAT,
+    Option,
+    many,
+    switch,
+    text,
+    topics_option,
+)
 
-SUMMARY: Final = "Send records of topics, or of a lake's table, to a topic once more, in order."
+SUMMARY: Final = "Send records of topics or of a table to a topic again, in order."
 
 EXAMPLES: Final = (
     "moldau pipeline run replay --topic orders --to orders-again --from-time -2h --create",
@@ -18,60 +26,50 @@ EXAMPLES: Final = (
 CONTINUOUS: Final = False
 NEEDS_BROKERS: Final = True
 
-OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    topics_option("Read from it; may be repeated.", required=False),
-    click.option(
-        "--table", metavar="LOCATION", help="Or read from this table: a folder, or s3://…"
-    ),
+OPTIONS: Final[tuple[Option, ...]] = (
+    topics_option("Topic to read.", required=False),
+    text("--table", "LOCATION", "Or read from this table: a folder, or s3://…"),
     TABLE_FORMAT,
     STORAGE,
-    click.option("--to", "target", required=True, metavar="TOPIC", help="Write to it."),
-    click.option(
+    text("--to", "TOPIC", "Write to this topic.", "target", required=True),
+    switch(
         "--create",
-        is_flag=True,
-        help="Create that topic if it is not there: partitions as the source, no retention.",
+        "Create the target if it does not exist: partitions as the source, no retention.",
     ),
-    click.option(
+    text(
         "--from-time",
-        metavar="TIME",
-        help="First moment: 2026-11-15T14:00:00Z, milliseconds since 1970, or ago as -2h.",
+        "TIME",
+        "Start of the range: 2026-11-15T14:00:00Z, milliseconds since 1970, or -2h (ago).",
     ),
-    click.option("--to-time", metavar="TIME", help="First moment that is not sent any more."),
-    click.option(
+    text("--to-time", "TIME", "End of the range, not included."),
+    switch(
         "--times-rise",
-        is_flag=True,
-        help="Times rise with offsets: stop reading a topic at the first that is too late.",
+        "Timestamps increase with offsets: stop at the first record after --to-time.",
     ),
-    click.option(
+    many(
         "--offsets",
-        multiple=True,
-        metavar="[TOPIC/]PARTITION:FIRST-LAST",
-        help="Only these, both included, of only the partitions named; 0:100- has no end.",
+        "offsets",
+        "[TOPIC/]PARTITION:FIRST-LAST",
+        "Only these offsets, both included, and only the named partitions; 0:100- has no end.",
     ),
-    click.option(
-        "--key", "keys", multiple=True, metavar="KEY", help="Only this key; may be repeated."
-    ),
-    click.option(
+    many("--key", "keys", "KEY", "Only records with this key."),
+    text(
         "--key-file",
+        "FILE",
+        "Only records with a key in this file, one per line.",
         type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Only the keys in this file, one per line.",
     ),
     click.option(
         "--keep-partitions/--no-keep-partitions",
         default=None,
-        help="Same partition numbers in the target; else by key. "
-        "[default: if the target has enough partitions]",
+        help="Keep partition numbers, else partition by key. "
+        "[default: keep if the target has enough partitions]",
     ),
-    click.option(
-        "--origin-headers",
-        is_flag=True,
-        help="Add headers that say from which topic, partition and offset a record comes.",
-    ),
-    click.option(
+    switch("--origin-headers", "Add headers with the original topic, partition and offset."),
+    text(
         "--batch-rows",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="So many at a time, all of them or none. [default: 500000]",
+        "N",
+        "Records per batch, written atomically. [default: 500000]",
+        type=Integer(1),
     ),
 )

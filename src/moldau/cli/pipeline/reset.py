@@ -1,4 +1,4 @@
-"""Owns `moldau pipeline reset` and `delete`: what changes a pipeline that does not run."""
+"""`moldau pipeline reset` and `delete`: change a pipeline that is not running."""
 
 import re
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from moldau.cli.pipeline.run_options import complete_pipelines, home_option, unk
 if TYPE_CHECKING:
     from moldau.model.ids import TopicPartition
     from moldau.spark.pipelines.home import Home
-    from moldau.spark.pipelines.status import Record
+    from moldau.spark.pipelines.status import PipelineStatus
 
-_PLACE: Final = re.compile(r"([\w.-]+):(\d{1,9})=(\d{1,18})")
+_OFFSET: Final = re.compile(r"([\w.-]+):(\d{1,9})=(\d{1,18})")
 
 
-def _known(name: str, bootstrap: str) -> "Record | None":
-    """What the brokers say of it. Raises CommandError while it runs, here or elsewhere."""
+def _known(name: str, bootstrap: str) -> "PipelineStatus | None":
+    """Its record on the brokers. Raises CommandError while it runs on any machine."""
     from moldau.spark.pipelines.status import StatusTopic
 
     with StatusTopic(bootstrap) as board:
         record = board.read().get(name)
     if record is not None and record.is_alive():
         raise CommandError(
-            f"pipeline {name} runs on {record.host}, as process {record.pid}; nothing was changed",
-            hint="stop it there first",
+            f"pipeline {name} is running on {record.host} (pid {record.pid}); nothing was changed",
+            hint="stop it first",
         )
     return record
 
@@ -66,9 +66,9 @@ def reset(
     home: str,
     brokers: str,
 ) -> None:
-    """Make a pipeline that does not run begin somewhere else. Shows the change first.
+    """Change the offsets where a stopped pipeline continues. Shows the change first.
 
-    The checkpoint is moved aside, not deleted. What was written before stays.
+    The checkpoint is moved aside, not deleted. Data already written is kept.
     """
     from moldau.client.wire.client import KafkaClient
     from moldau.spark.pipelines.home import Home, home_at, planned_reset
@@ -93,22 +93,22 @@ def reset(
     confirm(f"Reset {name}?", yes=yes)
     old = found.reset(starts)
     partitions = counted(len(rows), "partition")
-    say(f"reset {name}: {partitions}; it begins there when it is run again")
+    say(f"reset {partitions} of {name}; the next run starts there")
     if old is not None:
         say(f"its old checkpoint is in {old}")
 
 
 def parse_target(positions: Sequence[str]) -> "int | dict[TopicPartition, int]":
-    """A moment for all, or offsets. Raises CommandError for what is no position."""
+    """A timestamp for all partitions, or offsets. Raises CommandError for an invalid position."""
     from moldau.cli.start_position import parse_position
     from moldau.client.wire.client import OFFSET_EARLIEST, OFFSET_LATEST
     from moldau.model.ids import PartitionIndex, TopicPartition
 
-    places = [_PLACE.fullmatch(text.strip()) for text in positions]
-    if all(places):
+    matches = [_OFFSET.fullmatch(text.strip()) for text in positions]
+    if all(matches):
         return {
             TopicPartition(found[1], PartitionIndex(int(found[2]))): int(found[3])
-            for found in places
+            for found in matches
             if found
         }
     if len(positions) == 1:
@@ -120,38 +120,37 @@ def parse_target(positions: Sequence[str]) -> "int | dict[TopicPartition, int]":
         if position is not None and position.time_ms is not None:
             return position.time_ms
     raise CommandError(
-        f"{' '.join(positions)!r} is none of: earliest, latest, a time, TOPIC:PARTITION=OFFSET",
-        hint="one position for all, or offsets of partitions: --to clicks:0=10 --to clicks:1=12",
+        f"{' '.join(positions)!r} is not earliest, latest, a time or TOPIC:PARTITION=OFFSET",
+        hint="one position for all, or an offset per partition: --to clicks:0=10 --to clicks:1=12",
         code=ExitCode.USAGE,
     )
 
 
 def consequences(changes: Sequence[int | None]) -> list[str]:
-    """What exactly once means after it."""
+    """What the reset means for exactly-once."""
     again = -sum(change for change in changes if change and change < 0)
-    left_out = sum(change for change in changes if change and change > 0)
+    skipped = sum(change for change in changes if change and change > 0)
     lines = []
     if again:
         lines.append(
-            f"{counted(again, 'record')} will be read again, and written once more beside what is "
-            "there: exactly once holds within a checkpoint. `moldau pipeline run compact` drops "
-            "such duplicates from a table by topic, partition and offset; a topic keeps both"
+            f"{counted(again, 'record')} will be read and written again, as duplicates: "
+            "exactly-once holds within one checkpoint. `moldau pipeline run compact` drops such "
+            "duplicates from a table; a topic keeps them"
         )
-    if left_out:
-        lines.append(f"{counted(left_out, 'record')} will never be read by this pipeline")
+    if skipped:
+        lines.append(f"{counted(skipped, 'record')} will be skipped")
     return lines
 
 
-def _check_has_position(record: "Record") -> None:
-    """A kind that always ends by itself begins at what its options say, each time."""
-    from moldau.cli.pipeline.kinds import is_continuous, module_of
-    from moldau.spark.pipelines import spec
+def _check_has_position(record: "PipelineStatus") -> None:
+    """Raises CommandError for a kind without offsets: each run starts where its options say."""
+    from moldau.cli.pipeline.kinds import COMMANDS, is_continuous
 
     name, kind = record.name, record.kind
-    if kind in spec.KINDS and not is_continuous(module_of(kind)):
+    if kind in COMMANDS and not is_continuous(COMMANDS[kind]):
         raise CommandError(
-            f"pipeline {name} has no position to reset: {kind} begins where its options say",
-            hint=f"run it with another --name, or anew after: moldau pipeline delete {name}",
+            f"pipeline {name} cannot be reset: {kind} starts where its options say",
+            hint=f"run it with another --name, or again after: moldau pipeline delete {name}",
         )
 
 
@@ -159,20 +158,27 @@ def _check_has_position(record: "Record") -> None:
     "delete",
     examples=(
         "moldau pipeline delete archive-clicks",
-        "moldau pipeline delete archive-clicks -y",
+        "moldau pipeline delete archive-clicks archive-views -y",
         "moldau pipeline delete archive-clicks -b broker.example:9092",
     ),
 )
-@click.argument("name", shell_complete=complete_pipelines)
+@click.argument(
+    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_pipelines
+)
 @yes_option
 @home_option
 @plain_brokers_option
-def delete(name: str, yes: bool, home: str, brokers: str) -> None:
-    """Delete the folder of a pipeline that does not run, and its line in the list.
+def delete(names: tuple[str, ...], yes: bool, home: str, brokers: str) -> None:
+    """Delete stopped pipelines: their folders with the checkpoints, and their records.
 
-    With its checkpoint. Tables, topics and offsets of its group stay as they
-    are. A new pipeline of that name begins anew, and writes again what it reads again.
+    Tables, topics and committed offsets are kept. A new pipeline of the same name starts from
+    scratch, and writes records that it reads again a second time.
     """
+    for name in dict.fromkeys(names):
+        _delete(name, yes=yes, home=home, brokers=brokers)
+
+
+def _delete(name: str, *, yes: bool, home: str, brokers: str) -> None:
     from moldau.client.errors import ClientError
     from moldau.spark.pipelines.home import Home, check_name, home_at
     from moldau.spark.pipelines.status import StatusTopic
@@ -185,28 +191,28 @@ def delete(name: str, yes: bool, home: str, brokers: str) -> None:
     except ClientError as error:
         problem = error
     if record is None and (not found.exists or (problem is not None and not found.is_local)):
-        # At an object store, only the brokers know whether it runs.
+        # In an object store, only the brokers know whether it runs.
         raise problem or unknown_pipeline(name)
     if found.exists:
         say(f"{found.location} will be deleted, with the checkpoint")
     if record is None and not found.is_local:
-        say(f"the brokers at {brokers} do not know it: does it run with others (-b)?")
+        say(f"{name} is unknown to the brokers at {brokers}: does it run with others (-b)?")
     if problem is not None:
-        say(f"the brokers cannot be told, and will still list it: {problem}")
+        say(f"no broker responds, so they will still list it: {problem}")
     confirm(f"Delete {name}?", yes=yes)
     if found.exists:
         _remove(found)
     if problem is None:
         try:
-            with StatusTopic(brokers) as board:
-                board.forget(name)
+            with StatusTopic(brokers) as topic:
+                topic.forget(name)
         except ClientError as error:
             raise CommandError(
-                f"the folder of {name} is gone, but the brokers still list it: {error}",
-                hint=f"once more: moldau pipeline delete {name}",
+                f"deleted the folder of {name}, but the brokers still list it: {error}",
+                hint=f"retry: moldau pipeline delete {name}",
             ) from error
     click.echo(f"deleted {name}")
-    say(f"the offsets of its group are deleted by: moldau group delete {name}")
+    say(f"its committed offsets are kept; delete them: moldau group delete {name}")
 
 
 def _remove(home: "Home") -> None:
@@ -214,6 +220,6 @@ def _remove(home: "Home") -> None:
         home.delete()
     except OSError as error:
         raise CommandError(
-            f"{error.filename or home.location} cannot be deleted: {error.strerror or error}",
-            hint="what is left can be deleted by hand",
+            f"cannot delete {error.filename or home.location}: {error.strerror or error}",
+            hint="delete the rest by hand",
         ) from error

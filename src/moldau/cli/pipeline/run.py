@@ -1,4 +1,4 @@
-"""Owns `moldau pipeline run` and `plan`: of a kind, or of a file that declares a pipeline."""
+"""`moldau pipeline run` and `plan`: for a kind, or for a file that declares a pipeline."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -10,8 +10,8 @@ import click
 
 from moldau.cli.click_groups import Command
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.options import plain_brokers_option
-from moldau.cli.output import emit_json, emit_table, say
+from moldau.cli.options import Integer, document_output_option, plain_brokers_option
+from moldau.cli.output import emit_document, emit_table, say
 from moldau.cli.pipeline.kinds import KindGroup, Verb, is_continuous, module_of, require_spark_extra
 from moldau.cli.pipeline.run_options import (
     conf_options,
@@ -24,80 +24,79 @@ from moldau.cli.pipeline.run_options import (
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
     from moldau.spark.pipelines.spec import PipelineSettings, Plan
-    from moldau.spark.pipelines.status import Record
+    from moldau.spark.pipelines.status import PipelineStatus
 
 _RUN_OPTIONS = (
-    click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON."),
-    click.option("--verbose", is_flag=True, help="Log more, with the traces of errors."),
+    document_output_option,
+    click.option("--verbose", is_flag=True, help="Log more, with stack traces of errors."),
     click.option(
-        "--force", is_flag=True, help="Even if the brokers say that it runs somewhere else."
+        "--force", is_flag=True, help="Run even if the brokers report that it is already running."
     ),
     click.option(
         "--metrics-port",
-        type=click.IntRange(0, 65535),
+        type=Integer(0, 65535),
         metavar="PORT",
-        help="Serve /metrics for Prometheus, and /healthz; 0 is any free port.",
+        help="Serve /metrics for Prometheus, and /healthz; 0: any free port.",
     ),
     click.option(
         "--metrics-host",
         default="127.0.0.1",
         show_default=True,
         metavar="HOST",
-        help="The address for it; 0.0.0.0 is all.",
+        help="Address of --metrics-port; 0.0.0.0: all interfaces.",
     ),
 )
-_PLAN_OPTIONS = (click.option("--json", "as_json", is_flag=True, help="Print it as JSON."),)
+_PLAN_OPTIONS = (document_output_option,)
 
 
-# -- what the verbs do
+# -- run and plan
 
 
-def run_settings(settings: "PipelineSettings", told: Mapping[str, Any]) -> int:
-    """Run in the foreground: to the end, or until somebody wants it to stop."""
+def run_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> int:
+    """Run in the foreground, to the end or until it is stopped."""
+    import msgspec
+
     from moldau.cli.pipeline.display import Display, logged
     from moldau.spark.pipelines.runner import execute
     from moldau.spark.pipelines.spec import PipelineState
 
     _home(settings).check_idle()
     _check_spark(settings)
-    # A service may be there before its brokers are: that one waits for them.
-    _check_asked(settings, is_patient=settings.continuous)
+    # A continuous pipeline may start before its brokers: it waits for them.
+    _check_settings(settings, waits_for_brokers=settings.continuous)
     try:
         with (
-            _serving(told["metrics_port"], told["metrics_host"]) as tell,
+            _serving(values["metrics_port"], values["metrics_host"]) as publish,
             Display() as display,
-            # Within the display: on a terminal, what is logged stands above its bar.
-            logged(is_verbose=told["verbose"]),
+            # Within the display, so that log lines appear above the bar.
+            logged(is_verbose=values["verbose"]),
         ):
 
-            def watcher(record: "Record") -> None:
-                tell(record)
+            def watcher(record: "PipelineStatus") -> None:
+                publish(record)
                 display(record)
 
-            outcome = execute(settings, watcher=watcher, force=told["force"])
+            outcome = execute(settings, watcher=watcher, force=values["force"])
     except KeyboardInterrupt:
-        say("ended in the middle of a batch, which is done again by the next run")
+        say("interrupted within a batch; the next run repeats it")
         return ExitCode.INTERRUPTED
-    if told["as_json"]:
-        import msgspec
-
-        emit_json(msgspec.to_builtins(outcome))
+    if emit_document(msgspec.to_builtins(outcome), values["output"], name=""):
+        pass
     elif (show := getattr(module_of(settings.kind), "show", None)) is not None:
-        # A kind that has more to say than a line.
         show(outcome)
     elif outcome.summary:
         click.echo(outcome.summary)
     else:
-        say(f"{settings.name} is done: {outcome.rows:,} rows")
+        say(f"{settings.name} finished: {outcome.rows:,} rows")
     if display.state is PipelineState.STOPPED and not settings.continuous:
-        say(f"{settings.name} was stopped before its end; the same command goes on from there")
+        say(f"{settings.name} was stopped before its end; the same command continues it")
         return ExitCode.INTERRUPTED
     return ExitCode.OK if outcome.ok else ExitCode.FAILED
 
 
 @contextmanager
-def _serving(port: int | None, host: str) -> "Iterator[Callable[[Record], None]]":
-    """Yields what is to be told how the pipeline is, for whoever reads its metrics."""
+def _serving(port: int | None, host: str) -> "Iterator[Callable[[PipelineStatus], None]]":
+    """Serve metrics; yields the function that updates them."""
     if port is None:
         yield lambda record: None
         return
@@ -105,22 +104,20 @@ def _serving(port: int | None, host: str) -> "Iterator[Callable[[Record], None]]
 
     with closing(MetricsServer(port, host)) as server:
         say(f"metrics: {server.url}")
-        yield server.tell
+        yield server.update
 
 
-def plan_settings(settings: "PipelineSettings", told: Mapping[str, Any]) -> int:
+def plan_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> int:
     """Show what would run."""
-    from moldau.spark.pipelines.home import begun_at
-    from moldau.spark.pipelines.settings_file import without_secrets
-    from moldau.spark.pipelines.spec import load
+    import msgspec
 
-    _check_asked(settings)
-    made: Plan = load(settings.kind).plan(begun_at(settings, _home(settings)))
-    if told["as_json"]:
-        import msgspec
+    from moldau.spark.pipelines.kinds import load
+    from moldau.spark.pipelines.secrets import without_secrets
 
-        emit_json({"settings": without_secrets(settings), **msgspec.to_builtins(made)})
-    else:
+    _check_settings(settings)
+    made: Plan = load(settings.kind).plan(settings)
+    document = {"settings": without_secrets(settings), **msgspec.to_builtins(made)}
+    if not emit_document(document, values["output"], name=""):
         show_plan(settings.name, made)
     return ExitCode.OK
 
@@ -142,7 +139,7 @@ def show_plan(name: str, made: "Plan") -> None:
 
 
 def _check_spark(settings: "PipelineSettings") -> None:
-    """Without Spark, or Java, nothing is begun that would then be left half done."""
+    """Fail before anything is created if Spark or Java is missing."""
     from moldau.spark.java import find_java
     from moldau.spark.sessions import check_installed
 
@@ -151,8 +148,8 @@ def _check_spark(settings: "PipelineSettings") -> None:
         find_java()
 
 
-def _check_asked(settings: "PipelineSettings", *, is_patient: bool = False) -> None:
-    """What can be told at once, before anything is made."""
+def _check_settings(settings: "PipelineSettings", *, waits_for_brokers: bool = False) -> None:
+    """Fail early: wrong settings, or brokers that do not respond."""
     from moldau.spark.pipelines.settings_file import check_conf
     from moldau.spark.sessions import check_master
 
@@ -160,7 +157,7 @@ def _check_asked(settings: "PipelineSettings", *, is_patient: bool = False) -> N
     check_conf(settings.conf)
     if (check := getattr(settings, "check", None)) is not None:
         check()
-    if not is_patient and getattr(module_of(settings.kind), "NEEDS_BROKERS", False):
+    if not waits_for_brokers and getattr(module_of(settings.kind), "NEEDS_BROKERS", False):
         from moldau.client.kafka.connect import probe
 
         probe(settings.bootstrap)
@@ -184,18 +181,18 @@ def file_command(verb: Verb) -> Command:
         trigger_seconds: float | None,
         brokers: str,
         home: str,
-        **told: Any,
+        **values: Any,
     ) -> int:
         with require_spark_extra():
             settings = declared_settings(
                 Path(path),
                 name=name,
                 trigger_seconds=trigger_seconds,
-                conf=spark_conf(told),
+                conf=spark_conf(values),
                 brokers=brokers,
                 home=home,
             )
-            return verb.act(settings, told)
+            return verb.act(settings, values)
 
     decorated: Any = callback
     for option in (
@@ -219,7 +216,7 @@ def file_command(verb: Verb) -> Command:
     return click.command(
         f"{verb.name} -f",
         cls=Command,
-        help="A pipeline that a file declares.",
+        help="A pipeline declared in a file.",
         examples=(f"moldau pipeline {verb.name} -f lake.yml",),
     )(decorated)
 
@@ -233,7 +230,7 @@ def declared_settings(
     brokers: str,
     home: str,
 ) -> "PipelineSettings":
-    """What a file declares; what the command line says goes before it."""
+    """Settings of a file; options of the command line override them."""
     from moldau.spark.pipelines.home import check_name, home_at
     from moldau.spark.pipelines.settings_file import from_plain, read_file
 
@@ -246,8 +243,8 @@ def declared_settings(
         found["name"] = name
     if not isinstance(found.get("name"), str):
         raise CommandError(
-            f"{path} does not say what the pipeline is called",
-            hint="name: my-pipeline, in the file · or --name NAME",
+            f"{path} does not name the pipeline",
+            hint="add name: my-pipeline to the file · or use --name NAME",
             code=ExitCode.USAGE,
         )
     if "home" not in found or _was_given("home"):
@@ -256,8 +253,8 @@ def declared_settings(
     settings = replace(settings, conf={**settings.conf, **conf})
     if settings.continuous and not is_continuous(module_of(settings.kind)):
         raise CommandError(
-            f"{settings.kind} always ends by itself",
-            hint="leave out --trigger, and continuous in the file",
+            f"{settings.kind} cannot run continuously",
+            hint="remove --trigger, and continuous in the file",
             code=ExitCode.USAGE,
         )
     return settings
@@ -274,13 +271,13 @@ _RUN = Verb(name="run", act=run_settings, options=_RUN_OPTIONS)
 run = KindGroup(
     verb=_RUN,
     file_command=file_command(_RUN),
-    help="Run a pipeline in the foreground, until all that is there when it starts is done; with "
-    "--trigger until it is stopped. Ctrl-C and SIGTERM stop it after the batch at hand; a second "
-    "one at once. What it, Spark and Java log goes to standard error.",
+    help="Run a pipeline in the foreground, up to the offsets that are the latest at the start; "
+    "with --trigger until it is stopped. Ctrl-C and SIGTERM stop it after the current batch, a "
+    "second one at once. Logs of the pipeline, Spark and Java go to standard error.",
     examples=(
         "moldau pipeline run archive --topic clicks --to ./lake",
         "moldau pipeline run archive --topic clicks --to ./lake --trigger 5s",
-        "moldau pipeline run --file lake.yml --json | jq .rows",
+        "moldau pipeline run --file lake.yml -o json | jq .rows",
     ),
 )
 
@@ -291,7 +288,7 @@ plan = KindGroup(
     help="Show what a pipeline would read, write and do. Changes nothing.",
     examples=(
         "moldau pipeline plan archive --topic clicks --to ./lake",
-        "moldau pipeline plan --file lake.yml --json | jq .steps",
+        "moldau pipeline plan --file lake.yml -o json | jq .steps",
         "moldau pipeline plan --file lake.yml -b broker.example:9092",
     ),
 )

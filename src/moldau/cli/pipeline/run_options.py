@@ -1,4 +1,4 @@
-"""Owns what all kinds of pipelines have in common on the command line.
+"""What all kinds of pipelines have in common on the command line.
 
 A kind's own module (`moldau.cli.pipeline.<kind>`) has
 
@@ -6,12 +6,12 @@ A kind's own module (`moldau.cli.pipeline.<kind>`) has
     EXAMPLES: tuple[str, ...]                        # three lines: moldau pipeline run <kind> …
     OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown;
                                                      # their values are named as its settings
-    def complete(values: dict) -> None               # if they are not yet what settings are
-    CONTINUOUS = False                               # if it always ends by itself; else left out
-    NEEDS_BROKERS = True                             # if it can do nothing without; else left out
-    def show(outcome: Outcome) -> None               # if `run` shows more than the summary
+    def complete(values: dict) -> None               # optional: turns values into settings
+    CONTINUOUS = False                               # optional: it always ends by itself
+    NEEDS_BROKERS = True                             # optional: fail early if none responds
+    def show(outcome: Outcome) -> None               # optional: print more than the summary
 
-and imports nothing heavy. `run` and `plan` are made of it.
+and imports nothing heavy. `run` and `plan` are built from it.
 """
 
 import hashlib
@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from moldau.cli.options import DEFAULT_BROKERS, Duration, KeyValue, plain_brokers_option
+from moldau.cli.options import (
+    DEFAULT_BROKERS,
+    Duration,
+    ParamType,
+    pairs_option,
+    plain_brokers_option,
+)
 
 if TYPE_CHECKING:
     from moldau.client.errors import NotFoundError
@@ -32,29 +38,46 @@ HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
 MASTER_DEFAULT: Final = "local[*]"
 NAME_CHARACTERS_MAX: Final = 100
 _COMPLETE_SECONDS_MAX: Final = 1.0
+_UNITS: Final = {
+    "ms": "milliseconds",
+    "s": "seconds",
+    "m": "minutes",
+    "h": "hours",
+    "d": "days",
+}
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class Interval(ParamType[str]):
+    """A time as Spark writes it ('10 minutes'); 10m is accepted, too."""
+
+    name = "interval"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)", str(value).strip())
+        return f"{match[1]} {_UNITS[match[2]]}" if match else str(value)
+
+
 def default_home() -> str:
-    """The folder of all pipelines: $MOLDAU_PIPELINES_HOME, or among the user's state."""
+    """The default of $MOLDAU_PIPELINES_HOME, in the user's state directory."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return str(Path(state).expanduser() / "moldau" / "pipelines")
 
 
 def default_name(kind: str, words: Iterable[str]) -> str:
-    """The same for the same words: who starts a pipeline again goes on with it."""
+    """A stable name: the same command continues the same pipeline."""
     text = "-".join((kind, *words))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
     if name != text or len(name) > NAME_CHARACTERS_MAX:
-        # Two that look alike once they are written as a name must not be the same pipeline.
+        # Different words must not give the same name.
         mark = hashlib.sha256(text.encode()).hexdigest()[:8]
         name = f"{name[: NAME_CHARACTERS_MAX - 9].strip('-.')}-{mark}"
     return name
 
 
 def mapping(ctx: click.Context, param: click.Parameter, value: Iterable[Any]) -> dict[str, str]:
-    """For options KEY=VALUE that may be repeated: of the same one, the last counts."""
+    """Pairs as a dictionary; the last value of a key counts."""
     return dict(value)
 
 
@@ -65,10 +88,10 @@ def home_option(function: _F) -> _F:
         envvar=HOME_VARIABLE,
         default=default_home,
         is_eager=True,
-        metavar="PLACE",
-        help="Where pipelines keep checkpoints and what else they have to remember: a folder, or "
+        metavar="LOCATION",
+        help="Where pipelines keep their checkpoints and state: a folder, or "
         f"s3://, gs://, abfss:// or hdfs://HOST/PATH; also {HOME_VARIABLE}. "
-        "[default: moldau/pipelines among the user's state]",
+        "[default: ~/.local/state/moldau/pipelines]",
     )(function)
 
 
@@ -77,24 +100,24 @@ def name_option(function: _F) -> _F:
     return click.option(
         "--name",
         metavar="NAME",
-        help="Of the pipeline and of its consumer group. [default: kind and what it reads]",
+        help="Name of the pipeline and its consumer group. [default: from its kind and topics]",
     )(function)
 
 
 def trigger_option(function: _F) -> _F:
-    """--trigger: what makes a run a continuous one."""
+    """--trigger, for continuous runs."""
     return click.option(
         "--trigger",
         "trigger_seconds",
         type=Duration(),
         metavar="TIME",
-        help="Go on until it is stopped, with a batch every TIME, as 5s. [default: end with what "
-        "is there]",
+        help="Run until stopped, with a batch every TIME, as 5s. [default: end at the offsets "
+        "that are the latest at the start]",
     )(function)
 
 
 def conf_options(function: _F) -> _F:
-    """--conf and --conf-file; `spark_conf` makes one mapping of both."""
+    """--conf and --conf-file; `spark_conf` merges them."""
     for option in (
         click.option(
             "--conf-file",
@@ -102,16 +125,12 @@ def conf_options(function: _F) -> _F:
             type=click.Path(exists=True, dir_okay=False),
             multiple=True,
             metavar="FILE",
-            help="Settings of Spark, as in spark-defaults.conf; may be repeated.",
+            help="Spark settings, as in spark-defaults.conf; may be repeated.",
         ),
-        click.option(
+        pairs_option(
             "--conf",
-            type=KeyValue(),
-            multiple=True,
+            help_text="A Spark setting, as spark.executor.memory=4g; overrides --conf-file",
             callback=mapping,
-            metavar="KEY=VALUE",
-            help="A setting of Spark, as spark.executor.memory=4g; goes before those of files; "
-            "may be repeated.",
         ),
     ):
         function = option(function)
@@ -119,7 +138,7 @@ def conf_options(function: _F) -> _F:
 
 
 def spark_conf(values: dict[str, Any]) -> dict[str, str]:
-    """Takes the settings of Spark out of `values`; of the same one, the last counts."""
+    """Remove the Spark settings from `values` and merge them; the last value of a key counts."""
     from moldau.spark.pipelines.settings_file import read_conf
 
     found: dict[str, str] = {}
@@ -129,19 +148,15 @@ def spark_conf(values: dict[str, Any]) -> dict[str, str]:
 
 
 def running_options(function: _F) -> _F:
-    """--name, --master, --conf, -o, --home, -b: with --trigger, what all settings have."""
+    """--name, --master, --conf, --option, --home and -b, which all kinds have."""
     for option in (
         plain_brokers_option,
         home_option,
-        click.option(
-            "-o",
+        pairs_option(
             "--option",
             "options",
-            type=KeyValue(),
-            multiple=True,
+            help_text="Option of the Spark source, as maxOffsetsPerTrigger=100000",
             callback=mapping,
-            metavar="KEY=VALUE",
-            help="An option of the source, as maxOffsetsPerTrigger=100000; may be repeated.",
         ),
         conf_options,
         click.option(
@@ -149,7 +164,7 @@ def running_options(function: _F) -> _F:
             default=MASTER_DEFAULT,
             show_default=True,
             metavar="URL",
-            help="Where Spark runs: local[N], spark://…, k8s://…, yarn.",
+            help="Spark master: local[N], spark://…, k8s://…, yarn.",
         ),
         name_option,
     ):
@@ -161,13 +176,13 @@ def unknown_pipeline(name: str) -> "NotFoundError":
     from moldau.client.errors import NotFoundError
 
     return NotFoundError(
-        f"there is no pipeline {name}",
-        hint="list them: moldau pipeline list · other brokers: -b HOST:PORT",
+        f"pipeline {name} does not exist",
+        hint="list pipelines: moldau pipeline list · use other brokers: -b HOST:PORT",
     )
 
 
 def complete_pipelines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for the tab key, of a broker that answers quickly."""
+    """Names for shell completion; empty if no broker responds."""
     from click.shell_completion import CompletionItem
 
     from moldau.client.errors import ClientError

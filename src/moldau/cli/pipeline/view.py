@@ -1,4 +1,4 @@
-"""Owns `moldau pipeline list` and `status`: what pipelines said of themselves to the brokers."""
+"""`moldau pipeline list` and `status`: the records that pipelines publish on the brokers."""
 
 import json
 import time
@@ -10,15 +10,15 @@ import click
 from moldau.cli.click_groups import command
 from moldau.cli.errors import ExitCode
 from moldau.cli.options import output_option, plain_brokers_option
-from moldau.cli.output import emit_json, emit_rows, say
+from moldau.cli.output import emit_document, emit_rows, say
 from moldau.cli.pipeline.run_options import complete_pipelines, unknown_pipeline
-from moldau.cli.signals import reader_gone
+from moldau.cli.signals import output_closed
 
 if TYPE_CHECKING:
-    from moldau.spark.pipelines.status import Record
+    from moldau.spark.pipelines.status import PipelineStatus
 
 WATCH_SECONDS: Final = 1.0
-_LOOK_SECONDS_MAX: Final = 3.0
+_READ_SECONDS_MAX: Final = 3.0
 
 
 @command(
@@ -32,15 +32,15 @@ _LOOK_SECONDS_MAX: Final = 3.0
 @output_option
 @plain_brokers_option
 def list_pipelines(output: str, brokers: str) -> None:
-    """List the pipelines that the brokers know of."""
+    """List pipelines."""
     records = _known(brokers)
     rows = [list_row(each) if output == "table" else each.described() for each in records]
     emit_rows(rows, output, name="name")
     if not records:
-        say("there are no pipelines; run one: moldau pipeline run --help")
+        say("no pipelines; run one: moldau pipeline run --help")
 
 
-def list_row(record: "Record") -> dict[str, Any]:
+def list_row(record: "PipelineStatus") -> dict[str, Any]:
     progress = record.progress
     rate = progress.rows_per_second
     is_alive = record.is_alive()
@@ -58,10 +58,10 @@ def list_row(record: "Record") -> dict[str, Any]:
     }
 
 
-def _known(brokers: str) -> "list[Record]":
+def _known(brokers: str) -> "list[PipelineStatus]":
     from moldau.spark.pipelines.status import StatusTopic
 
-    with StatusTopic(brokers, seconds_max=_LOOK_SECONDS_MAX) as board:
+    with StatusTopic(brokers, seconds_max=_READ_SECONDS_MAX) as board:
         return [record for _, record in sorted(board.read().items())]
 
 
@@ -70,30 +70,30 @@ def _known(brokers: str) -> "list[Record]":
     examples=(
         "moldau pipeline status",
         "moldau pipeline status archive-clicks --watch",
-        "moldau pipeline status archive-clicks --json | jq .progress.lag",
+        "moldau pipeline status archive-clicks -o json | jq .progress.lag",
     ),
 )
 @click.argument("name", required=False, shell_complete=complete_pipelines)
-@click.option("-w", "--watch", is_flag=True, help="Every second, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON; watched, a line each.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh every second, until Ctrl-C.")
+@output_option
 @plain_brokers_option
-def status(name: str | None, watch: bool, as_json: bool, brokers: str) -> int:
-    """Show how far pipelines are: state, rows, speed, lag, dead letters, last error.
+def status(name: str | None, watch: bool, output: str, brokers: str) -> int:
+    """Show state, rows, speed, lag, dead letters and the last error of pipelines.
 
-    The exit code is 1 if the pipeline that is named has failed or is lost.
+    With a name, exits with 1 if that pipeline has failed or is lost.
     """
-    records: Sequence[Record] = ()
+    records: Sequence[PipelineStatus] = ()
     try:
         while True:
             records = _named(name, brokers)
-            _show(records, is_one=name is not None, as_json=as_json, is_watched=watch)
+            _show(records, output, is_one=name is not None, is_watched=watch)
             if not watch:
                 break
             time.sleep(WATCH_SECONDS)
-            if reader_gone():
+            if output_closed():
                 raise BrokenPipeError
     except KeyboardInterrupt:
-        # The usual end of a watch.
+        # The normal end of --watch.
         if not watch:
             raise
     is_bad = name is not None and any(
@@ -102,21 +102,24 @@ def status(name: str | None, watch: bool, as_json: bool, brokers: str) -> int:
     return ExitCode.FAILED if is_bad else ExitCode.OK
 
 
-def _named(name: str | None, brokers: str) -> "list[Record]":
+def _named(name: str | None, brokers: str) -> "list[PipelineStatus]":
     found = [record for record in _known(brokers) if name in (None, record.name)]
     if name is not None and not found:
         raise unknown_pipeline(name)
     return found
 
 
-def _show(records: "Sequence[Record]", *, is_one: bool, as_json: bool, is_watched: bool) -> None:
-    if as_json:
+def _show(
+    records: "Sequence[PipelineStatus]", output: str, *, is_one: bool, is_watched: bool
+) -> None:
+    if output != "table":
         documents = [record.described() for record in records]
-        document: Any = documents[0] if is_one else documents
-        if is_watched:
-            click.echo(json.dumps(document, ensure_ascii=False))
+        if is_watched and output == "json":
+            click.echo(json.dumps(documents[0] if is_one else documents, ensure_ascii=False))
+        elif is_one:
+            emit_document(documents[0], output, name="name")
         else:
-            emit_json(document)
+            emit_rows(documents, output, name="name")
         return
     if is_watched:
         click.clear()
@@ -126,11 +129,11 @@ def _show(records: "Sequence[Record]", *, is_one: bool, as_json: bool, is_watche
         for line in status_lines(record):
             click.echo(line)
     if not records:
-        say("there are no pipelines")
+        say("no pipelines")
 
 
-def status_lines(record: "Record") -> list[str]:
-    """One pipeline, for people."""
+def status_lines(record: "PipelineStatus") -> list[str]:
+    """One pipeline as text."""
     from moldau.cli.pipeline.display import bar_text, rows_text
     from moldau.spark.pipelines.status import now_ms
 
@@ -153,13 +156,13 @@ def status_lines(record: "Record") -> list[str]:
     fact("dead letters", f"{progress.dead_letters:,}")
     if progress.note and record.is_alive():
         fact("note", progress.note)
-    fact("where", f"{record.host}, process {record.pid}")
+    fact("host", f"{record.host}, pid {record.pid}")
     fact("home", record.home)
-    fact("heard", ago(record.updated_at))
+    fact("updated", ago(record.updated_at))
     if record.outcome is not None and record.outcome.summary:
         fact("outcome", record.outcome.summary.splitlines()[0])
     if state == "lost":
-        fact("error", "it ended, or was cut off, without a word; what it logged may say why")
+        fact("error", "no heartbeat: it was killed or cannot reach the brokers; see its log")
     if record.error:
         fact("error", record.error)
     if record.hint:
@@ -167,10 +170,10 @@ def status_lines(record: "Record") -> list[str]:
     return lines
 
 
-def ago(moment_ms: int) -> str:
+def ago(timestamp_ms: int) -> str:
     from moldau.spark.pipelines.status import now_ms
 
-    return f"{duration(now_ms() - moment_ms)} ago"
+    return f"{duration(now_ms() - timestamp_ms)} ago"
 
 
 def duration(milliseconds: int) -> str:

@@ -1,8 +1,8 @@
-"""Owns the command that `moldau queue work` runs for a message: what it gets, and how it ended.
+"""Runs the command of `moldau queue work` for a message.
 
-The value is its standard input, the rest is in its environment. It runs in a process group of its
-own: Ctrl-C is for the worker, which lets it finish, and a timeout ends whatever it started. Its
-standard error is passed on; the last line of it is the reason for a failure.
+The value is its standard input, the rest is in its environment. It runs in its own process group,
+so that Ctrl-C reaches only the worker, which lets it finish, and a timeout ends its children, too.
+Its standard error is passed through; the last line is the reason of a failure.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from moldau.cli.messages.formats import json_value
 
 REASON_CHARACTERS_MAX: Final = 500
 VARIABLE_BYTES_MAX: Final = 64 * 1024
-"""Of one variable; systems refuse a process with more than twice that."""
+"""Of one variable; Linux rejects a process with more than twice that."""
 TERMINATE_SECONDS: Final = 5.0
-"""Between asking a command to end and ending it."""
+"""Between SIGTERM and SIGKILL."""
 
 VARIABLES: Final = tuple(
     f"MOLDAU_{name}"
@@ -38,14 +38,14 @@ VARIABLES: Final = tuple(
         "GROUP",
     )
 )
-"""All that `variables` may set."""
+"""All variables that `variables` may set."""
 
 _READ_BYTES: Final = 64 * 1024
 _READS_MAX: Final = 8
 
 
 class CommandInput(Protocol):
-    """What is handed to a command: a message of a queue."""
+    """A message of a queue."""
 
     @property
     def topic(self) -> str: ...
@@ -66,7 +66,7 @@ class CommandInput(Protocol):
 
 
 class CommandResult(NamedTuple):
-    """How a command ended; `reason` is empty if it succeeded."""
+    """The result of a command; `reason` is empty if it succeeded."""
 
     reason: str
     timed_out: bool = False
@@ -77,7 +77,7 @@ class CommandResult(NamedTuple):
 
 
 def variables(message: CommandInput, group: str) -> dict[str, str | bytes]:
-    """What a command finds in its environment, beside what we have in ours."""
+    """The variables of a message, in addition to our environment."""
     found: dict[str, str | bytes] = {
         "MOLDAU_TOPIC": message.topic,
         "MOLDAU_PARTITION": str(message.partition),
@@ -88,7 +88,7 @@ def variables(message: CommandInput, group: str) -> dict[str, str | bytes]:
     }
     key = message.key
     if key is not None and len(key) <= VARIABLE_BYTES_MAX:
-        # A variable cannot hold a zero byte.
+        # A variable cannot contain a zero byte.
         if b"\0" in key:
             found["MOLDAU_KEY_BASE64"] = base64.b64encode(key).decode()
         else:
@@ -100,24 +100,24 @@ def variables(message: CommandInput, group: str) -> dict[str, str | bytes]:
 
 
 class LastLine:
-    """Takes bytes as they come, and keeps the last line that is not empty."""
+    """Keeps the last line of a stream that is not empty."""
 
     def __init__(self) -> None:
         self._whole = b""
         self._open = b""
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         *lines, self._open = (self._open + data).split(b"\n")
         for line in reversed(lines):
             if line.strip():
                 self._whole = line
                 break
-        # Of a line without an end, its beginning says what it is about.
+        # Keep the beginning of a line that does not end.
         self._open = self._open[: 4 * REASON_CHARACTERS_MAX]
 
     @property
     def is_open(self) -> bool:
-        """It has no end yet."""
+        """The last line has no newline yet."""
         return bool(self._open)
 
     @property
@@ -138,18 +138,18 @@ async def run_command(
     environment: Mapping[str, str],
     seconds_max: float | None = None,
 ) -> CommandResult:
-    """Run it to its end. Raises OSError if it cannot be started; cancelled, it ends the command."""
+    """Run a command to its end. Raises OSError if it cannot start; ends it when cancelled."""
     last, reader = LastLine(), -1
-    with tempfile.TemporaryFile(prefix="moldau-") as given:
-        # A file and no pipe: nobody has to wait for a command that does not read it all.
-        given.write(message.value or b"")
-        given.seek(0)
+    with tempfile.TemporaryFile(prefix="moldau-") as stdin:
+        # A file, not a pipe: the command need not read all of it.
+        stdin.write(message.value or b"")
+        stdin.seek(0)
         reader, writer = os.pipe()
         try:
             os.set_blocking(reader, False)
             process = await asyncio.create_subprocess_exec(
                 *command,
-                stdin=given,
+                stdin=stdin,
                 stderr=writer,
                 env={**environment, **variables(message, group)},
                 process_group=0,
@@ -164,29 +164,29 @@ async def run_command(
     try:
         timed_out = await _await_end(process, seconds_max)
     finally:
-        # What it started may still have the pipe, so its end is not waited for.
+        # Its children may keep the pipe open, so do not wait for its end.
         _pass_on(loop, reader, last)
         if last.is_open:
             _write(b"\n")
         loop.remove_reader(reader)
         os.close(reader)
     if timed_out:
-        return CommandResult(f"it took longer than {seconds_max:g} s", timed_out=True)
+        return CommandResult(f"timed out after {seconds_max:g} s", timed_out=True)
     if process.returncode == 0:
         return CommandResult("")
     return CommandResult(last.text or describe(process.returncode))
 
 
 def _pass_on(loop: asyncio.AbstractEventLoop, reader: int, last: LastLine) -> None:
-    """Whatever is there of the command's standard error."""
-    # So often at most: one that never stops writing must not keep the loop from everything else.
+    """Copy the available output of the command's standard error."""
+    # Bounded: a command that never stops writing must not block the event loop.
     with contextlib.suppress(BlockingIOError):
         for _ in range(_READS_MAX):
             data = os.read(reader, _READ_BYTES)
             if not data:
                 loop.remove_reader(reader)
                 return
-            last.take(data)
+            last.feed(data)
             _write(data)
 
 
@@ -197,7 +197,7 @@ def _write(data: bytes) -> None:
 
 
 async def _await_end(process: asyncio.subprocess.Process, seconds_max: float | None) -> bool:
-    """True if it had to be ended because its time was up."""
+    """Wait for its end; True if it was ended by the timeout."""
     try:
         async with asyncio.timeout(seconds_max):
             await process.wait()
@@ -211,7 +211,7 @@ async def _await_end(process: asyncio.subprocess.Process, seconds_max: float | N
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask the command and what it started to end; then end them."""
+    """SIGTERM, then SIGKILL, to the command and its children."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
@@ -221,10 +221,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def describe(code: int | None) -> str:
-    """An exit code in words."""
+    """An exit code as text."""
     if code is None or code >= 0:
         return f"exit status {code}"
     try:
-        return f"ended by {signal.Signals(-code).name}"
+        return f"killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"ended by signal {-code}"
+        return f"killed by signal {-code}"

@@ -1,21 +1,17 @@
-"""Owns `moldau queue`: topics as work queues, on the client's queue API."""
+"""`moldau queue`: the commands for work queues."""
 
 import click
 
-from moldau.cli.click_groups import LazyCommand, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 
 _COMMANDS = {
-    "send": LazyCommand("moldau.cli.queue.send:send", "Send messages, now or for later."),
-    "work": LazyCommand(
-        "moldau.cli.queue.work:work", "Run a command for each message, or print them."
-    ),
-    "list": LazyCommand("moldau.cli.queue.view:list_groups", "List queue groups."),
-    "peek": LazyCommand("moldau.cli.queue.view:peek", "Look at messages without taking them."),
-    "stats": LazyCommand("moldau.cli.queue.view:stats", "Show what a group has before it."),
-    "redrive": LazyCommand(
-        "moldau.cli.queue.redrive:redrive", "Send dead letters back to their topics."
-    ),
-    "delete": LazyCommand("moldau.cli.queue.redrive:delete", "Forget a group."),
+    "send": ("send:send", "Send messages, now or with a delay."),
+    "work": ("work:work", "Run a command for each message, or print them."),
+    "list": ("view:list_groups", "List queue groups."),
+    "peek": ("view:peek", "Browse messages without leasing them."),
+    "stats": ("view:stats", "Show a group's backlog and settings."),
+    "redrive": ("redrive:redrive", "Send dead letters back to their topics."),
+    "delete": ("redrive:delete", "Delete queue groups."),
 }
 
 
@@ -23,6 +19,7 @@ _COMMANDS = {
     "queue",
     cls=LazyGroup,
     lazy=_COMMANDS,
+    package="moldau.cli.queue",
     examples=(
         "moldau queue send jobs 'resize 1.png' 'resize 2.png'",
         "moldau queue work jobs --group resizers -- ./resize.sh",
@@ -30,4 +27,4 @@ _COMMANDS = {
     ),
 )
 def queue() -> None:
-    """Topics as work queues: each message goes to one worker, and again if it fails."""
+    """Work queues on topics: each message is leased to one worker, and redelivered if it fails."""

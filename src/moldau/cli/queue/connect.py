@@ -1,4 +1,4 @@
-"""Owns what the queue commands share: where to connect, how to fail, and messages to be printed."""
+"""What the queue commands share: connecting over gRPC, option types, and completion."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from moldau.cli.options import ParamType, with_localhost
+
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.message import StoredMessage
 
-    _TextParam = click.ParamType[str]
-    _MomentParam = click.ParamType[int]
-else:
-    _TextParam = _MomentParam = click.ParamType
 
 GRPC_DEFAULT = "localhost:8000"
 GRPC_PORT = 8000
@@ -32,8 +30,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
 
-class GrpcAddresses(_TextParam):
-    """HOST:PORT[,HOST:PORT…], checked before anything is tried with it."""
+class GrpcAddresses(ParamType[str]):
+    """HOST:PORT[,HOST:PORT…], where :PORT is a port of localhost."""
 
     name = "addresses"
 
@@ -41,7 +39,7 @@ class GrpcAddresses(_TextParam):
         from moldau.client.addresses import split_brokers
         from moldau.client.errors import ClientError
 
-        text = str(value)
+        text = with_localhost(str(value))
         try:
             split_brokers(text.replace(HTTP_PREFIX, ""), port_default=GRPC_PORT)
         except ClientError as error:
@@ -49,8 +47,8 @@ class GrpcAddresses(_TextParam):
         return text
 
 
-class TimestampParam(_MomentParam):
-    """A time as milliseconds since 1970: 2026-11-15T08:00, or the number."""
+class TimestampParam(ParamType[int]):
+    """A time, as 2026-11-15T08:00 or as milliseconds since 1970."""
 
     name = "time"
 
@@ -61,7 +59,7 @@ class TimestampParam(_MomentParam):
             return value
         position = parse_position("@" + str(value).strip().removeprefix("@"))
         if position is None or position.time_ms is None:
-            self.fail(f"{value!r} is no time; write 2026-11-15T08:00", param, ctx)
+            self.fail(f"{value!r} is not a valid time; write 2026-11-15T08:00", param, ctx)
         return position.time_ms
 
 
@@ -76,12 +74,12 @@ def grpc_option(function: _F) -> _F:
         show_default=True,
         metavar="HOST:PORT[,…]",
         is_eager=True,
-        help="gRPC of brokers, or of a proxy; also MOLDAU_GRPC.",
+        help="gRPC addresses of brokers or a proxy; also MOLDAU_GRPC.",
     )(function)
 
 
 def group_option(function: _F) -> _F:
-    """--group of the commands whose argument is the topic."""
+    """-g/--group."""
     return click.option(
         "-g",
         "--group",
@@ -92,12 +90,12 @@ def group_option(function: _F) -> _F:
 
 
 def queue_topic_argument(function: _F) -> _F:
-    """TOPIC, completed from the broker."""
+    """TOPIC, with completion."""
     return click.argument("topic", shell_complete=complete_queue_topics)(function)
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a command's coroutine to its end."""
+    """Run the coroutine of a command."""
     return asyncio.run(work)
 
 
@@ -105,7 +103,7 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
 async def connected(
     addresses: str, seconds_max: float | None = None
 ) -> "AsyncIterator[AsyncQueueClient]":
-    """A client of the cluster. Raises UnreachableError at once if nobody listens."""
+    """A client of the cluster. Raises UnreachableError at once if nothing listens there."""
     from moldau.client.queue.client import TIMEOUT_SECONDS, AsyncQueueClient
 
     await asyncio.to_thread(probe_grpc, addresses)
@@ -115,14 +113,14 @@ async def connected(
     try:
         yield client
     finally:
-        # A farewell to brokers that are busy must not keep anybody who pressed Ctrl-C.
+        # Busy brokers must not delay a command that ends, as after Ctrl-C.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS_MAX):
                 await client.close()
 
 
 def probe_grpc(addresses: str) -> None:
-    """The client would go on trying; a plain connection tells at once what is wrong."""
+    """Report an unreachable address at once; the client itself would retry."""
     from moldau.client.addresses import split_brokers
     from moldau.client.errors import UnreachableError
     from moldau.client.kafka.connect import probe
@@ -131,7 +129,7 @@ def probe_grpc(addresses: str) -> None:
         return
     pairs = split_brokers(addresses, port_default=GRPC_PORT)
     try:
-        probe(",".join(_written(host, port) for host, port in pairs))
+        probe(",".join(_written(host, port) for host, port in pairs), is_kafka=False)
     except UnreachableError as error:
         raise UnreachableError(str(error), hint=START_HINT) from error
 
@@ -141,7 +139,7 @@ def _written(host: str, port: int) -> str:
 
 
 def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for the tab key."""
+    """Names for shell completion."""
 
     async def names(client: "AsyncQueueClient") -> list[str]:
         return [topic.name for topic in (await client.topology()).topics]
@@ -151,7 +149,7 @@ def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete
 
 
 def complete_queue_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for the tab key."""
+    """Names for shell completion."""
 
     async def names(client: "AsyncQueueClient") -> list[str]:
         return [each.group for each in await client.groups()]
@@ -165,18 +163,18 @@ def _completed(
     names: "Callable[[AsyncQueueClient], Coroutine[Any, Any, list[str]]]",
     is_shown: Callable[[str], bool],
 ) -> list[Any]:
-    """Quick, and silent where no broker answers."""
+    """Completions; empty if no broker responds."""
     from click.shell_completion import CompletionItem
 
     from moldau.client.errors import ClientError
 
-    async def asking() -> list[str]:
+    async def fetch() -> list[str]:
         addresses = str(ctx.params.get("addresses") or GRPC_DEFAULT)
         async with connected(addresses, _COMPLETE_SECONDS_MAX) as client:
             return await names(client)
 
     try:
-        found = run(asking())
+        found = run(fetch())
     except ClientError:
         return []
     return [
@@ -187,7 +185,7 @@ def _completed(
 
 
 class PrintableMessage:
-    """A message of a queue as the formatters of consume want it."""
+    """Adapts a queue message to the formatters of consume."""
 
     __slots__ = ("_message",)
 

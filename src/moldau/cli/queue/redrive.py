@@ -1,12 +1,13 @@
-"""Owns `moldau queue redrive` and `moldau queue delete`: what changes a group from outside."""
+"""`moldau queue redrive` and `moldau queue delete`."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError
-from moldau.cli.options import yes_option
+from moldau.cli.options import Integer, yes_option
 from moldau.cli.output import confirm, counted, emit_table, one_line, progress_bar, say
 from moldau.cli.queue.connect import (
     complete_queue_groups,
@@ -29,7 +30,7 @@ _TEXT_CHARACTERS_MAX: Final = 60
     "redrive",
     examples=(
         "moldau queue redrive resizers --dry-run",
-        "moldau queue redrive resizers --max 100",
+        "moldau queue redrive resizers -n 100",
         "moldau queue redrive resizers --to jobs-retry -y",
     ),
 )
@@ -38,17 +39,17 @@ _TEXT_CHARACTERS_MAX: Final = 60
     "--to",
     metavar="TOPIC",
     shell_complete=complete_queue_topics,
-    help="Send them there, and not to where each came from.",
+    help="Send them to this topic instead of their original topics.",
 )
-@click.option("--max", "limit", type=click.IntRange(1), help="So many at most.")
+@click.option("-n", "--count", "limit", type=Integer(1), help="Send at most N messages.")
 @click.option(
     "--from",
     "dead_letter",
     metavar="TOPIC",
     shell_complete=complete_queue_topics,
-    help="The dead-letter topic, if the group is gone.  [default: the group's]",
+    help="The dead-letter topic, if the group was deleted.  [default: the group's]",
 )
-@click.option("--dry-run", is_flag=True, help="Show what there is, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the dead letters, and send nothing.")
 @yes_option
 @grpc_option
 def redrive(
@@ -60,13 +61,12 @@ def redrive(
     yes: bool,
     addresses: str,
 ) -> None:
-    """Send a group's dead letters back to the topics that they came from. Shows them first.
+    """Send a group's dead letters back to their original topics. Shows them first.
 
-    They are for this group alone: other queue groups of these topics pass them. Consumers that are
-    in no queue group see them again. With --to they are for all who read that topic.
+    Only this group receives them again: other queue groups of these topics skip them, but
+    consumers outside of queue groups do not. With --to every reader of that topic receives them.
 
-    They begin anew, with all their attempts. What was sent back once stays done: the next redrive
-    begins after it.
+    Their attempts are counted from 1 again. The next redrive continues after the last message sent.
     """
 
     waiting = run(find_dead_letters(addresses, group, dead_letter))
@@ -77,19 +77,19 @@ def redrive(
     if waiting.total > len(waiting.first):
         say(f"… and {waiting.total - len(waiting.first)} more in {waiting.topic}")
     total = waiting.total if limit is None else min(limit, waiting.total)
-    where = f"to {to}" if to else "back to where they came from"
+    where = f"to {to}" if to else "back to their original topics"
     if dry_run:
         say(f"{counted(total, 'message')} would be sent {where}; nothing was sent")
         return
-    # Outside of the loop, which would not notice Ctrl-C while it waits for an answer.
+    # Outside of the event loop, which would not react to Ctrl-C at a prompt.
     if not to:
-        say("other queue groups skip them; consumers in no queue group see them again")
+        say("other queue groups skip them; consumers outside of queue groups receive them again")
     confirm(f"Send {counted(total, 'message')} {where}?", yes=yes)
     say(redrive_summary(run(run_redrive(addresses, group, waiting.topic, to, limit, total))))
 
 
 class PendingRedrive(NamedTuple):
-    """Dead letters that were not sent back yet: where, how many, and the first of them."""
+    """Dead letters that were not redriven yet: their topic, number, and the first of them."""
 
     topic: str
     total: int
@@ -97,7 +97,7 @@ class PendingRedrive(NamedTuple):
 
 
 async def dead_letter_topic(client: "AsyncQueueClient", group: str) -> str:
-    """Of the group; of one that is gone, the usual one."""
+    """The group's dead-letter topic; of a deleted group, the default one."""
     from moldau.client.errors import NotFoundError
     from moldau.client.queue.client import DEAD_LETTER_SUFFIX
 
@@ -107,15 +107,15 @@ async def dead_letter_topic(client: "AsyncQueueClient", group: str) -> str:
         known = {topic.name for topic in (await client.topology()).topics}
         if group + DEAD_LETTER_SUFFIX not in known:
             raise NotFoundError(
-                f"there is no queue group {group}, and no topic {group}{DEAD_LETTER_SUFFIX}",
-                hint="name its dead-letter topic: --from TOPIC",
+                f"neither queue group {group} nor topic {group}{DEAD_LETTER_SUFFIX} exists",
+                hint="give its dead-letter topic: --from TOPIC",
             ) from error
         found = ""
     return found or group + DEAD_LETTER_SUFFIX
 
 
 async def find_dead_letters(addresses: str, group: str, dead_letter: str | None) -> PendingRedrive:
-    """What the group of redrives has before it; it is made by that."""
+    """The backlog of the group that redrives; creates that group."""
     from moldau.client.errors import NotFoundError
     from moldau.client.queue.redrive import REDRIVE_SUFFIX
 
@@ -127,7 +127,7 @@ async def find_dead_letters(addresses: str, group: str, dead_letter: str | None)
         except NotFoundError:
             if dead_letter is not None:
                 raise
-            # It is made with the first dead letter.
+            # The topic is created with the first dead letter.
             return PendingRedrive(topic, 0, [])
         await worker.close()
         found = await client.stats(reader)
@@ -138,7 +138,7 @@ async def find_dead_letters(addresses: str, group: str, dead_letter: str | None)
 async def run_redrive(
     addresses: str, group: str, topic: str, to: str | None, limit: int | None, total: int
 ) -> "RedriveProgress":
-    """Send them, and show how far it is."""
+    """Send them, with a progress bar."""
     from moldau.client.errors import ClientError
     from moldau.client.queue.redrive import RedriveProgress
 
@@ -157,17 +157,17 @@ async def run_redrive(
 
 
 def redrive_summary(sums: "RedriveProgress") -> str:
-    """What was done, in a sentence."""
+    """What was sent, in one line."""
     more = ""
-    if sums.doubles:
-        more += f", {counted(sums.doubles, 'double')} dropped"
-    if sums.strangers:
-        more += f", {counted(sums.strangers, 'message')} of others passed over"
+    if sums.duplicates:
+        more += f", {counted(sums.duplicates, 'duplicate')} dropped"
+    if sums.skipped:
+        more += f", {counted(sums.skipped, 'message')} of other groups skipped"
     return f"sent {counted(sums.sent, 'message')}{more}"
 
 
 def dead_row(each: "PeekedMessage") -> dict[str, Any]:
-    """A dead letter: where it came from, and why it is one."""
+    """A dead letter: its origin and its reason."""
     from moldau.model.queue_headers import (
         DEAD_ATTEMPTS_HEADER,
         DEAD_OFFSET_HEADER,
@@ -195,42 +195,55 @@ def dead_row(each: "PeekedMessage") -> dict[str, Any]:
     "delete",
     examples=(
         "moldau queue delete resizers",
-        "moldau queue delete resizers -y",
+        "moldau queue delete resizers mailers -y",
         "moldau queue delete resizers --if-exists -y",
     ),
 )
-@click.argument("group", shell_complete=complete_queue_groups)
-@click.option("--if-exists", is_flag=True, help="Be content if it is not there.")
+@click.argument(
+    "groups", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_queue_groups
+)
+@click.option("--if-exists", is_flag=True, help="Succeed if the group does not exist.")
 @yes_option
 @grpc_option
-def delete(group: str, if_exists: bool, yes: bool, addresses: str) -> None:
-    """Forget a queue group: its settings, and which messages it has settled.
+def delete(groups: tuple[str, ...], if_exists: bool, yes: bool, addresses: str) -> None:
+    """Delete queue groups: their settings, and which messages they have settled.
 
-    The messages stay. A group of the same name begins anew, with all that the topic holds.
+    The messages are kept. A new group of the same name starts at the beginning of its topics.
     """
+    found = run(_existing(addresses, dict.fromkeys(groups), if_exists=if_exists))
+    if not found:
+        return
+    names = ", ".join(found)
+    left = sum(stats.ready + stats.leased + stats.delayed for stats in found.values())
+    consumers = sum(stats.consumers for stats in found.values())
+    busy = f" and {counted(consumers, 'active consumer')}" if consumers else ""
+    confirm(f"Delete {names}, with a backlog of {counted(left, 'message')}{busy}?", yes=yes)
+    run(_delete(addresses, found))
 
+
+async def _existing(
+    addresses: str, groups: Iterable[str], *, if_exists: bool
+) -> "dict[str, GroupStats]":
+    """Raises NotFoundError, before anything is deleted, for a group that does not exist."""
     from moldau.client.errors import NotFoundError
 
-    async def asking() -> "GroupStats":
-        async with connected(addresses) as client:
-            return await client.stats(group)
+    found: dict[str, GroupStats] = {}
+    async with connected(addresses) as client:
+        for group in groups:
+            try:
+                found[group] = await client.stats(group)
+            except NotFoundError as error:
+                if not if_exists:
+                    raise NotFoundError(
+                        f"queue group {group} does not exist; nothing was deleted",
+                        hint="list groups: moldau queue list · ignore missing ones: --if-exists",
+                    ) from error
+                say(f"queue group {group} does not exist")
+    return found
 
-    async def deleting() -> None:
-        async with connected(addresses) as client:
+
+async def _delete(addresses: str, groups: Iterable[str]) -> None:
+    async with connected(addresses) as client:
+        for group in groups:
             await client.delete_group(group)
-
-    try:
-        found = run(asking())
-    except NotFoundError as error:
-        if if_exists:
-            say(f"queue group {group} does not exist")
-            return
-        raise NotFoundError(
-            f"queue group {group} does not exist; nothing was deleted",
-            hint="be content: --if-exists",
-        ) from error
-    left = found.ready + found.leased + found.delayed
-    busy = f" and {counted(found.consumers, 'consumer')} at work" if found.consumers else ""
-    confirm(f"Delete {group}, with {counted(left, 'message')} before it{busy}?", yes=yes)
-    run(deleting())
-    say(f"deleted queue group {group}")
+            say(f"deleted queue group {group}")

@@ -1,4 +1,4 @@
-"""Owns `moldau queue send`: messages from arguments or stdin, in batches, with progress."""
+"""`moldau queue send`: sends messages from arguments or stdin, in batches."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ import click
 from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.messages.produce import LINE_BYTES_MAX, split_lines
-from moldau.cli.options import Duration, KeyValue, Properties
+from moldau.cli.options import Duration, Properties, pairs_option
 from moldau.cli.output import counted, format_bytes, say
 from moldau.cli.queue.connect import (
     TimestampParam,
@@ -44,29 +44,19 @@ _READ_BYTES: Final = 1024 * 1024
 )
 @queue_topic_argument
 @click.argument("messages", metavar="[MESSAGE...]", nargs=-1)
-@click.option("-k", "--key-separator", metavar="TEXT", help="Splits a line into key and value.")
+@click.option("-k", "--key-separator", metavar="TEXT", help="Separates key and value in a line.")
 @click.option("--key", help="The key of every message.")
-@click.option(
-    "-H",
-    "--header",
-    "headers",
-    type=KeyValue(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A header of every message; may be repeated.",
-)
-@click.option("--delay", type=Duration(), help="Not to be delivered before so long from now.")
-@click.option(
-    "--deliver-at", type=TimestampParam(), metavar="TIME", help="Not to be delivered before."
-)
+@pairs_option("-H", "--header", "headers", help_text="A header of every message")
+@click.option("--delay", type=Duration(), help="Deliver after this time, as 10m.")
+@click.option("--deliver-at", type=TimestampParam(), metavar="TIME", help="Deliver at this time.")
 @click.option(
     "--timeout",
     type=Duration(),
     default="30s",
     show_default=True,
-    help="Give up on a message after so long.",
+    help="Deadline of a batch.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing when all went well.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @grpc_option
 def send(
     topic: str,
@@ -82,9 +72,9 @@ def send(
 ) -> None:
     """Send messages to a topic: the arguments, else each line of stdin."""
     if delay is not None and deliver_at is not None:
-        raise CommandError("--delay and --deliver-at exclude each other", code=ExitCode.USAGE)
+        raise CommandError("--delay and --deliver-at cannot be combined", code=ExitCode.USAGE)
     if not messages and sys.stdin.isatty() and not quiet:
-        say("one message per line; Ctrl-D ends")
+        say("enter one message per line; Ctrl-D ends")
     source = ArgumentSource(messages) if messages else LineSource(sys.stdin.fileno())
 
     async def sending() -> int:
@@ -115,7 +105,7 @@ def send(
 
 
 class LineSource:
-    """Lines of a file in batches: as many as are there, so that what is typed is sent at once."""
+    """Lines of a file in batches of what is available, so that typed lines are sent at once."""
 
     def __init__(self, fileno: int) -> None:
         self._fileno = fileno
@@ -124,7 +114,7 @@ class LineSource:
         self._is_ended = False
 
     async def next(self) -> list[bytes]:
-        """The next ones; none at the end. Raises CommandError for a line without end."""
+        """The next batch; empty at the end. Raises CommandError for a line that is too long."""
         while not self._lines and not self._is_ended:
             await asyncio.to_thread(self._read)
         batch, self._lines = (
@@ -134,7 +124,7 @@ class LineSource:
         return batch
 
     def _read(self) -> None:
-        # In slices: a thread that waits for ever would hold up the end of the process.
+        # In slices: a thread that blocks would delay the end of the process.
         readable, _, _ = select.select([self._fileno], [], [], _READ_SECONDS)
         if not readable:
             return
@@ -153,7 +143,7 @@ class LineSource:
 
 
 class ArgumentSource:
-    """The arguments, as one batch after the other."""
+    """The arguments, in batches."""
 
     def __init__(self, messages: Sequence[str]) -> None:
         self._left = [message.encode(errors="surrogateescape") for message in messages]
@@ -164,13 +154,13 @@ class ArgumentSource:
 
 
 def _cause(error: "SendFailedError") -> "ClientError":
-    """Why messages failed, if it is the same for all: that has its own exit code."""
+    """The common cause if all messages failed for the same reason, for its exit code."""
     reasons = {str(each) for each in error.failures.values()}
     return next(iter(error.failures.values())) if len(reasons) == 1 else error
 
 
 class ProgressSender:
-    """Sends batches one after the other, and shows how far it is."""
+    """Sends batches one after the other, and shows the progress."""
 
     def __init__(self, client: "AsyncQueueClient", topic: str, *, quiet: bool) -> None:
         self._client = client
@@ -180,23 +170,23 @@ class ProgressSender:
         self.sent = 0
 
     async def send(self, batch: "Sequence[Outgoing]") -> None:
-        """Raises ClientError, with how many got through in its hint."""
+        """Raises ClientError; its hint says how many messages were sent."""
         from moldau.client.errors import ClientError, SendFailedError
 
         try:
             await self._client.send_many(self._topic, batch)
         except SendFailedError as error:
             self.sent += len(batch) - len(error.failures)
-            raise self._told(_cause(error)) from error
+            raise self._with_hint(_cause(error)) from error
         except ClientError as error:
-            raise self._told(error) from error
+            raise self._with_hint(error) from error
         self.sent += len(batch)
         self._show()
 
-    def _told(self, error: "ClientError") -> "ClientError":
+    def _with_hint(self, error: "ClientError") -> "ClientError":
         from moldau.client.errors import NotFoundError
 
-        hints = [f"{counted(self.sent, 'message')} got through"] if self.sent else []
+        hints = [f"{counted(self.sent, 'message')} acknowledged"] if self.sent else []
         if isinstance(error, NotFoundError):
             hints.append(f"create it: moldau topic create {self._topic}")
         elif error.hint:
@@ -206,7 +196,7 @@ class ProgressSender:
 
     def _show(self) -> None:
         now = time.monotonic()
-        # Not for the few messages of a moment.
+        # Not for a run that ends within a moment.
         if self._shown and now - self._next_shown > _PROGRESS_SECONDS:
             rate = self.sent / (now - self._started)
             sys.stderr.write(f"\r\033[K{self.sent:,} messages, {rate:,.0f}/s")
@@ -214,7 +204,7 @@ class ProgressSender:
             self._next_shown = now
 
     def close(self) -> None:
-        """Wipe the line of the progress."""
+        """Erase the progress line."""
         if self._shown and self._next_shown > self._started:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Owns `moldau queue list`, `peek` and `stats`: looking at groups without taking anything."""
+"""`moldau queue list`, `peek` and `stats`: inspect groups without leasing messages."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import click
 
 from moldau.cli.click_groups import command
 from moldau.cli.messages.formats import json_value
-from moldau.cli.options import Duration, output_option
+from moldau.cli.options import Duration, Integer, output_option
 from moldau.cli.output import (
     counted,
     emit_document,
@@ -27,18 +27,18 @@ from moldau.cli.queue.connect import (
     queue_topic_argument,
     run,
 )
-from moldau.cli.signals import reader_gone
+from moldau.cli.signals import output_closed
 
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.groups import GroupInfo, GroupStats, PeekedMessage
 
-GROUP_HINT: Final = "a worker makes one: moldau queue work TOPIC --group NAME"
-LIST_HINT: Final = "which there are: moldau queue list"
+GROUP_HINT: Final = "create one: moldau queue work TOPIC --group NAME"
+LIST_HINT: Final = "list groups: moldau queue list"
 
 _STATS_AT_ONCE: Final = 8
 _VALUE_CHARACTERS_MAX: Final = 60
-"""In a table; the other outputs have it all."""
+"""In a table; other formats print all."""
 
 
 @command(
@@ -49,13 +49,11 @@ _VALUE_CHARACTERS_MAX: Final = 60
         "moldau queue list -o name",
     ),
 )
-@click.option(
-    "--topic", shell_complete=complete_queue_topics, help="Only those that take from this topic."
-)
+@click.option("--topic", shell_complete=complete_queue_topics, help="Only groups of this topic.")
 @output_option
 @grpc_option
 def list_groups(topic: str | None, output: str, addresses: str) -> None:
-    """List queue groups, with what each has before it."""
+    """List queue groups and their backlog."""
 
     async def listing() -> list[dict[str, Any]]:
         async with connected(addresses) as client:
@@ -75,12 +73,12 @@ def list_groups(topic: str | None, output: str, addresses: str) -> None:
         rows = [{**row, "topics": ",".join(row["topics"])} for row in rows]
     emit_rows(rows, output, name="group")
     if not rows and output == "table":
-        of = f" of {topic}" if topic else ""
-        say(f"no queue groups{of}; {GROUP_HINT}")
+        of_topic = f" of {topic}" if topic else ""
+        say(f"no queue groups{of_topic}; {GROUP_HINT}")
 
 
 async def group_row(client: "AsyncQueueClient", group: "GroupInfo") -> dict[str, Any]:
-    """Empty if the group was deleted meanwhile."""
+    """A row; empty if the group was deleted meanwhile."""
     from moldau.client.errors import NotFoundError
 
     try:
@@ -111,15 +109,15 @@ async def group_row(client: "AsyncQueueClient", group: "GroupInfo") -> dict[str,
 @click.option(
     "-n",
     "--count",
-    type=click.IntRange(1, 1000),
+    type=Integer(1, 1000),
     default=10,
     show_default=True,
-    help="How many, the oldest first.",
+    help="Show N messages, the oldest first.",
 )
 @output_option
 @grpc_option
 def peek(topic: str, group: str, count: int, output: str, addresses: str) -> None:
-    """Look at messages that a group has before it: ready, leased, delayed or on their way out."""
+    """Browse a group's backlog: messages that are ready, leased, delayed or being dead-lettered."""
 
     async def peeking() -> "list[PeekedMessage]":
         async with connected(addresses) as client:
@@ -130,13 +128,13 @@ def peek(topic: str, group: str, count: int, output: str, addresses: str) -> Non
         if found:
             emit_table(peeked_rows(found))
         else:
-            say(f"{group} has nothing before it in {topic}")
+            say(f"{group} has no backlog in {topic}")
         return
     emit_rows([peeked_document(each) for each in found], output, name="place")
 
 
 def peeked_rows(found: "list[PeekedMessage]") -> list[dict[str, Any]]:
-    """For people: what fits on a line."""
+    """Rows for a table: values are shortened."""
     return [
         {
             "partition": each.message.partition,
@@ -156,7 +154,7 @@ def peeked_rows(found: "list[PeekedMessage]") -> list[dict[str, Any]]:
 
 
 def peeked_document(each: "PeekedMessage") -> dict[str, Any]:
-    """For programs: everything."""
+    """A message with all fields, for JSON and YAML."""
     message = each.message
     return {
         "place": f"{message.topic}-{message.partition}@{message.offset}",
@@ -184,11 +182,13 @@ def peeked_document(each: "PeekedMessage") -> dict[str, Any]:
     ),
 )
 @click.argument("group", shell_complete=complete_queue_groups)
-@click.option("-w", "--watch", type=Duration(), metavar="DURATION", help="Again, so often.")
+@click.option(
+    "-w", "--watch", type=Duration(), metavar="DURATION", help="Refresh at this interval."
+)
 @output_option
 @grpc_option
 def stats(group: str, watch: float | None, output: str, addresses: str) -> None:
-    """Show what a group has before it, by partition, and its settings."""
+    """Show a group's backlog by partition, and its settings."""
 
     async def watching() -> None:
         async with connected(addresses) as client:
@@ -198,35 +198,35 @@ def stats(group: str, watch: float | None, output: str, addresses: str) -> None:
                 if watch is None:
                     return
                 await asyncio.sleep(max(watch, 0.1))
-                if reader_gone():
+                if output_closed():
                     raise BrokenPipeError
 
     try:
         run(watching())
     except KeyboardInterrupt:
-        # The usual end of a watch, as of tail.
+        # The normal end of --watch.
         if watch is None:
             raise
 
 
 async def stats_of(client: "AsyncQueueClient", group: str) -> "GroupStats":
-    """Raises NotFoundError with what makes a group."""
+    """Raises NotFoundError with a hint how to create a group."""
     from moldau.client.errors import NotFoundError
 
     try:
         return await client.stats(group)
     except NotFoundError as error:
         raise NotFoundError(
-            f"there is no queue group {group}",
+            f"queue group {group} does not exist",
             hint=f"{LIST_HINT} · {GROUP_HINT}",
         ) from error
 
 
 def show_stats(found: "GroupStats", output: str, *, is_watched: bool) -> None:
-    """Once, or once more."""
+    """Print the stats; when watched, once per interval."""
     document = stats_document(found)
     if is_watched and output == "json":
-        # A line each, for whoever reads them one by one.
+        # One JSON object per line, for a program that reads the stream.
         click.echo(json.dumps(document, ensure_ascii=False))
         return
     if is_watched and output == "yaml":
@@ -239,11 +239,11 @@ def show_stats(found: "GroupStats", output: str, *, is_watched: bool) -> None:
         click.clear()
     click.echo(
         f"{found.group}: {found.ready} ready, {found.leased} leased, {found.delayed} delayed, "
-        f"{found.dead} dying; {counted(found.consumers, 'consumer')}"
+        f"{found.dead} being dead-lettered; {counted(found.consumers, 'consumer')}"
     )
     click.echo(
-        f"leases of {found.visibility:g} s, {counted(found.attempts, 'attempt')}, pauses of "
-        f"{found.backoff:g} to {found.backoff_max:g} s, then to {found.dead_letter_topic}"
+        f"lease {found.visibility:g} s, {counted(found.attempts, 'attempt')}, backoff "
+        f"{found.backoff:g} to {found.backoff_max:g} s, dead letters to {found.dead_letter_topic}"
     )
     rows = document["partitions"]
     if rows:
@@ -252,7 +252,7 @@ def show_stats(found: "GroupStats", output: str, *, is_watched: bool) -> None:
 
 
 def stats_document(found: "GroupStats") -> dict[str, Any]:
-    """All that is known; None where a partition's leader could not say."""
+    """All fields; None where a partition's leader did not respond."""
     numbers = ("ready", "leased", "delayed", "dead", "floor", "end")
     return {
         "group": found.group,

@@ -1,4 +1,4 @@
-"""Owns `moldau queue work`: a worker that runs a command for each message, or prints it."""
+"""`moldau queue work`: runs a command for each message of a queue, or prints it."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -15,7 +15,7 @@ from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.messages.formats import Formatter
 from moldau.cli.messages.print_options import PrintOptions, format_options
-from moldau.cli.options import Duration
+from moldau.cli.options import Duration, Integer
 from moldau.cli.output import counted, say
 from moldau.cli.queue.child_command import VARIABLES, CommandResult, run_command
 from moldau.cli.queue.connect import (
@@ -35,13 +35,13 @@ from moldau.cli.queue.work_loop import (
     Tally,
     WorkLoop,
 )
-from moldau.cli.signals import reader_gone
+from moldau.cli.signals import output_closed
 
 if TYPE_CHECKING:
     from moldau.client.queue.worker import AsyncWorker
 
 _PRINT_MESSAGES_MAX: Final = 500
-"""At once, where nothing is run."""
+"""Messages per poll when no command is run."""
 
 
 @command(
@@ -49,7 +49,7 @@ _PRINT_MESSAGES_MAX: Final = 500
     examples=(
         "moldau queue work jobs --group resizers -- ./resize.sh",
         "moldau queue work jobs -g mailers --concurrency 4 --timeout 30s -- python3 send.py",
-        "moldau queue work jobs -g look --once -f '%k=%s\\n'      # no command: print and ack",
+        "moldau queue work jobs -g test --once -f '%k=%s\\n'      # no command: print and ack",
     ),
     context_settings={"allow_interspersed_args": True},
 )
@@ -59,27 +59,33 @@ _PRINT_MESSAGES_MAX: Final = 500
 @click.option(
     "-c",
     "--concurrency",
-    type=click.IntRange(1, 1000),
+    type=Integer(1, 1000),
     default=1,
     show_default=True,
-    help="How many commands run at once.",
+    help="Number of commands that run at the same time.",
 )
-@click.option("--timeout", type=Duration(), help="End a command, and nack, after so long.")
-@click.option("-n", "--max-messages", type=click.IntRange(1), help="Stop after so many.")
-@click.option("--once", is_flag=True, help="Stop when nothing is left to be had.")
-@click.option("--retry-delay", type=Duration(), help="Before the next attempt; else by the group.")
-@click.option("--visibility", type=Duration(), help="Of the group: how long a message is leased.")
 @click.option(
-    "--attempts", type=click.IntRange(1), help="Of the group: deliveries before a dead letter."
+    "--timeout", type=Duration(), help="Kill the command, and nack the message, after this."
 )
-@click.option("--dead-letter", metavar="TOPIC", help="Of the group: where dead letters go.")
+@click.option("-n", "--count", "limit", type=Integer(1), help="Stop after N messages.")
+@click.option("--once", is_flag=True, help="Exit when the queue is empty.")
+@click.option(
+    "--retry-delay",
+    type=Duration(),
+    help="Delay of the next attempt.  [default: the group's backoff]",
+)
+@click.option("--visibility", type=Duration(), help="Group setting: duration of a lease.")
+@click.option(
+    "--attempts", type=Integer(1), help="Group setting: attempts before a message is a dead letter."
+)
+@click.option("--dead-letter", metavar="TOPIC", help="Group setting: the dead-letter topic.")
 @click.option(
     "--start",
     type=click.Choice(("earliest", "latest")),
-    help="Where a new group begins.  [default: earliest]",
+    help="Where a new group starts.  [default: earliest]",
 )
 @format_options
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing of failures; exit codes tell.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no failures; see the exit code.")
 @grpc_option
 def work(
     topic: str,
@@ -87,23 +93,23 @@ def work(
     group: str,
     concurrency: int,
     timeout: float | None,
-    max_messages: int | None,
+    limit: int | None,
     once: bool,
     retry_delay: float | None,
     visibility: float | None,
     attempts: int | None,
     dead_letter: str | None,
-    start: str | None,
+    start: Literal["earliest", "latest"] | None,
     printing: PrintOptions,
     quiet: bool,
     addresses: str,
 ) -> int:
-    """Work on a topic: run a command for each message, or print and ack them.
+    """Run a command for each message of a topic, or print and ack the messages.
 
-    The command has the value on its standard input and MOLDAU_TOPIC, MOLDAU_PARTITION,
+    The command gets the value on its standard input, and MOLDAU_TOPIC, MOLDAU_PARTITION,
     MOLDAU_OFFSET, MOLDAU_TIMESTAMP, MOLDAU_KEY, MOLDAU_HEADERS, MOLDAU_ATTEMPT and MOLDAU_GROUP in
-    its environment. If it ends with 0 the message is done; else it comes again, with the last line
-    of its standard error as the reason, until it is a dead letter.
+    its environment. If it exits with 0, the message is acked. Otherwise it is nacked, with the last
+    line of its standard error as the reason, and redelivered until it becomes a dead letter.
     """
     resolved = _resolved(command_line)
     printed = printing.make()
@@ -131,18 +137,18 @@ def work(
                 return sum(each.ready for each in found if each.topic == topic)
 
             drained = EmptyCheck(ready) if once else None
-            # Until here Ctrl-C ends it at once: nothing was taken.
+            # Until here Ctrl-C may end the process: no message is leased yet.
             async with worker:
                 with _signals() as stopping:
                     if not resolved:
                         printer = Printer(worker, printed.formatter, stopping, drained)
-                        return await printer.run(max_messages), stopping
+                        return await printer.run(limit), stopping
                     loop = WorkLoop(
                         worker,
                         handle,
                         stopping,
                         concurrency=concurrency,
-                        messages_max=max_messages,
+                        messages_max=limit,
                         drained=drained,
                         retry_seconds=retry_delay,
                         quiet=quiet,
@@ -155,33 +161,33 @@ def work(
         say(f"{counted(tally.done, 'message')} done, {tally.failed} failed{lost}")
     if stopping.at_once.is_set():
         return ExitCode.INTERRUPTED
-    # A worker that runs for ever does its duty although something failed once.
-    is_bounded = once or max_messages is not None
+    # For a worker without an end, failed messages are normal.
+    is_bounded = once or limit is not None
     return ExitCode.FAILED if is_bounded and (tally.failed or tally.lost) else ExitCode.OK
 
 
 def _resolved(command_line: tuple[str, ...]) -> list[str]:
-    """The command with its path, found once and before a message is taken."""
+    """The command with its full path, resolved once, before a message is leased."""
     if not command_line:
         return []
     found = shutil.which(command_line[0])
     if found is None:
         raise CommandError(
-            f"there is no command {command_line[0]}",
-            hint="a script needs a path and the right to be run: chmod +x",
+            f"command not found: {command_line[0]}",
+            hint="a script needs its path and execute permission: chmod +x ./script",
             code=ExitCode.USAGE,
         )
     return [found, *command_line[1:]]
 
 
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Ours, without what is said of a message: a worker may be run by a worker."""
+    """Our environment without the variables of a message: workers may be nested."""
     return {name: value for name, value in environment.items() if name not in VARIABLES}
 
 
 @contextmanager
 def _signals() -> Iterator[StopRequest]:
-    """Within, SIGINT and SIGTERM stop the loop; the second one what runs as well."""
+    """Within the block, SIGINT and SIGTERM stop the loop; the second one kills its commands."""
     stopping, loop = StopRequest(), asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
@@ -194,7 +200,7 @@ def _signals() -> Iterator[StopRequest]:
 
 
 class Printer:
-    """Prints messages, and acks those that are written to stdout."""
+    """Prints messages, and acks them once they are written to stdout."""
 
     def __init__(
         self,
@@ -205,13 +211,13 @@ class Printer:
     ) -> None:
         self._worker = worker
         self._drained = drained
-        self._patient_poll = RetryingPoll(worker) if drained is None else worker.poll
+        self._poll_call = RetryingPoll(worker) if drained is None else worker.poll
         self._format = formatter
         self._stopping = stopping
 
     async def run(self, messages_max: int | None) -> Tally:
         tally = Tally()
-        while not self._stopping.asked.is_set():
+        while not self._stopping.requested.is_set():
             room = _PRINT_MESSAGES_MAX if messages_max is None else messages_max - tally.done
             if room <= 0:
                 break
@@ -219,18 +225,18 @@ class Printer:
             messages = await self._poll(min(room, _PRINT_MESSAGES_MAX), seconds)
             if messages:
                 await self._print(messages, tally)
-            elif reader_gone():
+            elif output_closed():
                 raise BrokenPipeError
             if self._drained is not None and await self._drained.after(len(messages)):
                 break
         return tally
 
     async def _poll(self, room: int, seconds: float) -> list[Any]:
-        """What is there, or nothing once we are to stop: leaving the group gives back the rest."""
-        polling = asyncio.ensure_future(self._patient_poll(room, seconds))
-        asked = asyncio.ensure_future(self._stopping.asked.wait())
-        await asyncio.wait({polling, asked}, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+        """The available messages; empty once stopped: leaving the group returns the rest."""
+        polling = asyncio.ensure_future(self._poll_call(room, seconds))
+        requested = asyncio.ensure_future(self._stopping.requested.wait())
+        await asyncio.wait({polling, requested}, return_when=asyncio.FIRST_COMPLETED)
+        requested.cancel()
         if not polling.done():
             polling.cancel()
             await asyncio.wait({polling})
@@ -245,4 +251,4 @@ class Printer:
         tally.done += len(messages) - len(refused)
         tally.lost += len(refused)
         for each in refused:
-            say(f"printed, but not acked, so it comes again: {each.error()}")
+            say(f"printed but not acked, will be redelivered: {each.error()}")

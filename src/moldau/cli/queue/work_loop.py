@@ -1,8 +1,8 @@
-"""Owns the loop of `moldau queue work`: takes what there is room for, and settles it.
+"""The loop of `moldau queue work`: polls for as many messages as it can start, and settles them.
 
-A message is taken only when it can be begun. While it is worked on its lease is extended. Told to
-stop, the loop lets what runs finish and gives back what a poll still brings; told twice, it ends
-what runs and gives that back too.
+The lease of a message is extended while its command runs. On the first stop request, running
+commands finish and newly polled messages are returned; on the second, commands are killed and
+their messages returned.
 """
 
 import asyncio
@@ -12,28 +12,28 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from moldau.cli.errors import CommandError
-from moldau.cli.output import say
+from moldau.cli.output import counted, say
 from moldau.cli.queue.child_command import CommandResult
 
 POLL_SECONDS: Final = 1.0
 ONCE_POLL_SECONDS: Final = 0.3
-"""Where nothing is waited for: less than the usual pause before the next attempt."""
+"""With --once: shorter than the default backoff of a redelivery."""
 STOPPED: Final = "the worker was stopped"
 
 _POLL_END_SECONDS_MAX: Final = 3.0
-"""How long a poll may go on once we are to stop."""
+"""How long a poll may continue after a stop request."""
 _EXTENDS_PER_LEASE: Final = 3
 
 _LOST_SECONDS: Final = 1.0
 _DRAIN_SECONDS_MAX: Final = 10.0
-"""How long nothing may come although something seems to be there."""
+"""How long polls may return nothing although the group reports ready messages."""
 
 Handler = Callable[[Any], Awaitable[CommandResult]]
-"""Works on a message. Raises OSError if that cannot even be begun, for this or any other."""
+"""Processes a message. Raises OSError if no command can be started."""
 
 
 class Worker(Protocol):
-    """What is needed of the client's worker."""
+    """The part of the client's worker that the loop uses."""
 
     @property
     def visibility(self) -> float: ...
@@ -47,48 +47,48 @@ class Worker(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the messages."""
+    """Counts of messages by result."""
 
     done: int = 0
     failed: int = 0
     lost: int = 0
-    """Worked on, but not settled: their leases had ended, or nobody could be told."""
+    """Processed but not settled: the lease expired, or no broker responded."""
 
 
 class StopRequest:
-    """Set by the first signal; by the second, what runs is to end as well."""
+    """The first signal sets `requested`, the second `at_once`: kill running commands."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.at_once = asyncio.Event()
 
     def signal(self) -> None:
-        (self.at_once if self.asked.is_set() else self.asked).set()
+        (self.at_once if self.requested.is_set() else self.requested).set()
 
 
 class EmptyCheck:
-    """Whether nothing is left to be had, for --once.
+    """Whether the queue is empty, for --once.
 
-    A poll that brings nothing does not tell: its time may have been too short. So the group is
-    asked as well; but not for ever, as others may hold what there is.
+    An empty poll is not enough, as it may have been too short: the group's backlog is checked, too,
+    up to a deadline, as other workers may have leased the rest.
     """
 
     def __init__(self, ready: Callable[[], Awaitable[int]]) -> None:
         self._ready = ready
-        self._silent_since: float | None = None
+        self._empty_since: float | None = None
 
     async def after(self, polled: int) -> bool:
-        """Told how many a poll brought."""
+        """`polled`: how many messages the last poll returned."""
         if polled:
-            self._silent_since = None
+            self._empty_since = None
             return False
         now = asyncio.get_running_loop().time()
-        self._silent_since = self._silent_since or now
-        return now - self._silent_since > _DRAIN_SECONDS_MAX or await self._ready() == 0
+        self._empty_since = self._empty_since or now
+        return now - self._empty_since > _DRAIN_SECONDS_MAX or await self._ready() == 0
 
 
 class RetryingPoll:
-    """Polls, and goes on when it loses the brokers: says so once, until one answers again."""
+    """Polls, and retries when no broker responds; reports that once per outage."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -101,7 +101,7 @@ class RetryingPoll:
             found = await self._worker.poll(room, seconds)
         except (UnreachableError, UnavailableError, TimedOutError) as error:
             if not self._is_lost:
-                say(f"{error}; trying again (Ctrl-C stops)")
+                say(f"{error}; retrying (Ctrl-C stops)")
             self._is_lost = True
             await asyncio.sleep(_LOST_SECONDS)
             return []
@@ -110,7 +110,7 @@ class RetryingPoll:
 
 
 class WorkLoop:
-    """One worker and its handler, until a bound is reached or a signal comes."""
+    """One worker and its handler, until a limit is reached or a signal arrives."""
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class WorkLoop:
         quiet: bool = False,
     ) -> None:
         self._worker = worker
-        # With --once there is somebody who waits for the end.
-        self._patient_poll = RetryingPoll(worker) if drained is None else worker.poll
+        # With --once, fail rather than retry: the caller waits for the end.
+        self._poll_call = RetryingPoll(worker) if drained is None else worker.poll
         self._handler = handler
         self._stopping = stopping
         self._concurrency = concurrency
@@ -140,17 +140,17 @@ class WorkLoop:
         self.tally = Tally()
 
     async def run(self) -> Tally:
-        """Work until the end. Raises CommandError if the handler cannot be begun."""
+        """Run to the end. Raises CommandError if commands cannot be started."""
         try:
-            await self._take_all()
+            await self._poll_all()
         finally:
             await self._finish()
         if self._failure is not None:
             raise self._failure
         return self.tally
 
-    async def _take_all(self) -> None:
-        while not self._stopping.asked.is_set():
+    async def _poll_all(self) -> None:
+        while not self._stopping.requested.is_set():
             room = self._concurrency - len(self._running)
             if self._messages_max is not None:
                 room = min(room, self._messages_max - self._taken)
@@ -160,8 +160,8 @@ class WorkLoop:
                 await self._await_room()
                 continue
             messages = await self._poll(room)
-            if self._stopping.asked.is_set():
-                await self._give_back(messages)
+            if self._stopping.requested.is_set():
+                await self._return(messages)
                 return
             for message in messages:
                 self._begin(message)
@@ -172,22 +172,22 @@ class WorkLoop:
 
     async def _poll(self, room: int) -> list[Any]:
         seconds = POLL_SECONDS if self._drained is None else ONCE_POLL_SECONDS
-        polling = asyncio.ensure_future(self._patient_poll(room, seconds))
-        asked = asyncio.ensure_future(self._stopping.asked.wait())
+        polling = asyncio.ensure_future(self._poll_call(room, seconds))
+        requested = asyncio.ensure_future(self._stopping.requested.wait())
         try:
-            await asyncio.wait({polling, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({polling, requested}, return_when=asyncio.FIRST_COMPLETED)
             if not polling.done():
-                # What it brings is to be given back rather than to wait for the lease's end.
+                # Return its messages at once rather than let their leases expire.
                 await asyncio.wait({polling}, timeout=_POLL_END_SECONDS_MAX)
             if polling.done():
                 return polling.result()
             return []
         finally:
-            await _cancelled(asked, polling)
+            await _cancelled(requested, polling)
 
     def _begin(self, message: Any) -> None:
         self._taken += 1
-        task = asyncio.ensure_future(self._work_on(message))
+        task = asyncio.ensure_future(self._process(message))
         self._running.add(task)
         task.add_done_callback(self._ended)
 
@@ -195,21 +195,22 @@ class WorkLoop:
         self._running.discard(task)
         if task.cancelled() or task.exception() is None:
             return
-        # The first is told; there will hardly be another one.
+        # Only the first error is reported.
         self._failure = self._failure or task.exception()
-        self._stopping.asked.set()
+        self._stopping.requested.set()
 
     async def _await_room(self) -> None:
-        asked = asyncio.ensure_future(self._stopping.asked.wait())
+        requested = asyncio.ensure_future(self._stopping.requested.wait())
         try:
-            await asyncio.wait({asked, *self._running}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({requested, *self._running}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancelled(asked)
+            await _cancelled(requested)
 
     async def _finish(self) -> None:
-        """Wait for what runs; end it if that is asked for."""
-        if self._running and self._stopping.asked.is_set() and not self._quiet:
-            say(f"finishing {len(self._running)} (again to end them)")
+        """Wait for running commands; kill them on a second stop request."""
+        if self._running and self._stopping.requested.is_set() and not self._quiet:
+            commands = counted(len(self._running), "running command")
+            say(f"stopping after {commands}; press Ctrl-C again to kill")
         at_once = asyncio.ensure_future(self._stopping.at_once.wait())
         try:
             while self._running and not self._stopping.at_once.is_set():
@@ -222,23 +223,23 @@ class WorkLoop:
         finally:
             await _cancelled(at_once)
 
-    async def _work_on(self, message: Any) -> None:
-        keeping = asyncio.ensure_future(self._keep(message))
+    async def _process(self, message: Any) -> None:
+        extending = asyncio.ensure_future(self._extend_lease(message))
         try:
             ended = await self._handler(message)
         except asyncio.CancelledError:
-            # Given back at once: another worker may have it.
-            await self._give_back([message])
+            # Returned at once, so that another worker can lease it.
+            await self._return([message])
             raise
         except OSError as error:
-            await self._give_back([message])
+            await self._return([message])
             what = error.filename or "the command"
             raise CommandError(
                 f"cannot run {what}: {(error.strerror or str(error)).lower()}",
-                hint="the message was given back",
+                hint="the message was returned to the queue",
             ) from error
         finally:
-            await _cancelled(keeping)
+            await _cancelled(extending)
         await self._settle(message, ended)
 
     async def _settle(self, message: Any, ended: CommandResult) -> None:
@@ -246,7 +247,7 @@ class WorkLoop:
             refused = await self._worker.ack([message])
             self.tally.done += not refused
         else:
-            self._tell(f"{message_position(message)}, attempt {message.attempt}: {ended.reason}")
+            self._report(f"{message_position(message)}, attempt {message.attempt}: {ended.reason}")
             refused = await self._worker.nack(
                 [message], delay=self._retry_seconds, reason=ended.reason
             )
@@ -255,27 +256,27 @@ class WorkLoop:
             self.tally.lost += 1
             say(f"{message_position(message)} was not settled: {each.text or each.reason}")
 
-    async def _keep(self, message: Any) -> None:
-        """Extend the lease for as long as the message is worked on."""
+    async def _extend_lease(self, message: Any) -> None:
+        """Extend the lease while the command runs."""
         seconds = self._worker.visibility
         while True:
             await asyncio.sleep(seconds / _EXTENDS_PER_LEASE)
             refused = await self._worker.extend([message], seconds)
             for each in refused:
-                # The work goes on: whether it was in vain, its settling will tell.
-                self._tell(f"{message_position(message)}: cannot extend the lease: {each.text}")
+                # The command continues; the ack shows whether the lease was lost.
+                self._report(f"{message_position(message)}: cannot extend the lease: {each.text}")
 
-    async def _give_back(self, messages: list[Any]) -> None:
+    async def _return(self, messages: list[Any]) -> None:
         if messages:
             await self._worker.nack(messages, delay=0, reason=STOPPED)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if not self._quiet:
             say(text)
 
 
 async def _cancelled(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel them and wait until they have noticed."""
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         if not task.done():
             task.cancel()
@@ -284,5 +285,5 @@ async def _cancelled(*tasks: "asyncio.Future[Any]") -> None:
 
 
 def message_position(message: Any) -> str:
-    """Which message it is."""
+    """TOPIC-PARTITION@OFFSET."""
     return f"{message.topic}-{message.partition}@{message.offset}"

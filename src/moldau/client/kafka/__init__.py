@@ -1,1 +1,1 @@
-"""Producer, Consumer and Admin on librdkafka, sync and for asyncio."""
+"""The Kafka clients for applications: a typed facade over librdkafka."""

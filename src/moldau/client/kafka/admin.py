@@ -1,6 +1,6 @@
-"""Owns the administrative requests of the command line: topics, their configs, groups and lag.
+"""Administrative requests: topics, their configs, consumer groups and lag.
 
-A facade over librdkafka's admin client: plain values in, plain values out, our errors.
+A facade over librdkafka's admin client: plain values in and out, and our errors.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from moldau.client.kafka.connect import connect_admin, translate
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX
 from moldau.model.errors import ErrorCode
 
-# ListOffsets answers with one entry per partition; a future waits a little longer than its request.
+# A future waits a little longer than its request.
 _RESULT_SECONDS_MAX = REQUEST_SECONDS_MAX + 2
 
 
@@ -39,7 +39,7 @@ class BrokerNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """One partition; offsets are -1 where nobody could be asked."""
+    """One partition; offsets are -1 if unknown."""
 
     partition: int
     leader: int
@@ -87,7 +87,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
-    """A member of a group, with what it reads."""
+    """A member of a group and its assignment."""
 
     id: str
     client_id: str
@@ -97,7 +97,7 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLag:
-    """How far a group is behind in one partition; -1 where it never committed."""
+    """Lag of a group in one partition; -1 if it never committed."""
 
     topic: str
     partition: int
@@ -121,7 +121,7 @@ class GroupDetail:
 
 
 class Admin:
-    """Administrative requests to one cluster; connecting fails at once if nobody is there."""
+    """Administrative requests to one cluster. Raises UnreachableError if it cannot connect."""
 
     def __init__(
         self, brokers: Brokers | None = None, extra: Mapping[str, str] | None = None
@@ -134,19 +134,19 @@ class Admin:
 
     def nodes(self) -> tuple[str, list[BrokerNode]]:
         """The cluster's id and its brokers."""
-        metadata = self._metadata(None, "ask for the brokers")
+        metadata = self._metadata("list the brokers")
         nodes = [BrokerNode(node.id, node.host, node.port) for node in metadata.brokers.values()]
         return str(metadata.cluster_id or ""), sorted(nodes)
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
-        metadata = self._metadata(None, "list topics")
+        metadata = self._metadata("list topics")
         return [_topic_info(metadata.topics[name]) for name in sorted(metadata.topics)]
 
     def topic(self, name: str, *, offsets: bool = False) -> TopicInfo:
-        """One topic, on request with the offsets of its partitions. Raises NotFoundError."""
-        # All topics are asked for: naming one would create it where auto-creation is on.
-        found = self._metadata(None, f"describe topic {name}").topics.get(name)
+        """One topic; with `offsets`, also those of its partitions. Raises NotFoundError."""
+        # All topics are requested: naming one would create it if auto-creation is on.
+        found = self._metadata(f"describe topic {name}").topics.get(name)
         if found is None or found.error is not None:
             raise NotFoundError(
                 f"topic {name} does not exist",
@@ -182,7 +182,7 @@ class Admin:
         config: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> bool:
-        """-1 takes the broker's default. False if it is there and `exist_ok` says that is fine."""
+        """-1 is the broker's default. False if the topic exists and `exist_ok` is set."""
         topic = NewTopic(
             name,
             num_partitions=partitions,
@@ -194,7 +194,7 @@ class Admin:
             lambda: self._client.create_topics([topic], request_timeout=REQUEST_SECONDS_MAX),
         )
         try:
-            self._change(futures[name], f"create topic {name}", look=_look_at(name))
+            self._change(futures[name], f"create topic {name}", look=_describe_command(name))
         except RejectedError as error:
             if exist_ok and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 return False
@@ -206,7 +206,7 @@ class Admin:
         self._change(
             futures[name],
             f"delete topic {name}",
-            look=_look_at(name),
+            look=_describe_command(name),
             hint="list them: moldau topic list",
         )
 
@@ -215,7 +215,7 @@ class Admin:
         new = [NewPartitions(name, total)]
         futures = self._client.create_partitions(new, request_timeout=REQUEST_SECONDS_MAX)
         doing = f"raise the partitions of topic {name} to {total}"
-        self._change(futures[name], doing, look=_look_at(name))
+        self._change(futures[name], doing, look=_describe_command(name))
 
     def topic_config(self, name: str) -> list[ConfigInfo]:
         """Every configuration value of a topic, by name."""
@@ -235,7 +235,7 @@ class Admin:
     def alter_topic_config(
         self, name: str, changes: Mapping[str, str], removals: Iterable[str] = ()
     ) -> None:
-        """Set some values and take others back to their default; the rest stays."""
+        """Set some values and reset others to their default."""
         entries = [
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
             for key, value in changes.items()
@@ -249,7 +249,7 @@ class Admin:
             [resource], request_timeout=REQUEST_SECONDS_MAX
         )
         doing = f"change the configuration of topic {name}"
-        self._change(futures[resource], doing, look=_look_at(name))
+        self._change(futures[resource], doing, look=_describe_command(name))
 
     def groups(self) -> list[GroupInfo]:
         """Every consumer group, by name."""
@@ -269,7 +269,7 @@ class Admin:
         return sorted(groups, key=lambda group: group.name)
 
     def group(self, name: str) -> GroupDetail:
-        """One group with members and lag. Raises NotFoundError if nobody knows it."""
+        """One group with members and lag. Raises NotFoundError."""
         doing = f"describe group {name}"
         futures = self._client.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
         found = self._wait(futures[name], doing)
@@ -296,7 +296,7 @@ class Admin:
         )
 
     def delete_group(self, name: str) -> None:
-        """With all its offsets. Refused while it has members."""
+        """Delete a group and its offsets. Rejected while it has members."""
         futures = self._client.delete_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
         look = f"moldau group describe {name}"
         self._change(futures[name], f"delete group {name}", look=look)
@@ -304,7 +304,7 @@ class Admin:
     def offset_range(
         self, parts: Sequence[tuple[str, int]]
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """First offset and end of those partitions that have a leader."""
+        """Start and end offset of the partitions that have a leader."""
         first = self._offsets(parts, OffsetSpec.earliest())
         end = self._offsets(parts, OffsetSpec.latest())
         return {part: (first[part], end[part]) for part in parts if part in first and part in end}
@@ -316,7 +316,7 @@ class Admin:
         return self._offsets(parts, OffsetSpec.for_timestamp(time_ms))
 
     def commit_group(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """In the name of a group that has no members."""
+        """Commit offsets for a group without members."""
         parts = [TopicPartition(topic, part, offset) for (topic, part), offset in offsets.items()]
         futures = self._client.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(name, parts)], request_timeout=REQUEST_SECONDS_MAX
@@ -350,7 +350,7 @@ class Admin:
     def _offsets(
         self, parts: Iterable[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], int]:
-        """Offsets of those partitions that have a leader; one without must not hide the others."""
+        """Offsets of the partitions that have a leader; the others are left out."""
         request = {TopicPartition(topic, partition): spec for topic, partition in parts}
         found: dict[tuple[str, int], int] = {}
         if not request:
@@ -363,10 +363,8 @@ class Admin:
                 continue
         return found
 
-    def _metadata(self, topic: str | None, doing: str) -> Any:
-        return self._call(
-            doing, lambda: self._client.list_topics(topic=topic, timeout=REQUEST_SECONDS_MAX)
-        )
+    def _metadata(self, doing: str) -> Any:
+        return self._call(doing, lambda: self._client.list_topics(timeout=REQUEST_SECONDS_MAX))
 
     def _call(self, doing: str, request: Any) -> Any:
         try:
@@ -377,13 +375,13 @@ class Admin:
             raise translate(KafkaException(str(error)), doing=doing) from error
 
     def _change(self, future: "Future[Any]", doing: str, *, look: str, hint: str = "") -> None:
-        """As _wait, but without an answer the change may be made later, and that is said."""
+        """As _wait; the error of a timeout says that the change may still be made."""
         try:
             self._wait(future, doing, hint=hint)
         except TimedOutError as error:
             raise TimedOutError(
-                f"{error}; it may be done all the same, also later",
-                hint=f"look before you try again: {look}",
+                f"{error}; the change may still be made",
+                hint=f"check before you retry: {look}",
             ) from error
 
     def _wait(self, future: "Future[Any]", doing: str, *, hint: str = "") -> Any:
@@ -393,14 +391,14 @@ class Admin:
             raise translate(error, brokers=self.brokers, doing=doing, hint=hint) from error
         except TimeoutError as error:
             raise TimedOutError(
-                f"cannot {doing}: no answer from {self.brokers} in time",
-                hint="look for trouble: moldau doctor",
+                f"cannot {doing}: request to {self.brokers} timed out",
+                hint="find the cause: moldau doctor",
             ) from error
         except ValueError as error:
             raise translate(KafkaException(str(error)), doing=doing, hint=hint) from error
 
 
-def _look_at(topic: str) -> str:
+def _describe_command(topic: str) -> str:
     return f"moldau topic describe {topic}"
 
 

@@ -1,56 +1,73 @@
-"""Owns AsyncConsumer: a Consumer for coroutines, with a thread of its own behind it.
+"""AsyncConsumer: a Consumer for coroutines, run by one thread.
 
-The thread fetches into a buffer, and a message counts as handed out only when a coroutine takes it
-from there. So whoever is cancelled in the middle of a poll leaves the messages in the buffer, and
-the next poll has them. The thread is away for a tenth of a second at most, so that a commit or a
-seek of another task gets its turn in the middle of a long poll.
+The thread fetches into a buffer, and a message counts as returned only when a coroutine takes it
+from there. So a cancelled poll leaves its messages in the buffer for the next one. The thread
+blocks for at most 0.1 s, so that a commit or seek of another task can run during a long poll.
 """
 
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from confluent_kafka import TopicPartition
 
 from moldau.client.config import Brokers, config_from
 from moldau.client.errors import ClientError
 from moldau.client.kafka.consumer import JOIN_SECONDS_MAX, POLL_SECONDS, Consumer
-from moldau.client.kafka.consumer_arguments import Partition, described, partition_keys, topic_names
-from moldau.client.kafka.consumer_config import ConsumerConfig
+from moldau.client.kafka.consumer_arguments import Partition, described, topic_names
+from moldau.client.kafka.consumer_config import ConsumerConfig, ConsumerSettings
 from moldau.client.kafka.message import Message
 from moldau.client.kafka.thread_calls import CallThread, in_thread
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 OnPartitions = Callable[[list[Partition]], object | Awaitable[object]]
 
 _SLICE_SECONDS = 0.1
 
 
+def _in_thread(
+    method: Callable[Concatenate[Consumer, P], T],
+) -> Callable[Concatenate["AsyncConsumer", P], Coroutine[Any, Any, T]]:
+    """The same call for coroutines."""
+
+    @wraps(method)
+    async def call(self: "AsyncConsumer", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(lambda reader: method(reader, *args, **kwargs))
+
+    return call
+
+
 class AsyncConsumer:
     """Reads messages. For any number of tasks of one event loop.
 
-    Connects when it is entered, started, or used first.
+    Connects on `async with`, start or first use.
     """
 
-    def __init__(self, config: ConsumerConfig | Brokers | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig | Brokers | None = None,
+        /,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
         self.config = config_from(ConsumerConfig, config, settings)
         self._reader: _Reader | None = None
         self._worker = CallThread("moldau-consumer")
         self._connecting = asyncio.Lock()
         self._closed = False
-        # Not a method: it would keep the consumer alive.
+        # Not a bound method, which would keep the consumer alive.
         self._abandon = weakref.finalize(self, self._worker.stop)
 
     def __repr__(self) -> str:
         return described("AsyncConsumer", self.config, is_closed=self._closed)
 
     async def start(self) -> Self:
-        """Connect. Raises UnreachableError if nobody is there."""
+        """Connect. Raises UnreachableError."""
         await self._ready()
         return self
 
@@ -62,7 +79,7 @@ class AsyncConsumer:
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """Read these topics, instead of those before. A name that begins with ^ is a pattern.
+        """Read these topics, instead of earlier ones. A name that begins with ^ is a pattern.
 
         The callbacks are those of Consumer.subscribe. They run in the event loop, and may be
         coroutine functions that use this consumer.
@@ -83,66 +100,37 @@ class AsyncConsumer:
             )
         )
 
-    async def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read exactly these partitions, as no member of a group."""
-        keys = partition_keys(partitions)
-        await self._run(lambda reader: reader.assign(keys))
-
-    async def assignment(self) -> list[Partition]:
-        """The partitions that this consumer reads at the moment."""
-        return await self._run(Consumer.assignment)
+    assign = _in_thread(Consumer.assign)
+    assignment = _in_thread(Consumer.assignment)
 
     async def poll(self, timeout: float | None = None) -> list[Message]:
-        """Messages that are there, at most max_poll_records; waits for the first up to timeout.
+        """Up to max_poll_records messages; waits up to `timeout` seconds for the first.
 
-        Without a timeout it waits a second, and before that as long as the group needs to let this
-        consumer in. What polls before this one handed out counts as done. If it is cancelled, what
-        it would have returned is returned by the next.
+        By default it waits one second, after it has waited for the group to assign partitions. The
+        messages of earlier polls count as done. If it is cancelled, its messages are returned by
+        the next poll.
         """
         await self._load(timeout)
         async with self._worker.turn:
             return self._opened().take()
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages without end, one by one. What comes before the current one counts as done."""
+        """Yields messages forever. Those before the current one count as done."""
         return _Iteration(self)
 
-    async def commit(self, what: Message | Mapping[Partition, int] | None = None) -> None:
-        """Commit, and wait until the group has it: after a restart it goes on behind this.
-
-        A message, or {(topic, partition): offset}, means: done through here. Without either, all
-        that was handed out is done.
-        """
-        await self._run(lambda reader: reader.commit(what))
-
-    async def committed(self) -> dict[Partition, int]:
-        """The last offset that is done by the group, for each partition read here that has one."""
-        return await self._run(Consumer.committed)
-
-    async def seek(self, topic: str, partition: int, offset: int | str) -> None:
-        """Go on from this offset, or from "earliest" or "latest"."""
-        await self._run(lambda reader: reader.seek(topic, partition, offset))
-
-    async def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hand out nothing of these until they are resumed; the group keeps them here."""
-        keys = partition_keys(partitions)
-        await self._run(lambda reader: reader.pause(keys))
-
-    async def resume(self, partitions: Iterable[Partition]) -> None:
-        """Hand out messages of these again."""
-        keys = partition_keys(partitions)
-        await self._run(lambda reader: reader.resume(keys))
-
-    async def lag(self) -> dict[Partition, int]:
-        """How many messages of each partition are not handed out yet. Asks the brokers."""
-        return await self._run(Consumer.lag)
+    commit = _in_thread(Consumer.commit)
+    committed = _in_thread(Consumer.committed)
+    seek = _in_thread(Consumer.seek)
+    pause = _in_thread(Consumer.pause)
+    resume = _in_thread(Consumer.resume)
+    lag = _in_thread(Consumer.lag)
 
     async def handed_out(self) -> tuple[list[TopicPartition], Any]:
-        """For a transaction: the offsets behind what was handed out, and the member who has it."""
+        """For a transaction: the next offsets, and the metadata of the group member."""
         return await self._run(lambda reader: (reader.handed_out(), reader.group_metadata()))
 
     async def close(self) -> None:
-        """Leave the group. With enable_auto_commit, what was handed out is committed."""
+        """Leave the group. With enable_auto_commit, commits the messages that were returned."""
         await self._close(Consumer.close)
 
     async def __aenter__(self) -> Self:
@@ -165,21 +153,21 @@ class AsyncConsumer:
             self._abandon()
 
     async def _load(self, timeout: float | None) -> None:
-        """Have something in the buffer, or wait for it in vain."""
+        """Wait until the buffer has messages, or `timeout` has passed."""
         if self._worker.is_called_back:
             raise ClientError(
-                "cannot read in the middle of on_assign or on_revoke",
+                "cannot poll in on_assign or on_revoke",
                 hint="commit or seek there, and poll afterwards",
             )
         reader = await self._ready()
         began = time.monotonic()
         deadline = began + (POLL_SECONDS if timeout is None else timeout)
-        # What was handed out counts as done once, not with every slice.
+        # Earlier messages count as done once, not with every slice.
         await self._worker.run(partial(reader.load, min(_SLICE_SECONDS, deadline - began), True))
         while not reader.has_messages:
             now = time.monotonic()
             if timeout is None and not reader.has_joined:
-                # The second counts from when there is something to read from.
+                # The default timeout starts when partitions are assigned.
                 deadline = min(now, began + JOIN_SECONDS_MAX) + POLL_SECONDS
             if now >= deadline:
                 return
@@ -192,7 +180,7 @@ class AsyncConsumer:
     async def _ready(self) -> "_Reader":
         self._check_open()
         if self._reader is None:
-            # A task of its own: a caller that is cancelled leaves at once, the next finds it done.
+            # A separate task: a cancelled caller returns at once, the next one finds it done.
             await asyncio.shield(asyncio.ensure_future(self._connect()))
         return self._opened()
 
@@ -210,13 +198,13 @@ class AsyncConsumer:
         return self._reader
 
     def _check_open(self) -> None:
-        # Leaving the group takes its partitions away, and on_revoke may commit then.
+        # Leaving the group revokes its partitions, and on_revoke may commit then.
         if self._closed and not self._worker.is_called_back:
-            raise ClientError("the consumer is closed", hint="make a new one")
+            raise ClientError("the consumer is closed", hint="create a new one")
 
 
 class _Iteration(AsyncIterator[Message]):
-    """The loop over a consumer. May be left and begun again: it has no state of its own."""
+    """The iterator of a consumer. It has no state of its own."""
 
     def __init__(self, consumer: AsyncConsumer) -> None:
         self._consumer = consumer
@@ -226,7 +214,7 @@ class _Iteration(AsyncIterator[Message]):
         while not consumer._closed:
             reader = consumer._reader
             if reader is not None and reader.has_messages:
-                # A lock that is free is taken without a pause.
+                # A free lock is acquired without a pause.
                 async with consumer._worker.turn:
                     if (message := reader.take_one()) is not None:
                         return message
@@ -240,7 +228,7 @@ class _Iteration(AsyncIterator[Message]):
 
 
 class _Reader(Consumer):
-    """A Consumer that fetches and hands out in two steps. In the thread, or in its turn."""
+    """A Consumer that fetches and returns messages in two steps, in its thread or turn."""
 
     def check_usable(self) -> None:
         self._check_open()
@@ -253,16 +241,16 @@ class _Reader(Consumer):
     def has_joined(self) -> bool:
         return self._joined
 
-    def load(self, seconds: float, asked: bool = False) -> None:
-        """Fetch into an empty buffer. `asked` for more: what was handed out before is done."""
+    def load(self, seconds: float, is_new_poll: bool = False) -> None:
+        """Fetch into an empty buffer. `is_new_poll`: earlier messages count as done."""
         self._check_open()
-        if asked:
+        if is_new_poll:
             self._store()
         if not self._buffer:
             self._buffer.extend(self._fetch(seconds))
 
     def take(self) -> list[Message]:
-        """Hand out what is in the buffer."""
+        """Return what is in the buffer."""
         batch = list(self._buffer)
         self._buffer.clear()
         self._unstored = self._unstored or bool(batch)

@@ -1,7 +1,7 @@
-"""Owns AsyncDelivery: what became of a message, for coroutines; and how they are told.
+"""AsyncDelivery: the awaitable result of a send.
 
-Deliveries are settled in whichever thread polls librdkafka, thousands at a time. They are put into
-a Mailbox, and the event loop is woken once for all that have come since it looked last.
+Deliveries are completed in the thread that polls librdkafka, thousands at a time. They are queued
+in DeliveryWaiters, which wakes the event loop once for all that have completed since.
 """
 
 import asyncio
@@ -17,47 +17,47 @@ Waiter = asyncio.Future[None]
 
 
 class DeliveryWaiters:
-    """Wakes those coroutines of one event loop whose deliveries are settled."""
+    """Wakes the coroutines of one event loop whose deliveries are done."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiters: set[Waiter] = set()
         self._settled: deque[Waiter] = deque()
-        self._on_its_way = False
+        self._is_scheduled = False
 
     def waiter(self) -> Waiter:
-        """For a coroutine to await."""
+        """A future for a coroutine to await."""
         if asyncio.get_running_loop() is not self.loop:
             raise ClientError(
-                "a delivery is awaited in another event loop than its producer's",
-                hint="make a producer in each loop",
+                "a delivery must be awaited in the event loop of its producer",
+                hint="create a producer in each loop",
             )
         waiter: Waiter = self.loop.create_future()
         self._waiters.add(waiter)
         return waiter
 
     def put(self, waiter: Waiter, _: Delivery) -> None:
-        """From any thread: wake this one soon."""
+        """Thread-safe: wake this waiter soon."""
         self._settled.append(waiter)
-        if not self._on_its_way:
-            # Set before the loop is told: it may look at once. One wake-up too many is no harm.
-            self._on_its_way = True
-            self._tell(self._hand_out)
+        if not self._is_scheduled:
+            # Set before the loop is notified, which may run at once. An extra wake-up is harmless.
+            self._is_scheduled = True
+            self._notify(self._wake_waiters)
 
     def fail(self, error: ClientError) -> None:
-        """From any thread: nothing will be settled any more."""
-        self._tell(partial(self._fail_all, error))
+        """Thread-safe: no delivery will be completed any more."""
+        self._notify(partial(self._fail_all, error))
 
     def forget(self, waiter: Waiter) -> None:
         self._waiters.discard(waiter)
 
-    def _tell(self, what: "partial[None] | Any") -> None:
-        # A loop that is over has nobody in it who waits.
+    def _notify(self, what: "partial[None] | Any") -> None:
+        # A closed loop has no waiters.
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(what)
 
-    def _hand_out(self) -> None:
-        self._on_its_way = False
+    def _wake_waiters(self) -> None:
+        self._is_scheduled = False
         while self._settled:
             waiter = self._settled.popleft()
             if not waiter.done():
@@ -70,9 +70,9 @@ class DeliveryWaiters:
 
 
 class AsyncDelivery(Delivery):
-    """The result of a send, to come: `await` it for the Receipt, any number of times."""
+    """The future result of a send: `await` it for the Receipt, any number of times."""
 
-    _mailbox: ClassVar[DeliveryWaiters]
+    _waiters: ClassVar[DeliveryWaiters]
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         if self._message is None:
@@ -80,23 +80,23 @@ class AsyncDelivery(Delivery):
         return self.result()
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """Where the message is, once it is decided. Raises why it failed; never waits."""
+        """The Receipt of a delivery that is done. Raises the error of the message; never waits."""
         return super().result()
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
-        """Why the message failed, once it is decided, or None if it did not; never waits."""
+        """The error of a delivery that is done, or None; never waits."""
         if self._message is None:
-            raise ClientError("the delivery is not decided", hint="await it first")
+            raise ClientError("the delivery is not done yet", hint="await it first")
         return super().exception()
 
     def _wait(self) -> Generator[Any, None, None]:
-        waiter = self._mailbox.waiter()
-        self.add_done_callback(partial(self._mailbox.put, waiter))
+        waiter = self._waiters.waiter()
+        self.add_done_callback(partial(self._waiters.put, waiter))
         try:
             yield from waiter
         except asyncio.CancelledError:
-            # Whoever does not wait any more has not seen how it ends: if it fails, flush says so.
+            # A cancelled waiter does not see the result: if it is an error, flush raises it.
             self._seen = False
             raise
         finally:
-            self._mailbox.forget(waiter)
+            self._waiters.forget(waiter)

@@ -1,9 +1,9 @@
-"""Owns AsyncProducer: a Producer for coroutines, which never makes their event loop wait.
+"""AsyncProducer: a Producer for coroutines that never blocks their event loop.
 
-A send that finds room is done at once, in the loop: that costs microseconds, and a thread would
-cost more. What takes time happens in threads: the first contact, flush, close, transactions. The
-loop itself polls librdkafka with every few sends, and the thread of the outbox in between, which
-was faster and told results earlier than either of them alone.
+A send that finds room in the buffer runs in the loop itself: it takes microseconds, and a thread
+would cost more. Slow calls run in threads: connecting, flush, close, transactions. librdkafka is
+polled by the loop every few sends and by the outbox thread in between, which measured faster than
+either alone.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from confluent_kafka import Producer as Client
 
@@ -21,7 +21,7 @@ from moldau.client.errors import BufferFullError, ClientError
 from moldau.client.kafka.async_delivery import AsyncDelivery, DeliveryWaiters
 from moldau.client.kafka.deliveries import Delivery, Outbox
 from moldau.client.kafka.producer import Producer, close_seconds, keys_and_values, log
-from moldau.client.kafka.producer_config import Acks, ProducerConfig, ack_mode
+from moldau.client.kafka.producer_config import Acks, ProducerConfig, ProducerSettings, ack_mode
 from moldau.client.kafka.thread_calls import in_thread, to_its_end
 from moldau.client.kafka.transaction import Transaction
 
@@ -31,16 +31,21 @@ if TYPE_CHECKING:
 _ROOM_SECONDS_MIN = 0.001
 _ROOM_SECONDS_MAX = 0.05
 _YIELD_EVERY_SENDS = 256
-"""A coroutine that does nothing but send lets others run this often."""
+"""How often a coroutine that only sends lets others run."""
 
 
 class AsyncProducer:
     """Sends messages. For any number of tasks of one event loop.
 
-    Connects when it is entered, started, or used first.
+    Connects on `async with`, start or first use.
     """
 
-    def __init__(self, config: ProducerConfig | Brokers | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig | Brokers | None = None,
+        /,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
         self.config = config_from(ProducerConfig, config, settings)
         self._sender: _Sender | None = None
         self._connecting = asyncio.Lock()
@@ -48,7 +53,7 @@ class AsyncProducer:
         self._sends = 0
 
     async def start(self) -> Self:
-        """Connect. Raises UnreachableError if nobody is there."""
+        """Connect. Raises UnreachableError."""
         await self._ready()
         return self
 
@@ -63,9 +68,9 @@ class AsyncProducer:
         timestamp: int | datetime | None = None,
         acks: Acks | None = None,
     ) -> AsyncDelivery:
-        """Put a message into the buffer. Await what is returned to know where the message is.
+        """Put a message into the buffer. Await the returned delivery for the acknowledgement.
 
-        Waits up to max_block_ms for room in the buffer, then raises BufferFullError. If it is
+        Waits up to max_block_ms while the buffer is full, then raises BufferFullError. If it is
         cancelled, the message was not sent.
         """
         sender = self._sender
@@ -76,7 +81,7 @@ class AsyncProducer:
             await asyncio.sleep(0)
         try:
             if headers is None and partition is None and timestamp is None and acks is None:
-                # Most messages are of this kind, and names of arguments cost.
+                # The common case: keyword arguments would cost time.
                 return sender.send(topic, value, key=key)  # type: ignore[return-value]
             delivery = sender.send(
                 topic,
@@ -87,16 +92,16 @@ class AsyncProducer:
                 timestamp=timestamp,
                 acks=acks,
             )
-        except _NoRoomError as full:
-            delivery = await self._send_when_there_is_room(full)
+        except _BufferFullSignal as full:
+            delivery = await self._send_when_not_full(full)
         return cast(AsyncDelivery, delivery)
 
     async def send_many(
         self, topic: str, messages: Iterable[Value | tuple[Key, Value]], *, acks: Acks | None = None
     ) -> list[AsyncDelivery]:
-        """Send values, or pairs of key and value, in their order.
+        """Send values, or pairs of key and value, in order.
 
-        If it is cancelled, or fails, the first of them may have been sent; flush waits for those.
+        If it is cancelled or fails, the first ones may have been sent; flush waits for them.
         """
         return [
             await self.send(topic, value, key=key, acks=acks)
@@ -106,16 +111,16 @@ class AsyncProducer:
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every message sent so far is acknowledged.
 
-        Raises TimedOutError if some are not yet (they are still tried), and DeliveryFailedError if
-        some failed whose delivery nobody has awaited.
+        Raises TimedOutError if some are not yet (they are still retried), and DeliveryFailedError
+        if some failed whose delivery was not awaited.
         """
         sender = await self._ready()
         await in_thread(lambda: sender.flush(timeout), "moldau-flush")
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush and end. What is not acknowledged in time is given up, and the error says so.
+        """Flush and close. Raises TimedOutError if messages were given up after `timeout`.
 
-        If it is cancelled, this goes on in the background, and the log says what is lost.
+        If it is cancelled, it continues in the background, and logs what is lost.
         """
         self._closed = True
         async with self._connecting:
@@ -124,7 +129,7 @@ class AsyncProducer:
             await in_thread(lambda: sender.close(timeout), "moldau-close")
 
     def transaction(self) -> "AsyncTransaction":
-        """`async with producer.transaction():` what is sent inside is seen as a whole, or not."""
+        """`async with producer.transaction():` messages sent inside are committed atomically."""
         return AsyncTransaction(self)
 
     def __repr__(self) -> str:
@@ -132,11 +137,11 @@ class AsyncProducer:
         return f"<AsyncProducer at {self.config.brokers}, {state}>"
 
     def __len__(self) -> int:
-        """Messages that nobody has acknowledged yet."""
+        """The number of messages not acknowledged yet."""
         return 0 if self._sender is None else len(self._sender)
 
     def __bool__(self) -> bool:
-        """A producer is true even when it has nothing to send."""
+        """True, also if no messages are pending."""
         return True
 
     async def __aenter__(self) -> Self:
@@ -153,13 +158,13 @@ class AsyncProducer:
         except ClientError as failure:
             if error is None:
                 raise
-            # The error that is on its way says more; this one must not be lost with it.
-            log.error("%s", failure)
+            # The error being raised is more important, but this one must not be lost.
+            log.error("closing the producer failed: %s", failure)
 
     async def _ready(self, topic: str | None = None, acks: Acks | None = None) -> "_Sender":
-        """Connected, and able to send to a topic at a level of acknowledgement, if one is named."""
+        """Connect, if necessary also the handle for `acks`."""
         self._check_open()
-        # A task of its own: a caller that is cancelled leaves at once, and the next finds it done.
+        # A separate task: a cancelled caller returns at once, and the next one finds it done.
         return await asyncio.shield(asyncio.ensure_future(self._connect(topic, acks)))
 
     async def _connect(self, topic: str | None, acks: Acks | None) -> "_Sender":
@@ -167,16 +172,16 @@ class AsyncProducer:
             self._check_open()
             sender = self._sender
             if sender is None:
-                mailbox = DeliveryWaiters(asyncio.get_running_loop())
-                sender = await in_thread(lambda: _Sender(self.config, mailbox), "moldau-connect")
+                waiters = DeliveryWaiters(asyncio.get_running_loop())
+                sender = await in_thread(lambda: _Sender(self.config, waiters), "moldau-connect")
                 self._sender = sender
             if topic is not None and not sender.connected(acks):
                 connect = sender.connect
                 await in_thread(lambda: connect(topic, acks), "moldau-connect")
         return sender
 
-    async def _send_when_there_is_room(self, full: "_NoRoomError") -> Delivery:
-        """Acknowledgements make room: the brokers' speed becomes the sender's."""
+    async def _send_when_not_full(self, full: "_BufferFullSignal") -> Delivery:
+        """Wait until acknowledgements make room: backpressure for the sender."""
         wait_seconds = self.config.max_block_ms / 1000
         deadline = time.monotonic() + wait_seconds
         pause = _ROOM_SECONDS_MIN
@@ -190,18 +195,18 @@ class AsyncProducer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientError("the producer is closed", hint="make a new one")
+            raise ClientError("the producer is closed", hint="create a new one")
 
 
 class AsyncTransaction:
-    """Made by AsyncProducer.transaction(). Leaving the block commits, an error in it aborts."""
+    """Created by AsyncProducer.transaction(). Leaving the block commits; an error aborts."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         self._producer = producer
         self._transaction: Transaction | None = None
 
     async def commit_offsets(self, consumer: "AsyncConsumer") -> None:
-        """Commit with this transaction what the consumer has handed out so far."""
+        """Commit in this transaction what the consumer has returned so far."""
         transaction = self._transaction
         if transaction is None:
             raise ClientError("the transaction is not open", hint="use `async with`")
@@ -217,7 +222,7 @@ class AsyncTransaction:
         try:
             await to_its_end(begin, "moldau-transaction")
         except asyncio.CancelledError as error:
-            # Nobody enters the block, so nobody would leave it.
+            # The block is not entered, so __aexit__ would not be called.
             if self._transaction is not None:
                 await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -231,12 +236,12 @@ class AsyncTransaction:
     ) -> None:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
-            # To its end even if cancelled: half a commit would leave its fate unknown.
+            # Not interrupted by cancellation: the outcome of half a commit would be unknown.
             await to_its_end(lambda: transaction.__exit__(kind, error, trace), "moldau-transaction")
 
 
-class _NoRoomError(Exception):
-    """The buffer is full. Holds what is needed to try again."""
+class _BufferFullSignal(Exception):
+    """The buffer is full. Has what is needed for a retry."""
 
     def __init__(
         self, sender: "_Sender", outbox: Outbox, delivery: Delivery, arguments: tuple[Any, ...]
@@ -252,15 +257,15 @@ class _NoRoomError(Exception):
 
 
 class _Sender(Producer):
-    """A Producer whose deliveries are awaited, and that says so instead of waiting for room."""
+    """A Producer with awaitable deliveries, which raises instead of waiting for room."""
 
-    def __init__(self, config: ProducerConfig, mailbox: DeliveryWaiters) -> None:
+    def __init__(self, config: ProducerConfig, waiters: DeliveryWaiters) -> None:
         super().__init__(config)
-        self._mailbox = mailbox
-        self._kind = type("AsyncDelivery", (AsyncDelivery,), {"_mailbox": mailbox})
+        self._waiters = waiters
+        self._kind = type("AsyncDelivery", (AsyncDelivery,), {"_waiters": waiters})
 
     def connected(self, acks: Acks | None) -> bool:
-        """Whether a send at this level need not connect."""
+        """Whether the handle for this ack mode is connected."""
         if acks is None:
             return self._usual is not None
         return ack_mode(acks) in self._outboxes
@@ -280,11 +285,11 @@ class _Sender(Producer):
         key: object,
         extra: Mapping[str, Any],
     ) -> bool:
-        """Whether there was room."""
+        """Whether there was room in the buffer."""
         outbox.poll(0)
         return self._put(outbox, delivery, topic, value, key, extra)
 
-    def _send_when_there_is_room(
+    def _send_when_not_full(
         self,
         outbox: Outbox,
         delivery: Delivery,
@@ -294,7 +299,7 @@ class _Sender(Producer):
         extra: Mapping[str, Any],
     ) -> None:
         if not self.try_to_put(outbox, delivery, topic, value, key, extra):
-            raise _NoRoomError(self, outbox, delivery, (topic, value, key, extra))
+            raise _BufferFullSignal(self, outbox, delivery, (topic, value, key, extra))
 
     def _new_outbox(self, client: Client) -> Outbox:
-        return Outbox(client, self._brokers, self._kind, on_fatal=self._mailbox.fail)
+        return Outbox(client, self._brokers, self._kind, on_fatal=self._waiters.fail)

@@ -1,7 +1,7 @@
-"""Owns the first contact with a cluster, and the translation of librdkafka's errors into ours.
+"""Connects to a cluster, and translates librdkafka's errors to ours.
 
-librdkafka goes on trying for as long as it is asked to, and says in the end only that it failed. A
-plain connection before it tells at once what is wrong: refused, no such host, no answer.
+librdkafka retries until its deadline, and then only says that it failed. A plain TCP connection
+first finds the cause at once: connection refused, no such host, timed out.
 """
 
 import socket
@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
     START_HINT,
+    TOPIC_EXISTS_HINT,
     ClientError,
     NotFoundError,
     RejectedError,
@@ -21,10 +22,14 @@ from moldau.client.errors import (
     UnreachableError,
 )
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, Settings, admin_settings
+from moldau.client.protocols import Protocol, detect_protocol
+from moldau.client.retry import CONNECT_TRY_SECONDS_MAX
 
-_PROBE_SECONDS_MAX = 3.0
-
-_NOT_TAKEN_HINT = (
+_WRONG_PORT_HINT = (
+    "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
+    "Raft address"
+)
+_NOT_ACKNOWLEDGED_HINT = (
     "disk full, or fewer replicas than min.insync.replicas? see the broker's log and: moldau doctor"
 )
 
@@ -46,32 +51,40 @@ _NOT_FOUND = frozenset(
 )
 
 _HINTS = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "send smaller ones, or raise the topic's max.message.bytes",
-    KafkaError.TOPIC_ALREADY_EXISTS: "to be content with it: exist_ok=True, or --if-not-exists",
-    KafkaError._UNKNOWN_PARTITION: "how many there are: moldau topic describe NAME",
+    KafkaError.MSG_SIZE_TOO_LARGE: "send smaller messages, or raise the topic's max.message.bytes",
+    KafkaError.TOPIC_ALREADY_EXISTS: TOPIC_EXISTS_HINT,
+    KafkaError._UNKNOWN_PARTITION: "list the partitions: moldau topic describe NAME",
 }
 
 
-def probe(brokers: str, seconds_max: float = _PROBE_SECONDS_MAX) -> None:
-    """Connect to one of the brokers and hang up. Raises UnreachableError with the reason."""
+def probe(
+    brokers: str, seconds_max: float = CONNECT_TRY_SECONDS_MAX, *, is_kafka: bool = True
+) -> None:
+    """Check that one of the brokers accepts connections. Raises UnreachableError."""
     reasons: list[str] = []
+    wrong = ""
     for host, port in split_brokers(brokers):
         try:
-            socket.create_connection((host, port), timeout=seconds_max).close()
+            with socket.create_connection((host, port), timeout=seconds_max) as connection:
+                found = detect_protocol(connection) if is_kafka else Protocol.UNKNOWN
         except TimeoutError:
-            reasons.append(f"no answer within {seconds_max:g} s")
+            reasons.append(f"timed out after {seconds_max:g} s")
         except socket.gaierror:
             reasons.append("no such host")
         except OSError as error:
             reasons.append((error.strerror or str(error)).lower())
         else:
-            return
+            if found in (Protocol.KAFKA, Protocol.UNKNOWN):
+                return
+            wrong = f"{host}:{port} is {found}"
+    if wrong:
+        raise UnreachableError(wrong, hint=_WRONG_PORT_HINT)
     why = ", ".join(dict.fromkeys(reasons))
     raise UnreachableError(f"cannot reach {brokers} ({why})", hint=START_HINT)
 
 
 def connect_admin(brokers: str, extra: Mapping[str, str] | None = None) -> AdminClient:
-    """An administrative client for brokers that were reachable just now."""
+    """An admin client; raises UnreachableError if no broker accepts connections."""
     probe(brokers)
     try:
         return AdminClient(admin_settings(brokers, extra))
@@ -80,20 +93,19 @@ def connect_admin(brokers: str, extra: Mapping[str, str] | None = None) -> Admin
 
 
 def connect_producer(settings: Settings, topic: str) -> tuple[Producer, Any]:
-    """A producer that can send at once, and librdkafka's metadata of the topic."""
+    """A producer that can send immediately, and librdkafka's metadata of the topic."""
     doing = f"produce to {topic}"
     brokers = str(settings["bootstrap.servers"])
     try:
         producer = Producer(settings)
-        # Ask twice. The first answer comes over the bootstrap connection, names the brokers, and
-        # creates the topic where that is done on demand. librdkafka then hangs up to connect anew,
-        # finds itself without a broker to get its producer id from, and looks again only after
-        # 500 ms; or after an answer over the new connection, which is the second one here.
+        # Two requests. The first goes over the bootstrap connection, lists the brokers, and creates
+        # the topic if auto-creation is on. librdkafka then reconnects, finds no broker for its
+        # producer id, and would check again only after 500 ms; the second response makes it check.
         producer.list_topics(topic, timeout=REQUEST_SECONDS_MAX)
         found = producer.list_topics(topic, timeout=REQUEST_SECONDS_MAX).topics[topic]
     except KafkaException as error:
         raise translate(error, brokers=brokers, doing=doing) from error
-    # Others pass: a topic that is being created, a leader that is being elected.
+    # Retriable errors are fine here: the topic is being created, or a leader elected.
     if found.error is not None and not found.error.retriable():
         raise translate(found.error, brokers=brokers, doing=doing)
     return producer, found
@@ -102,7 +114,7 @@ def connect_producer(settings: Settings, topic: str) -> tuple[Producer, Any]:
 def translate(
     error: KafkaException | KafkaError, *, brokers: str = "", doing: str = "", hint: str = ""
 ) -> ClientError:
-    """Our error for one of librdkafka's. `doing` says what was tried: "create topic orders"."""
+    """Our error for a librdkafka error. `doing` is the failed action: "create topic orders"."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(cause, KafkaError):
         return ClientError(f"cannot {doing}: {cause}" if doing else str(cause), hint=hint)
@@ -112,26 +124,26 @@ def translate(
         where = brokers or "the broker"
         return UnreachableError(
             f"cannot reach {where} ({reason})",
-            hint=hint or "does a Kafka listener answer there? check it: moldau doctor",
+            hint=hint or "is that the Kafka address of a broker? check it: moldau doctor",
         )
     if code == KafkaError._MSG_TIMED_OUT:
-        # The broker may have answered each time that it cannot take it just now.
+        # The broker may have responded to each attempt with a retriable error.
         message = f"{tried}: not acknowledged by {brokers or 'the broker'} in time"
-        return TimedOutError(message, hint=hint or _NOT_TAKEN_HINT)
+        return TimedOutError(message, hint=hint or _NOT_ACKNOWLEDGED_HINT)
     if code in _TIMED_OUT:
-        message = f"{tried}: no answer from {brokers or 'the broker'} in time"
-        return TimedOutError(message, hint=hint or "look for trouble: moldau doctor")
+        message = f"{tried}: request to {brokers or 'the broker'} timed out"
+        return TimedOutError(message, hint=hint or "find the cause: moldau doctor")
     hint = hint or _HINTS.get(code, "")
     if code in _NOT_FOUND:
         return NotFoundError(f"{tried}: {reason}", hint=hint)
     if code > 0:
-        # Those below 0 are librdkafka's own.
+        # Codes below 0 are librdkafka's own.
         return RejectedError(f"{tried}: {reason}", code, hint=hint)
     return ClientError(f"{tried}: {reason}", hint=hint)
 
 
 def _reason(cause: KafkaError) -> str:
-    """The error's text without librdkafka's remarks on where it was found."""
+    """The error's text without librdkafka's prefixes."""
     text = str(cause.str()).removeprefix("Unable to produce message: ")
     for remark in ("Broker: ", "Local: "):
         text = text.replace(remark, "")

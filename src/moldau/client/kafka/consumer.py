@@ -1,7 +1,7 @@
-"""Owns Consumer: reads topics, alone or as a member of a group, over librdkafka.
+"""Consumer: reads topics over librdkafka, alone or as a member of a group.
 
-What was handed out counts as done once the consumer is asked for more, or closed without an error;
-only then may it be committed. So a crash repeats messages, and never skips one.
+Messages that were returned count as done at the next poll, or when the consumer is closed without
+an error; only then are they committed. So a crash repeats messages, and never skips one.
 """
 
 import logging
@@ -10,8 +10,9 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -23,16 +24,16 @@ from moldau.client.kafka import forks
 from moldau.client.kafka.connect import probe, translate
 from moldau.client.kafka.consumer_arguments import (
     Partition,
-    behind,
     checked_offset,
     described,
+    next_offsets,
     partition_keys,
     topic_names,
 )
-from moldau.client.kafka.consumer_config import ConsumerConfig, OffsetResetPolicy
+from moldau.client.kafka.consumer_config import ConsumerConfig, ConsumerSettings, OffsetResetPolicy
 from moldau.client.kafka.consumer_errors import (
+    REASSIGNED_HINT,
     RETRIABLE,
-    TAKEN_HINT,
     commit_hint,
     read_hint,
     translated,
@@ -47,27 +48,34 @@ OnPartitions = Callable[[list[Partition]], object]
 POLL_SECONDS = 1.0
 JOIN_SECONDS_MAX = 30.0
 _SLICE_SECONDS = 0.2
-"""How long to be away in librdkafka at a time, so that Ctrl-C gets a word in."""
+"""How long a call of librdkafka blocks at a time, so that Ctrl-C is handled."""
 _GATHER_SECONDS = 0.002
-"""How long to wait for more behind the first message, up to a full batch."""
+"""How long to wait for more messages after the first, up to a full batch."""
 
 
 class _ClosedError(ClientError):
-    """Whoever reads one by one need not be told: there is nothing more."""
+    """Ends an iteration without an error."""
 
 
 class Consumer:
-    """Reads messages. For one thread at a time; give each thread a consumer of its own."""
+    """Reads messages. Not thread-safe: give each thread its own consumer."""
 
-    def __init__(self, config: ConsumerConfig | Brokers | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig | Brokers | None = None,
+        /,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
         self.config = config = config_from(ConsumerConfig, config, settings)
         self._brokers = config.brokers
         self._batch_max = config.max_poll_records
         self._commits_itself = config.group_id is not None and config.enable_auto_commit
         self._buffer: deque[Message] = deque()
-        # librdkafka knows no position between a seek and the next message.
+        # librdkafka has no position between a seek and the next message.
         self._sought: dict[Partition, int] = {}
-        # Asking librdkafka takes a change of threads; every poll needs it.
+        # Next offsets before partitions were revoked or sought in: those may still be committed.
+        self._returned: dict[Partition, int] = {}
+        # Cached: every poll needs it, and asking librdkafka takes a thread switch.
         self._assigned: list[TopicPartition] | None = None
         self._unstored = False
         self._joined = False
@@ -75,20 +83,20 @@ class Consumer:
         self._reads = False
         self._streaming = False
         self._error: ClientError | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._closed = False
         self._copied = False
         probe(self._brokers)
         try:
             self._client = Client(config.settings())
         except KafkaException as error:
-            raise self._cannot("make a consumer", error) from error
+            raise self._cannot("create a consumer", error) from error
         self._on_assign: OnPartitions | None = None
         self._on_revoke: OnPartitions | None = None
         self._on_lost: OnPartitions | None = None
-        # While on_assign runs: the partitions that come, with the offset if one was sought.
+        # While on_assign runs: the new partitions, with the offset if one was sought.
         self._coming: dict[Partition, int | None] = {}
-        # Neither this nor what the client calls back may keep the consumer alive.
+        # Neither this nor the callbacks of the client may keep the consumer alive.
         self._abandon = weakref.finalize(self, _abandoned, self._client, weakref.ref(self))
         forks.watch(self)
 
@@ -96,7 +104,7 @@ class Consumer:
         return described(type(self).__name__, self.config, is_closed=self._closed)
 
     def start(self) -> Self:
-        """For those who like to say it; a consumer is ready once it is made."""
+        """Does nothing; a consumer is ready when constructed."""
         self._check_open()
         return self
 
@@ -108,11 +116,11 @@ class Consumer:
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """Read these topics, instead of those before. A name that begins with ^ is a pattern.
+        """Read these topics, instead of earlier ones. A name that begins with ^ is a pattern.
 
-        on_assign may seek in what comes, on_revoke commit what goes. What the group has given to
-        others already, since it heard nothing of this consumer, is told to on_lost if there is
-        one, else to on_revoke: it can be committed no more.
+        on_assign may seek in the new partitions, on_revoke may commit. Partitions that were already
+        reassigned, because this consumer sent no heartbeats, are passed to on_lost, or to on_revoke
+        if there is none; they cannot be committed any more.
         """
         self._check_open()
         names = topic_names(topics)
@@ -153,7 +161,7 @@ class Consumer:
         starts = {key: offset for key, offset in coming.items() if offset is not None}
         if not starts:
             return
-        # librdkafka assigns after this by itself, unless it was done here.
+        # librdkafka assigns after this callback, unless it was done here.
         for at in partitions:
             at.offset = starts.get((at.topic, at.partition), at.offset)
         if self.config.is_cooperative:
@@ -162,18 +170,20 @@ class Consumer:
             self._client.assign(partitions)
         self._sought |= starts
 
-    def _give_up(self, partitions: list[TopicPartition], tell: OnPartitions | None) -> None:
-        # First the user, who may want to commit what was handed out of them.
-        if tell is not None:
-            tell(_keys(partitions))
+    def _give_up(self, partitions: list[TopicPartition], callback: OnPartitions | None) -> None:
+        self._remember_returned()
+        # First the callback, which may commit.
+        if callback is not None:
+            callback(_keys(partitions))
         for key in _keys(partitions):
             self._sought.pop(key, None)
         self._assigned = None
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read exactly these partitions, as no member of a group."""
+        """Read exactly these partitions, without joining a group."""
         self._check_open()
         keys = partition_keys(partitions)
+        self._remember_returned()
         self._joined = self._reads = True
         self._subscribed = False
         self._buffer.clear()
@@ -183,15 +193,15 @@ class Consumer:
             self._client.assign([TopicPartition(*key) for key in keys])
 
     def assignment(self) -> list[Partition]:
-        """The partitions that this consumer reads at the moment."""
+        """The partitions that this consumer currently reads."""
         self._check_open()
         return sorted(_keys(self._client.assignment()))
 
     def poll(self, timeout: float | None = None) -> list[Message]:
-        """Messages that are there, at most max_poll_records; waits for the first up to timeout.
+        """Up to max_poll_records messages; waits up to `timeout` seconds for the first.
 
-        Without a timeout it waits a second, and before that as long as the group needs to let this
-        consumer in. What polls before this one handed out counts as done.
+        By default it waits one second, after it has waited for the group to assign partitions. The
+        messages of earlier polls count as done.
         """
         self._check_open()
         self._store()
@@ -204,7 +214,7 @@ class Consumer:
         return batch
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages without end, one by one. What comes before the current one counts as done."""
+        """Yields messages forever. Those before the current one count as done."""
         while not self._closed:
             self._check_open()
             if not self._buffer:
@@ -218,10 +228,10 @@ class Consumer:
                 yield self._buffer.popleft()
 
     def commit(self, what: Message | Mapping[Partition, int] | None = None) -> None:
-        """Commit, and wait until the group has it: after a restart it goes on behind this.
+        """Commit, and wait until it is stored: after a restart the group continues after this.
 
-        A message, or {(topic, partition): offset}, means: done through here. Without either, all
-        that was handed out is done.
+        A message, or {(topic, partition): offset}: done up to and including this one. Without an
+        argument: all messages that were returned. Raises InvalidArgumentError beyond those.
         """
         self._check_open()
         if self.config.group_id is None:
@@ -231,10 +241,12 @@ class Consumer:
         if what is None:
             offsets = self.handed_out()
         else:
-            offsets = behind(what)
+            offsets = next_offsets(what)
         if not offsets:
             return
         self._check_owned(offsets)
+        if what is not None:
+            self._check_returned(offsets)
         doing = f"commit for group {self.config.group_id}"
         try:
             done = self._client.commit(offsets=offsets, asynchronous=False)
@@ -248,81 +260,81 @@ class Consumer:
                 raise translate(at.error, brokers=self._brokers, doing=doing, hint=hint)
 
     def committed(self) -> dict[Partition, int]:
-        """The last offset that is done by the group, for each partition read here that has one."""
+        """The last offset that the group has done, for each assigned partition that has one."""
         self._check_open()
-        with translated(self._brokers, "ask for committed offsets"):
+        with translated(self._brokers, "fetch committed offsets"):
             found = self._client.committed(self._client.assignment(), timeout=REQUEST_SECONDS_MAX)
         return {(at.topic, at.partition): at.offset - 1 for at in found if at.offset >= 0}
 
     def seek(self, topic: str, partition: int, offset: int | str) -> None:
-        """Go on from this offset, or from "earliest" or "latest".
+        """Continue from this offset, or from "earliest" or "latest".
 
-        In a partition that is read here: after the first poll, or in on_assign.
+        The partition must be assigned: after the first poll, or in on_assign.
         """
         if (topic, partition) in self._coming:
             self._coming[topic, partition] = self._offset((topic, partition), offset)
             return
         key = self._check_assigned([(topic, partition)])[0]
         target = self._offset(key, offset)
-        # What was handed out is done elsewhere, but not there: it will be read again, or never.
+        # Not stored for this partition: its messages are read again, or skipped on purpose.
         self._store(without=key)
         self._drop_buffered({key})
         self._seek(TopicPartition(*key, target))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hand out nothing of these until they are resumed; the group keeps them here."""
+        """Return no messages of these partitions until they are resumed; they stay assigned."""
         keys = self._check_assigned(partitions)
-        # What is buffered of them would still be handed out by iteration: read it again later.
+        # Buffered messages of them would still be returned by iteration: fetch them again later.
         for key, offset in self._drop_buffered(set(keys)).items():
             self._seek(TopicPartition(*key, offset))
         with translated(self._brokers, "pause partitions"):
             self._client.pause([TopicPartition(*key) for key in keys])
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Hand out messages of these again."""
+        """Return messages of these partitions again."""
         keys = self._check_assigned(partitions)
         with translated(self._brokers, "resume partitions"):
             self._client.resume([TopicPartition(*key) for key in keys])
 
     def lag(self) -> dict[Partition, int]:
-        """How many messages of each partition are not handed out yet. Asks the brokers."""
+        """The number of messages of each partition not returned yet. Queries the brokers."""
         self._check_open()
         assigned = self._client.assignment()
-        next_offsets = {(at.topic, at.partition): at.offset for at in self.handed_out()}
+        positions = {(at.topic, at.partition): at.offset for at in self.handed_out()}
         lags: dict[Partition, int] = {}
-        with translated(self._brokers, "ask for the lag"):
-            unread = [at for at in assigned if (at.topic, at.partition) not in next_offsets]
+        with translated(self._brokers, "fetch the lag"):
+            unread = [at for at in assigned if (at.topic, at.partition) not in positions]
             if unread and self.config.group_id is not None:
                 for at in self._client.committed(unread, timeout=REQUEST_SECONDS_MAX):
                     if at.offset >= 0:
-                        next_offsets[at.topic, at.partition] = at.offset
+                        positions[at.topic, at.partition] = at.offset
             for at in assigned:
                 low, high = self._client.get_watermark_offsets(at, timeout=REQUEST_SECONDS_MAX)
                 latest = self.config.auto_offset_reset == OffsetResetPolicy.LATEST
-                begin = next_offsets.get((at.topic, at.partition), high if latest else low)
+                begin = positions.get((at.topic, at.partition), high if latest else low)
                 lags[at.topic, at.partition] = max(0, high - max(begin, low))
         return lags
 
     def handed_out(self) -> list[TopicPartition]:
-        """For each partition that something was read of: the offset behind what was handed out."""
+        """The next offset of each partition of which messages were returned."""
         self._check_open()
-        with translated(self._brokers, "ask for the position"):
+        with translated(self._brokers, "read the position"):
             if self._assigned is None:
                 self._assigned = self._client.assignment()
             positions = self._client.position(self._assigned)
-        next_offsets = dict(self._sought)
-        next_offsets |= {(at.topic, at.partition): at.offset for at in positions if at.offset >= 0}
+        following = dict(self._sought)
+        following |= {(at.topic, at.partition): at.offset for at in positions if at.offset >= 0}
         for message in reversed(self._buffer):
-            next_offsets[message.topic, message.partition] = message.offset
-        return [TopicPartition(*key, offset) for key, offset in next_offsets.items()]
+            following[message.topic, message.partition] = message.offset
+        return [TopicPartition(*key, offset) for key, offset in following.items()]
 
     def group_metadata(self) -> Any:
-        """What a transaction needs to commit offsets for this member."""
+        """For a transaction that commits offsets of this member."""
         self._check_open()
         return self._client.consumer_group_metadata()
 
     def close(self) -> None:
-        """Leave the group. With enable_auto_commit, what was handed out is committed."""
+        """Leave the group. With enable_auto_commit, commits the messages that were returned."""
         if not (self._closed or self._copied):
             self._store()
             self._close()
@@ -339,7 +351,7 @@ class Consumer:
         if error is None:
             self.close()
         elif not (self._closed or self._copied):
-            # Whoever failed was not done with what it had: the group gets that again.
+            # After an error the last messages are not done: the group gets them again.
             self._close()
 
     def _close(self) -> None:
@@ -347,13 +359,13 @@ class Consumer:
             with translated(self._brokers, "leave the group"):
                 self._client.close()
         finally:
-            # An error in on_revoke comes out here, and what it belongs to is over all the same.
+            # An error in on_revoke is raised here, but the consumer is closed nevertheless.
             self._closed = True
             self._buffer.clear()
             self._abandon.detach()
 
-    def left_behind(self) -> None:
-        """In a forked process: the parent goes on reading."""
+    def disable_after_fork(self) -> None:
+        """In a forked child: the parent continues to read."""
         self._copied = True
         self._abandon.detach()
         forks.keep_forever(self._client)
@@ -363,8 +375,8 @@ class Consumer:
             error, self._error = self._error, None
             raise error
         if not self._reads:
-            raise ClientError("this consumer reads nothing yet", hint="subscribe or assign first")
-        # In a stream a full batch is there in no time, and costs less than two halves.
+            raise ClientError("the consumer has no subscription", hint="subscribe or assign first")
+        # While streaming, a full batch arrives quickly, and costs less than two halves.
         raws = self._consume(self._batch_max, _GATHER_SECONDS if self._streaming else 0)
         self._streaming = len(raws) > self._batch_max // 2
         if raws and (batch := self._messages(raws)):
@@ -374,7 +386,7 @@ class Consumer:
         while True:
             now = time.monotonic()
             if timeout is None and not self._joined:
-                # The second counts from when there is something to read from.
+                # The default timeout starts when partitions are assigned.
                 deadline = min(now, began + JOIN_SECONDS_MAX) + POLL_SECONDS
             left = deadline - now
             if left <= 0:
@@ -391,27 +403,27 @@ class Consumer:
         except KafkaException as error:
             raise self._cannot("read", error) from error
         except RuntimeError as error:
-            # librdkafka's word for a handle that was closed meanwhile, by a handler of a signal.
+            # librdkafka's error for a handle that was closed meanwhile, by a signal handler.
             self._check_open()
             raise ClientError(f"cannot read: {error}") from error
 
     def _messages(self, raws: list[RawMessage]) -> list[Message]:
-        """Those that are messages; librdkafka reports errors among them."""
+        """The messages among them; librdkafka reports errors in the same list."""
         if not any(map(RawMessage.error, raws)):
             return wrap(raws)
         batch = wrap([raw for raw in raws if raw.error() is None])
-        self._look_at_errors(raws, now=not batch)
+        self._handle_errors(raws, now=not batch)
         return batch
 
-    def _look_at_errors(self, raws: list[RawMessage], *, now: bool) -> None:
+    def _handle_errors(self, raws: list[RawMessage], *, now: bool) -> None:
         for raw in raws:
             cause = raw.error()
             if cause is None:
                 continue
             if (cause.code() in RETRIABLE or cause.retriable()) and not cause.fatal():
-                if cause.str() not in self._told:
-                    self._told.add(cause.str())
-                    log.warning("%s; still trying", self._cannot("read", cause))
+                if cause.str() not in self._logged:
+                    self._logged.add(cause.str())
+                    log.warning("%s; retrying in the background", self._cannot("read", cause))
                 continue
             hint = read_hint(cause)
             self._error = translate(cause, brokers=self._brokers, doing="read", hint=hint)
@@ -420,13 +432,13 @@ class Consumer:
             raise error
 
     def _store(self, without: Partition | None = None) -> None:
-        """What was handed out is done: librdkafka may commit it."""
+        """Messages that were returned are done: librdkafka may commit them."""
         if not (self._unstored and self._commits_itself):
             return
         self._unstored = False
         try:
             if self._assigned is not None and not (self._sought or self._buffer or without):
-                # Every poll of a stream comes by here: what librdkafka says is all there is.
+                # The fast path of every poll: librdkafka's position is all there is.
                 found = self._client.position(self._assigned)
             else:
                 found = self.handed_out()
@@ -436,11 +448,11 @@ class Consumer:
             if offsets:
                 self._client.store_offsets(offsets=offsets)
         except KafkaException as error:
-            # A partition that was taken away meanwhile: its next owner reads that again.
-            log.debug("offsets were not stored: %s", error)
+            # The partition was revoked meanwhile: its next owner reads the messages again.
+            log.debug("offsets not stored: %s", error)
 
     def _assign_all(self, topics: list[str]) -> None:
-        """Without a group: every partition of the topics, from where auto_offset_reset says."""
+        """Without a group: every partition of the topics, from auto_offset_reset on."""
         partitions: list[Partition] = []
         for topic in topics:
             with translated(self._brokers, f"subscribe to {topic}"):
@@ -456,7 +468,7 @@ class Consumer:
             return checked_offset(offset)
         if offset not in ("earliest", "latest"):
             raise InvalidArgumentError(
-                f"{offset!r} is no offset", hint="a number, earliest, latest"
+                f"invalid offset {offset!r}", hint='a number, "earliest" or "latest"'
             )
         with translated(self._brokers, f"seek in {key[0]}[{key[1]}]"):
             low, high = self._client.get_watermark_offsets(
@@ -465,22 +477,23 @@ class Consumer:
         return low if offset == "earliest" else high
 
     def _seek(self, target: TopicPartition) -> None:
+        self._remember_returned()
         with translated(self._brokers, f"seek in {target.topic}[{target.partition}]"):
             self._client.seek(target)
         self._sought[target.topic, target.partition] = target.offset
 
     def _drop_buffered(self, keys: set[Partition]) -> dict[Partition, int]:
-        """Take these partitions out of the buffer; says where each was cut."""
-        cut: dict[Partition, int] = {}
+        """Remove these partitions from the buffer; the first removed offset of each."""
+        first: dict[Partition, int] = {}
         kept: deque[Message] = deque()
         for message in self._buffer:
             key = (message.topic, message.partition)
             if key in keys:
-                cut.setdefault(key, message.offset)
+                first.setdefault(key, message.offset)
             else:
                 kept.append(message)
         self._buffer = kept
-        return cut
+        return first
 
     def _check_assigned(self, partitions: Iterable[Partition]) -> list[Partition]:
         self._check_open()
@@ -489,13 +502,13 @@ class Consumer:
         for topic, partition in keys:
             if (topic, partition) not in assigned:
                 raise InvalidArgumentError(
-                    f"{topic}[{partition}] is not read by this consumer",
-                    hint="poll until the group has let it in; or seek in on_assign",
+                    f"{topic}[{partition}] is not assigned to this consumer",
+                    hint="poll until the group has assigned it, or seek in on_assign",
                 )
         return keys
 
     def _check_owned(self, offsets: list[TopicPartition]) -> None:
-        """Of what was taken away, another member commits: this one would set it back."""
+        """A commit for a revoked partition would reset the offset of its new owner."""
         if not self._subscribed:
             return
         owned = set(_keys(self._client.assignment()))
@@ -503,34 +516,58 @@ class Consumer:
             if (at.topic, at.partition) not in owned:
                 raise ClientError(
                     f"cannot commit {at.topic}[{at.partition}] for group {self.config.group_id}: "
-                    "it is not read by this consumer",
-                    hint=TAKEN_HINT,
+                    "it is not assigned to this consumer",
+                    hint=REASSIGNED_HINT,
+                )
+
+    def _remember_returned(self) -> None:
+        with suppress(ClientError):
+            for at in self.handed_out():
+                key = (at.topic, at.partition)
+                self._returned[key] = max(at.offset, self._returned.get(key, 0))
+
+    def _check_returned(self, offsets: list[TopicPartition]) -> None:
+        """A commit beyond the messages that were returned would skip messages unnoticed."""
+        self._remember_returned()
+        for at in offsets:
+            following = self._returned.get((at.topic, at.partition))
+            if following is None:
+                # Nothing was read from here: e.g. offsets that the program stores itself.
+                with translated(self._brokers, f"commit {at.topic}[{at.partition}]"):
+                    _, following = self._client.get_watermark_offsets(
+                        TopicPartition(at.topic, at.partition), timeout=REQUEST_SECONDS_MAX
+                    )
+            if at.offset > following:
+                raise InvalidArgumentError(
+                    f"cannot commit {at.topic}[{at.partition}] through offset {at.offset - 1}: "
+                    f"messages were returned through offset {following - 1}",
+                    hint="commit a message that poll returned",
                 )
 
     def _check_open(self) -> None:
         if self._copied:
             raise forks.copied_error("consumer")
         if self._closed:
-            raise _ClosedError("the consumer is closed", hint="make a new one")
+            raise _ClosedError("the consumer is closed", hint="create a new one")
 
     def _cannot(self, doing: str, error: KafkaException | KafkaError) -> ClientError:
         return translate(error, brokers=self._brokers, doing=doing)
 
 
 def _abandoned(client: Client, consumer: "weakref.ref[Consumer]") -> None:
-    """A consumer was dropped, or the program ends, without close: leave, and commit nothing."""
+    """A consumer was dropped, or the program ends, without close: leave without a commit."""
     warnings.warn(
-        "a consumer was not closed: its last messages come again; use `with` or close()",
+        "a consumer was not closed: its last messages will be redelivered; use `with` or close()",
         ResourceWarning,
         stacklevel=2,
     )
     if (alive := consumer()) is not None:
-        # At the end of the program, what its callbacks need may be gone.
+        # At the exit of the program, objects that the callbacks need may be gone.
         alive._on_assign = alive._on_revoke = alive._on_lost = None
     try:
         client.close()
     except (KafkaException, RuntimeError) as error:
-        log.debug("an unclosed consumer did not leave its group: %s", error)
+        log.debug("an unclosed consumer could not leave its group: %s", error)
 
 
 def _keys(partitions: Iterable[TopicPartition]) -> list[Partition]:

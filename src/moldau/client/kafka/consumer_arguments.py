@@ -1,4 +1,4 @@
-"""Owns what may be said to a consumer: topics, partitions and offsets, checked and in one form."""
+"""Validates and normalises arguments of a consumer: topics, partitions and offsets."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,7 +14,7 @@ _OFFSET_MAX = 2**63 - 2
 
 
 def topic_names(topics: object) -> list[str]:
-    """Of one or several topics: text, or any number of texts."""
+    """A list of one or several topic names."""
     names: list[object]
     if isinstance(topics, str):
         names = [topics]
@@ -29,7 +29,7 @@ def topic_names(topics: object) -> list[str]:
 
 
 def partition_keys(partitions: object) -> list[Partition]:
-    """Of pairs of topic and number."""
+    """A list of (topic, partition) pairs."""
     pairs: list[object] = [partitions]
     if isinstance(partitions, Iterable) and not isinstance(partitions, str):
         pairs = list(partitions)
@@ -43,20 +43,20 @@ def partition_keys(partitions: object) -> list[Partition]:
             and not isinstance(pair[1], bool)
             and pair[1] >= 0
         ):
-            raise InvalidArgumentError(f"{pair!r} is no partition", hint='write [("orders", 0)]')
+            raise InvalidArgumentError(f"invalid partition {pair!r}", hint='write [("orders", 0)]')
         keys.append((pair[0], pair[1]))
     return keys
 
 
 def checked_offset(offset: object) -> int:
-    """0 or more, and a number that Kafka can write."""
+    """0 or more, and within Kafka's range."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _OFFSET_MAX:
-        raise InvalidArgumentError(f"{offset!r} is no offset", hint="0 or more")
+        raise InvalidArgumentError(f"invalid offset {offset!r}", hint="an int, 0 or more")
     return offset
 
 
-def behind(done: Message | Mapping[Partition, int]) -> list[TopicPartition]:
-    """Where to go on if all through here is done: Kafka commits the offset to go on from."""
+def next_offsets(done: Message | Mapping[Partition, int]) -> list[TopicPartition]:
+    """The offsets to commit if all messages up to here are done: Kafka commits the next offset."""
     if isinstance(done, Message):
         return [TopicPartition(done.topic, done.partition, done.offset + 1)]
     if not isinstance(done, Mapping):

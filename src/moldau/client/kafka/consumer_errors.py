@@ -1,14 +1,15 @@
-"""Owns what a consumer says of errors: which pass, which are told, and what to do about them."""
+"""Errors of a consumer: which are retriable, and hints for the others."""
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
 from moldau.client.kafka.connect import translate
 
-TAKEN_HINT = (
-    "the group has given it to another member, who reads it again from what was committed; "
-    "poll to go on; if that comes often: poll more often, or raise max_poll_interval_ms"
+REASSIGNED_HINT = (
+    "the group assigned it to another member, which continues from the last commit; poll again; "
+    "if this happens often: poll more often, or raise max_poll_interval_ms"
 )
 
 RETRIABLE = frozenset(
@@ -20,49 +21,38 @@ RETRIABLE = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""librdkafka goes on trying by itself: the user is told in the log, once."""
+"""librdkafka retries these in the background; each is logged once."""
 
 
-class translated:  # noqa: N801
-    """librdkafka's errors in a with block become ours, which say what was tried."""
-
-    def __init__(self, brokers: str, doing: str) -> None:
-        self._brokers = brokers
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, KafkaException):
-            raise translate(error, brokers=self._brokers, doing=self._doing) from error
+@contextmanager
+def translated(brokers: str, doing: str) -> Iterator[None]:
+    """Translates librdkafka's errors in a with block; `doing` is the failed action."""
+    try:
+        yield
+    except KafkaException as error:
+        raise translate(error, brokers=brokers, doing=doing) from error
 
 
 def commit_hint(cause: object) -> str:
-    """What to do, if a commit comes too late; else nothing."""
-    taken = isinstance(cause, KafkaError) and cause.code() in (
+    """The hint if a commit came too late, else empty."""
+    reassigned = isinstance(cause, KafkaError) and cause.code() in (
         KafkaError.UNKNOWN_MEMBER_ID,
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.STALE_MEMBER_EPOCH,
         KafkaError._STATE,
     )
-    return TAKEN_HINT if taken else ""
+    return REASSIGNED_HINT if reassigned else ""
 
 
 def read_hint(cause: KafkaError) -> str:
-    """What to do, if this error of a poll is the application's to mend; else nothing."""
+    """The hint if the application can fix this error of a poll, else empty."""
     if cause.code() == KafkaError._AUTO_OFFSET_RESET:
-        return "nothing is committed there: seek, or set auto_offset_reset to earliest or latest"
+        return "no offset is committed: seek, or set auto_offset_reset to earliest or latest"
     if cause.code() == KafkaError._MAX_POLL_EXCEEDED:
         return "poll more often, lower max_poll_records or raise max_poll_interval_ms"
     if cause.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
-        return "the group is a queue, or has members of another kind: choose another group_id"
+        return "a queue group, or its members use another protocol: choose another group_id"
     if cause.code() == KafkaError.INVALID_SESSION_TIMEOUT:
-        return "session_timeout_ms and max_poll_interval_ms: brokers want 6,000 at least by default"
+        return "raise session_timeout_ms and max_poll_interval_ms: brokers require 6,000 by default"
     return ""

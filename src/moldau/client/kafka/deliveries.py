@@ -1,8 +1,8 @@
-"""Owns what became of sent messages: Delivery, and the Outbox that settles deliveries.
+"""Delivery, the result of a send, and Outbox, which completes deliveries.
 
-librdkafka reports a delivery to whoever polls its handle. A busy sender polls by itself every few
-messages, since a second thread would fight it for the interpreter with every report; so does
-whoever waits for a result. A thread of the Outbox polls when nobody else does.
+librdkafka reports deliveries to the thread that polls its handle. A busy sender polls every few
+messages, because a second thread would compete for the interpreter with every report; a thread
+waiting for a result polls too. Otherwise the Outbox thread polls.
 """
 
 import logging
@@ -23,22 +23,22 @@ from moldau.client.kafka.transaction import fenced_hint
 log = logging.getLogger(__name__)
 
 POLL_EVERY_SENDS = 64
-"""A power of two. Rarely enough to cost nothing, often enough that reports don't pile up."""
+"""A power of two; rare enough to be cheap, often enough that reports don't pile up."""
 
 PARTITION_UNASSIGNED = -1
-"""librdkafka chooses: by the key, or at random for a while without one."""
+"""librdkafka chooses: by key, or a random one for some time if there is no key."""
 
 _IDLE_SECONDS = 0.05
 _SLICE_SECONDS = 0.01
-"""How long a waiter polls at a time: another thread may have settled what it waits for."""
+"""How long a waiter polls at a time: another thread may have completed its delivery."""
 _FLUSH_SLICE_SECONDS = 0.5
 _DISCARD_SECONDS_MAX = 5.0
 _FAILURES_KEPT_MAX = 1000
-_GIVEN_UP = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class Receipt(NamedTuple):
-    """Where a message is. With acks=0 nobody said, and offset is -1."""
+    """Where a message was written. With acks=0 the offset is -1 (unknown)."""
 
     topic: str
     partition: int
@@ -48,13 +48,13 @@ class Receipt(NamedTuple):
 
 
 class Delivery(msgspec.Struct, eq=False, weakref=True):
-    """The result of a send, to come: like a concurrent.futures.Future that cannot be cancelled.
+    """The future result of a send: a concurrent.futures.Future that cannot be cancelled.
 
-    May be used from any thread.
+    Thread-safe.
     """
 
-    # Made for every message, so it must be cheap: a struct of msgspec is made in C and has no
-    # dict, and every outbox has a subclass that names it.
+    # Created for every message, so it must be cheap: a msgspec struct is created in C and has no
+    # dict, and every outbox has a subclass that refers to it.
     _outbox: ClassVar["Outbox"]
     _error: ClientError | None = None
     _message: Message | None = None
@@ -62,11 +62,11 @@ class Delivery(msgspec.Struct, eq=False, weakref=True):
     _seen: bool = False
 
     def done(self) -> bool:
-        """Whether it is decided."""
+        """Whether the message was acknowledged or has failed."""
         return self._message is not None
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """Wait, and say where the message is. Raises why it failed, or TimedOutError."""
+        """Wait for the acknowledgement. Raises the error of the message, or TimedOutError."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -80,29 +80,30 @@ class Delivery(msgspec.Struct, eq=False, weakref=True):
         )
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
-        """Wait, and say why the message failed, or None if it did not."""
+        """Wait; the error of the message, or None if it was acknowledged."""
         if self._message is None:
             self._outbox.wait_for(self, timeout)
         self._seen = True
         return self._error
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call it with this delivery once that is decided, in the thread that finds out."""
+        """Call it with this delivery when that is done, in the thread that polls librdkafka."""
         self._seen = True
         if self._callbacks is None:
             with self._outbox.lock:
                 if self._callbacks is None:
                     self._callbacks = deque()
-        # First there, then looked: whoever settles it meanwhile finds the callback or is found.
+        # Append before the check: a thread that completes it meanwhile sees the callback, or we
+        # see the message.
         self._callbacks.append(callback)
         self._outbox.listen()
         if self._message is not None:
             self._run_callbacks()
 
     def settle(self, error: KafkaError | None, message: Message) -> None:
-        """For librdkafka alone: it is decided."""
+        """Called by librdkafka: the delivery is done."""
         if error is not None:
-            # Before anybody is told of a failure, it says why: a flush in another thread looks.
+            # The error is set before `_message`: a flush in another thread may read it.
             self._error = self._outbox.failure(error, message)
             self._outbox.remember(self, error)
         self._message = message
@@ -111,7 +112,7 @@ class Delivery(msgspec.Struct, eq=False, weakref=True):
 
     def _settled(self) -> Message:
         if self._message is None:
-            raise ClientError("the delivery is not decided")
+            raise ClientError("the delivery is not done yet")
         return self._message
 
     def _run_callbacks(self) -> None:
@@ -125,11 +126,10 @@ class Delivery(msgspec.Struct, eq=False, weakref=True):
             try:
                 callback(self)
             except Exception:
-                # Any error at all, since the callback is the application's: it would come out of
-                # whichever call of librdkafka happens to report, in a thread and to a caller that
-                # have nothing to do with it, and the deliveries behind this one would wait. So it
+                # Any error: the callback is application code. It would be raised in an unrelated
+                # call that happens to poll librdkafka, and would delay the next deliveries. So it
                 # is logged, as concurrent.futures does.
-                log.exception("a callback of a delivery failed")
+                log.exception("delivery callback failed")
 
     def __repr__(self) -> str:
         if not self.done():
@@ -138,7 +138,7 @@ class Delivery(msgspec.Struct, eq=False, weakref=True):
 
 
 class Outbox:
-    """One librdkafka handle, and the deliveries that it owes."""
+    """One librdkafka handle and its pending deliveries."""
 
     def __init__(
         self,
@@ -165,11 +165,11 @@ class Outbox:
         self._thread.start()
 
     def __len__(self) -> int:
-        """Messages that nobody has acknowledged yet."""
+        """The number of messages not acknowledged yet."""
         return len(self.client)
 
     def wait_for(self, delivery: Delivery, timeout: float | None) -> None:
-        """Poll until the delivery is settled. Raises TimedOutError."""
+        """Poll until the delivery is done. Raises TimedOutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not delivery.done():
             if self._copied:
@@ -180,12 +180,12 @@ class Outbox:
             if left <= 0:
                 raise TimedOutError(
                     f"not acknowledged by {self.brokers} within {timeout:g} s",
-                    hint="the message is still on its way; ask again, or: moldau doctor",
+                    hint="the message is still retried; wait again, or check: moldau doctor",
                 )
             self.poll(min(left, _SLICE_SECONDS))
 
     def broken(self, error: KafkaError) -> ClientError:
-        """Our error for one after which this handle sends nothing any more."""
+        """Our error for a fatal error: the handle cannot send any more."""
         return translate(error, brokers=self.brokers, doing="send", hint=fenced_hint(error))
 
     def poll(self, seconds: float) -> None:
@@ -196,7 +196,7 @@ class Outbox:
             self._note_fatal(error)
 
     def _note_fatal(self, error: KafkaException) -> None:
-        # What ends the handle is raised in whichever thread polls next: kept for those concerned.
+        # A fatal error is raised in the thread that polls next; kept for all waiters.
         cause = error.args[0]
         if not (isinstance(cause, KafkaError) and cause.fatal()):
             raise translate(error, brokers=self.brokers, doing="send") from error
@@ -205,9 +205,9 @@ class Outbox:
             self._on_fatal(self.broken(cause))
 
     def flush(self, timeout: float) -> int:
-        """Wait until all is settled; says how many messages are not."""
+        """Wait until all deliveries are done; the number that are not."""
         deadline = time.monotonic() + timeout
-        # In slices, so that Ctrl-C gets a word in.
+        # In slices, so that Ctrl-C is handled.
         while (left := deadline - time.monotonic()) > 0:
             try:
                 if not self.client.flush(min(left, _FLUSH_SLICE_SECONDS)):
@@ -218,20 +218,18 @@ class Outbox:
 
     def failure(self, error: KafkaError, message: Message) -> ClientError:
         """Our error for a message that failed."""
-        given_up = error.code() in _GIVEN_UP
+        purged = error.code() in _PURGED
         return translate(
             error,
             brokers=self.brokers,
             doing=f"send to {message.topic()}",
-            hint="its transaction was aborted, or its producer closed too early"
-            if given_up
-            else "",
+            hint="its transaction was aborted, or its producer closed too early" if purged else "",
         )
 
     def remember(self, delivery: Delivery, error: KafkaError) -> None:
-        """Keep a failure in mind in case that nobody ever looks at the delivery."""
-        if error.code() in _GIVEN_UP:
-            # Whoever aborts or closes knows already.
+        """Keep a failure, in case the program never reads the delivery."""
+        if error.code() in _PURGED:
+            # The caller aborted or closed, and knows.
             return
         with self.lock:
             if len(self._failures) == _FAILURES_KEPT_MAX:
@@ -239,7 +237,7 @@ class Outbox:
             self._failures.append(delivery)
 
     def take_failures(self) -> tuple[int, list[ClientError]]:
-        """How many failures nobody has looked at, and the latest of them; then they are told."""
+        """The number of unread failures and the latest of them; marks them as read."""
         with self.lock:
             kept = [d._error for d in self._failures if not d._seen and d._error is not None]
             count = len(kept) + self._failures_dropped
@@ -248,7 +246,7 @@ class Outbox:
         return count, kept
 
     def listen(self) -> None:
-        """Somebody waits for a callback: the thread polls without a pause."""
+        """A callback is waiting: the thread polls without pauses."""
         with self.lock:
             self._listeners += 1
         self._wanted.set()
@@ -260,12 +258,12 @@ class Outbox:
                 self._wanted.clear()
 
     def discard(self) -> None:
-        """Give up what is not acknowledged: those deliveries fail."""
+        """Give up unacknowledged messages: their deliveries fail."""
         self.client.purge()
         self.flush(_DISCARD_SECONDS_MAX)
 
-    def left_behind(self) -> None:
-        """In a forked process: nothing is settled here any more."""
+    def disable_after_fork(self) -> None:
+        """In a forked child: deliveries are never completed here."""
         self._copied = True
         forks.keep_forever(self.client)
 
@@ -279,9 +277,9 @@ class Outbox:
     def _serve(self) -> None:
         seen = -1
         while not self._closing.is_set():
-            asked = self._wanted.wait(_IDLE_SECONDS)
+            is_wanted = self._wanted.wait(_IDLE_SECONDS)
             if self._closing.is_set():
                 return
-            if asked or (self.sends == seen and len(self.client)):
+            if is_wanted or (self.sends == seen and len(self.client)):
                 self.poll(_IDLE_SECONDS)
             seen = self.sends

@@ -1,8 +1,8 @@
-"""Owns what becomes of clients in a forked process, where they are only a picture of themselves.
+"""Disables clients in forked child processes: librdkafka handles do not survive a fork.
 
-The threads and connections of librdkafka stay with the parent. A child that used its copy would
-wait for ever, and so would the end of the child, which joins threads that are not there. So copies
-refuse in words, their messages remain the parent's to send, and their handles are never freed.
+librdkafka's threads and connections stay in the parent. A child that used its copy would hang, and
+so would its exit, which joins threads that do not exist there. So the copies raise an error, their
+messages are sent by the parent, and their handles are never freed.
 """
 
 import ctypes
@@ -14,35 +14,35 @@ from moldau.client.errors import ClientError
 
 
 class Forkable(Protocol):
-    """A client that must know that it is a copy."""
+    """A client that must be disabled in a forked child."""
 
-    def left_behind(self) -> None:
-        """For a child process: from now on refuse; and let go of nothing that has threads."""
+    def disable_after_fork(self) -> None:
+        """In the child: reject all calls, and free no handle that has threads."""
 
 
 _clients: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
 
 
 def watch(client: Forkable) -> None:
-    """Tell this client in a child process."""
+    """Disable this client in child processes."""
     _clients.add(client)
 
 
 def keep_forever(handle: object) -> None:
-    """Never free it: for librdkafka's handles in a child, whose end would wait for lost threads."""
+    """Never free a handle: freeing it in a child would wait for threads of the parent."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 
 def copied_error(what: str) -> ClientError:
     return ClientError(
-        f"the {what} was made before this process forked, and works in its parent only",
-        hint="make one in each process, after the fork",
+        f"the {what} was created before the fork, and works only in the parent process",
+        hint="create one in each process, after the fork",
     )
 
 
-def _tell() -> None:
+def _disable_all() -> None:
     for client in list(_clients):
-        client.left_behind()
+        client.disable_after_fork()
 
 
-os.register_at_fork(after_in_child=_tell)
+os.register_at_fork(after_in_child=_disable_all)

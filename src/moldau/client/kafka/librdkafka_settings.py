@@ -1,7 +1,7 @@
-"""Owns the settings that we hand to librdkafka, where its defaults are not the best for users.
+"""librdkafka properties where its defaults do not suit our users.
 
-A consumer on librdkafka's defaults stalls: it stops fetching at 100,000 queued messages and then
-waits a second before it looks again. Logs are turned off, since callers report errors themselves.
+With librdkafka's defaults a consumer stalls: it stops fetching at 100,000 queued messages and then
+waits a second. Its logs are turned off, since callers report errors themselves.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 Settings = dict[str, str | int | float | bool]
 
 REQUEST_SECONDS_MAX = 5.0
-"""How long a single administrative request may take before we say that it failed."""
+"""Deadline of a single administrative request."""
 
 MESSAGE_BYTES_MAX = 100_000_000
-"""Just below the largest request that a broker reads by default."""
+"""Just below the largest request that a broker accepts by default."""
 
 
 def common_settings(brokers: str, extra: Mapping[str, str] | None = None) -> Settings:
-    """What every client needs. `extra` are librdkafka properties of the user; they win."""
+    """Properties of every client. `extra` are the user's, which override ours."""
     return {
         "bootstrap.servers": brokers,
         "client.id": "moldau",
         "log_level": 0,
-        # localhost is tried on IPv6 first; the second try should not wait for long.
+        # localhost is tried on IPv6 first; the second attempt should not wait long.
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 2000,
         "socket.keepalive.enable": True,
@@ -45,7 +45,7 @@ def producer_settings(
     batch_bytes: int = 1_000_000,
     extra: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Large batches, and no duplicates where acks=all lets the broker promise it."""
+    """Large batches, and no duplicates with acks=all."""
     settings = common_settings(brokers)
     settings |= {
         "acks": acks,
@@ -56,10 +56,9 @@ def producer_settings(
         "batch.num.messages": 1_000_000,
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 256 * 1024,
-        # A key belongs to the partition that Java's clients, HTTP and gRPC choose for it;
-        # librdkafka's own choice is another hash.
+        # The partitioner of Java clients, HTTP and gRPC; librdkafka's default is another hash.
         "partitioner": "murmur2_random",
-        # How large a message may be is for the topic to say.
+        # The topic limits the message size.
         "message.max.bytes": MESSAGE_BYTES_MAX,
     }
     return settings | dict(extra or {})
@@ -72,10 +71,10 @@ def consumer_settings(
     from_beginning: bool = False,
     extra: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Fetches ahead without pauses; offsets are stored by the caller, after a message is done."""
+    """Prefetches without pauses; the caller stores offsets when a message is done."""
     settings = common_settings(brokers)
     settings |= {
-        # librdkafka wants a group even where partitions are assigned by hand.
+        # librdkafka needs a group id even if partitions are assigned manually.
         "group.id": group or "moldau-cli",
         "enable.auto.commit": group is not None,
         "auto.commit.interval.ms": 1000,

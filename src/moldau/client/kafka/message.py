@@ -1,4 +1,4 @@
-"""Owns Message: what a consumer hands out. Reads librdkafka's message only where it is asked."""
+"""Message: what a consumer returns. Reads the librdkafka message on access."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -18,14 +18,14 @@ Headers = list[tuple[str, bytes | None]]
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One message of a partition. Attributes, or items of the same names: message["topic"].
 
-    May be kept, handed to other threads, and pickled.
+    It may be kept, passed to other threads, and pickled.
     """
 
-    # A struct of msgspec is made in C, in a third of the time that a class of Python takes. It
-    # refers to nothing that can refer back to it, so the garbage collector need not look at it.
+    # A msgspec struct is created in C, in a third of the time of a Python class. It is never part
+    # of a reference cycle, so the garbage collector can ignore it.
     _raw: RawMessage
     value: bytes | None
-    """The bytes; None is a tombstone, which deletes its key from a compacted topic."""
+    """None is a tombstone, which deletes its key from a compacted topic."""
 
     @classmethod
     def of(
@@ -39,13 +39,13 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         headers: Headers | None = None,
         timestamp: int = 0,
     ) -> Self:
-        """A message that no broker has seen, for tests of what handles messages."""
+        """A message that came from no broker, for tests of handlers."""
         kept = _Kept(topic, partition, offset, key, value, headers or [], timestamp)
-        # It answers what is asked of librdkafka's message here.
+        # It has the methods of a librdkafka message that are used here.
         return cls(kept, value)  # type: ignore[arg-type]
 
-    # Its types allow for None, and for headers as text, in what is sent and in events; what was
-    # read has a place, and headers as bytes. A look at each would cost as much as the rest.
+    # librdkafka's types allow None and text headers, for sent messages and events. A message that
+    # was read always has a partition and an offset; checking would double the cost.
 
     @property
     def topic(self) -> str:
@@ -65,7 +65,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def headers(self) -> Headers:
-        """Pairs in their order; a name may come more than once."""
+        """Pairs in order; a name may occur more than once."""
         return list(self._raw.headers() or ())  # type: ignore[arg-type]
 
     @property
@@ -75,16 +75,16 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def time(self) -> datetime:
-        """The timestamp with its zone, UTC."""
+        """The timestamp as a datetime in UTC."""
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
     @property
     def text(self) -> str:
-        """The value as text. Raises InvalidArgumentError if it is no UTF-8."""
+        """The value as text. Raises InvalidArgumentError if it is not UTF-8."""
         return text_of(self)
 
     def json(self) -> Any:
-        """The value read as JSON; None for a tombstone. Raises InvalidArgumentError."""
+        """The value parsed as JSON; None for a tombstone. Raises InvalidArgumentError."""
         return json_of(self)
 
     def __getitem__(self, name: str) -> Any:
@@ -94,7 +94,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         return iter(FIELDS)
 
     def keys(self) -> tuple[str, ...]:
-        """The names for item access; so dict(message) works."""
+        """The names for item access, so that dict(message) works."""
         return FIELDS
 
     def __reduce__(self) -> tuple[Callable[..., "Message"], tuple[object, ...]]:
@@ -107,7 +107,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class _Kept:
-    """Stands in for librdkafka's message, which can neither be pickled nor made by hand."""
+    """Stands in for a librdkafka message, which can be neither pickled nor constructed."""
 
     __slots__ = ("_fields",)
 
@@ -138,5 +138,5 @@ def _restore(kind: type[Message], fields: tuple[Any, ...]) -> Message:
 
 
 def wrap(raws: list[RawMessage]) -> list[Message]:
-    """A message for each of librdkafka's, without a step of the interpreter for any of them."""
+    """Wrap librdkafka messages, without an interpreted step per message."""
     return list(map(Message, raws, map(RawMessage.value, raws)))

@@ -1,7 +1,7 @@
-"""Owns Producer: sends messages over librdkafka, one handle for each level of acknowledgement.
+"""Producer: sends messages over librdkafka, with one handle per ack mode.
 
-A message that is sent is acknowledged, or its Delivery says why not, or `flush`, `close` or the
-log does: none disappears unseen.
+Every message is acknowledged, or its failure is reported by its Delivery, by flush or close, or in
+the log.
 """
 
 import logging
@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
@@ -39,28 +39,38 @@ from moldau.client.errors import (
 from moldau.client.kafka import forks
 from moldau.client.kafka.connect import connect_producer, probe, translate
 from moldau.client.kafka.deliveries import PARTITION_UNASSIGNED, POLL_EVERY_SENDS, Delivery, Outbox
-from moldau.client.kafka.producer_config import AckMode, Acks, ProducerConfig, ack_mode
+from moldau.client.kafka.producer_config import (
+    AckMode,
+    Acks,
+    ProducerConfig,
+    ProducerSettings,
+    ack_mode,
+)
 from moldau.client.kafka.transaction import Transaction, fenced_hint
 
 log = logging.getLogger(__name__)
 
 _EXIT_SECONDS_MAX = 10.0
-"""How long a producer that nobody closed may hold up the end of the program."""
+"""How long an unclosed producer may delay the exit of the program."""
 _ROOM_SECONDS = 0.05
 _SENDS_MASK = POLL_EVERY_SENDS - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_HINT = "1 to 249 letters, digits, dots, - and _"
-_DOCTOR_HINT = "is a broker gone or its disk full? moldau doctor"
+_DOCTOR_HINT = "is a broker down or its disk full? check: moldau doctor"
 
 
 class Producer:
-    """Sends messages. Every method may be called from any thread.
+    """Sends messages. Thread-safe.
 
-    Messages of one level of acknowledgement and one partition keep the order in which they were
-    sent by one thread; between levels there is no order.
+    Messages of one thread to one partition keep their order if they have the same ack mode.
     """
 
-    def __init__(self, config: ProducerConfig | Brokers | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig | Brokers | None = None,
+        /,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
         self.config = config = config_from(ProducerConfig, config, settings)
         self._brokers = config.brokers
         self._mode = ack_mode(config.acks)
@@ -72,12 +82,12 @@ class Producer:
         self._closed = False
         self._copied = False
         probe(self._brokers)
-        # Not a method: it would keep the producer alive.
+        # Not a bound method, which would keep the producer alive.
         self._abandon = weakref.finalize(self, _abandoned, self._outboxes, self._brokers)
         forks.watch(self)
 
     def start(self) -> Self:
-        """For those who like to say it; a producer is ready once it is made."""
+        """Does nothing; a producer is ready when constructed."""
         self._check_open()
         return self
 
@@ -92,9 +102,9 @@ class Producer:
         timestamp: int | datetime | None = None,
         acks: Acks | None = None,
     ) -> Delivery:
-        """Put a message into the buffer. The result tells where it went, or why it failed.
+        """Put a message into the buffer. The Delivery is its future result.
 
-        Waits up to max_block_ms for room in the buffer, then raises BufferFullError.
+        Waits up to max_block_ms while the buffer is full, then raises BufferFullError.
         """
         outbox = self._usual
         if outbox is None or acks is not None:
@@ -106,14 +116,14 @@ class Producer:
         delivery = outbox.delivery()
         try:
             if headers is None and partition is None and timestamp is None:
-                # By position, since names would cost a tenth of the whole call.
+                # Positional: keyword arguments would cost a tenth of the whole call.
                 outbox.produce(topic, value, key, PARTITION_UNASSIGNED, delivery.settle)
             else:
                 extra = _extra(headers, partition, timestamp)
                 outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
         except BufferError:
             extra = _extra(headers, partition, timestamp)
-            self._send_when_there_is_room(outbox, delivery, topic, value, key, extra)
+            self._send_when_not_full(outbox, delivery, topic, value, key, extra)
         except KafkaException as error:
             raise self._cannot_send(topic, error) from error
         except (TypeError, UnicodeEncodeError) as error:
@@ -126,7 +136,7 @@ class Producer:
     def send_many(
         self, topic: str, messages: Iterable[Value | tuple[Key, Value]], *, acks: Acks | None = None
     ) -> list[Delivery]:
-        """Send values, or pairs of key and value, in their order."""
+        """Send values, or pairs of key and value, in order."""
         return [
             self.send(topic, value, key=key, acks=acks) for key, value in keys_and_values(messages)
         ]
@@ -134,21 +144,20 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message sent so far is acknowledged.
 
-        Raises TimedOutError if some are not yet (they are still tried), and DeliveryFailedError if
-        some failed whose Delivery nobody has looked at. Without a timeout it ends by
-        delivery_timeout_ms.
+        Raises TimedOutError if some are not yet (they are still retried), and DeliveryFailedError
+        if some failed whose Delivery was not read. The default timeout is delivery_timeout_ms.
         """
         self._check_open()
         left = self._flush(timeout)
         if left:
             raise TimedOutError(
                 f"{left} messages are not acknowledged by {self._brokers} in time",
-                hint=f"they are still tried; {_DOCTOR_HINT}",
+                hint=f"they are still retried; {_DOCTOR_HINT}",
             )
         self._raise_failures()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush and end. What is not acknowledged in time is given up, and the error says so."""
+        """Flush and close. Raises TimedOutError if messages were given up after `timeout`."""
         if self._copied:
             return
         with self._lock:
@@ -161,7 +170,7 @@ class Producer:
             if len(outbox):
                 outbox.discard()
             outbox.close()
-        # Not before: if Ctrl-C or the end of the program cuts this short, it is told what is lost.
+        # Not before: if Ctrl-C interrupts this, lost messages must still be reported at exit.
         self._abandon.detach()
         if left:
             raise TimedOutError(
@@ -171,7 +180,7 @@ class Producer:
         self._raise_failures()
 
     def transaction(self) -> Transaction:
-        """`with producer.transaction():` what is sent inside is seen by others as a whole, or not.
+        """`with producer.transaction():` the messages sent inside are committed atomically.
 
         Needs a transactional_id. One at a time.
         """
@@ -184,7 +193,7 @@ class Producer:
         with self._lock:
             if self._transaction is not None and self._transaction.is_open:
                 raise ClientError(
-                    "a transaction is open already", hint="leave its with block first"
+                    "a transaction is already open", hint="leave its with block first"
                 )
             self._transaction = Transaction(
                 outbox.client, self._brokers, ready=self._transactions_ready
@@ -197,11 +206,11 @@ class Producer:
         return f"<{type(self).__name__} at {self._brokers}, {state}>"
 
     def __len__(self) -> int:
-        """Messages that nobody has acknowledged yet."""
+        """The number of messages not acknowledged yet."""
         return sum(len(outbox) for outbox in list(self._outboxes.values()))
 
     def __bool__(self) -> bool:
-        """A producer is true even when it has nothing to send."""
+        """True, also if no messages are pending."""
         return True
 
     def __enter__(self) -> Self:
@@ -218,8 +227,8 @@ class Producer:
         except ClientError as failure:
             if error is None:
                 raise
-            # The error that is on its way says more; this one must not be lost with it.
-            log.error("%s", failure)
+            # The error being raised is more important, but this one must not be lost.
+            log.error("closing the producer failed: %s", failure)
 
     def _outbox(self, topic: str | None, mode: AckMode) -> Outbox:
         self._check_open()
@@ -228,7 +237,7 @@ class Producer:
             return outbox
         if self.config.transactional_id is not None and mode is not AckMode.ALL:
             raise InvalidArgumentError(
-                f"acks={mode.value} in a transactional producer",
+                f'a transactional producer needs acks="all", not {mode.value}',
                 hint="use a second producer for messages outside of transactions",
             )
         with self._lock:
@@ -247,15 +256,15 @@ class Producer:
         settings = self.config.settings(mode)
         if topic is not None and self.config.transactional_id is None:
             if not _TOPIC_NAME.fullmatch(topic):
-                # Asked for such a topic, a broker says no more than that it is wrong.
-                raise InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
+                # The broker's error would not say what is wrong with the name.
+                raise _invalid_topic(topic)
             return connect_producer(settings, topic)[0]
         try:
             return Client(settings)
         except KafkaException as error:
             raise translate(error, brokers=self._brokers, doing="make a producer") from error
 
-    def _send_when_there_is_room(
+    def _send_when_not_full(
         self,
         outbox: Outbox,
         delivery: Delivery,
@@ -264,7 +273,7 @@ class Producer:
         key: object,
         extra: Mapping[str, Any],
     ) -> None:
-        """Wait for acknowledgements to make room: the brokers' speed becomes the sender's."""
+        """Wait until acknowledgements make room: backpressure for the sender."""
         wait_seconds = self.config.max_block_ms / 1000
         deadline = time.monotonic() + wait_seconds
         while True:
@@ -283,7 +292,7 @@ class Producer:
         key: object,
         extra: Mapping[str, Any],
     ) -> bool:
-        """Whether there was room."""
+        """Whether there was room in the buffer."""
         try:
             outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
         except BufferError:
@@ -294,9 +303,9 @@ class Producer:
 
     def _buffer_full(self, outbox: Outbox, topic: str, wait_seconds: float) -> BufferFullError:
         return BufferFullError(
-            f"cannot send to {topic}: the buffer is full, {len(outbox)} messages are not "
-            f"acknowledged by {self._brokers}, and none was for {wait_seconds:g} s",
-            hint=f"send less, raise max_block_ms or buffer_memory; {_DOCTOR_HINT}",
+            f"cannot send to {topic}: the buffer is full; {len(outbox)} messages are not "
+            f"acknowledged by {self._brokers}; timed out after {wait_seconds:g} s (max_block_ms)",
+            hint=f"send less, or raise max_block_ms or buffer_memory; {_DOCTOR_HINT}",
         )
 
     def _flush(self, timeout: float | None) -> int:
@@ -326,24 +335,24 @@ class Producer:
         )
         hint = fenced_hint(error.args[0])
         if _code(error) == KafkaError.TOPIC_EXCEPTION:
-            return InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
+            return _invalid_topic(topic)
         if outside and not hint:
-            hint = "send inside of `with producer.transaction():`"
+            hint = "send inside `with producer.transaction():`"
         return translate(error, brokers=self._brokers, doing=f"send to {topic}", hint=hint)
 
-    def left_behind(self) -> None:
-        """In a forked process: what is not sent is for the parent to send."""
+    def disable_after_fork(self) -> None:
+        """In a forked child: the parent sends what is pending."""
         self._copied = True
         self._usual = None
         self._abandon.detach()
         for outbox in self._outboxes.values():
-            outbox.left_behind()
+            outbox.disable_after_fork()
 
     def _check_open(self) -> None:
         if self._copied:
             raise forks.copied_error("producer")
         if self._closed:
-            raise ClientError("the producer is closed", hint="make a new one")
+            raise ClientError("the producer is closed", hint="create a new one")
 
 
 def _extra(
@@ -354,7 +363,7 @@ def _extra(
         extra["headers"] = encode_headers(headers)
     if partition is not None:
         if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
-            raise InvalidArgumentError(f"{partition!r} is no partition", hint="0 or more")
+            raise InvalidArgumentError(f"invalid partition {partition!r}", hint="an int, 0 or more")
         extra["partition"] = partition
     if timestamp is not None:
         extra["timestamp"] = encode_timestamp(timestamp)
@@ -368,19 +377,26 @@ def _code(error: KafkaException) -> int | None:
 
 def _unsendable(topic: object, error: TypeError | UnicodeEncodeError) -> InvalidArgumentError:
     if not isinstance(topic, str):
-        return InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
+        return _invalid_topic(topic)
     return InvalidArgumentError(
-        f"cannot send to {topic}: {error}", hint="text must be writable as UTF-8"
+        f"cannot send to {topic}: {error}", hint="text must be encodable as UTF-8"
     )
+
+
+def _invalid_topic(topic: object) -> InvalidArgumentError:
+    if not isinstance(topic, str):
+        return InvalidArgumentError(f"the topic must be a string, not {topic!r}", hint=_TOPIC_HINT)
+    return InvalidArgumentError(f"invalid topic name {topic!r}", hint=_TOPIC_HINT)
 
 
 def keys_and_values(
     messages: Iterable[Value | tuple[Key, Value]],
 ) -> Iterator[tuple[Key, Value]]:
-    """Of values, or pairs of key and value. Raises InvalidArgumentError for what is neither."""
+    """Pairs of key and value; the key of a plain value is None. Raises InvalidArgumentError."""
     if isinstance(messages, str | bytes | bytearray | memoryview | Mapping):
         raise InvalidArgumentError(
-            f"send_many of a {type(messages).__name__}", hint="a list of values, or of (key, value)"
+            f"send_many needs a list of messages, not {type(messages).__name__}",
+            hint="pass a list of values, or of (key, value)",
         )
     for message in messages:
         if not isinstance(message, tuple):
@@ -389,21 +405,22 @@ def keys_and_values(
             yield message
         else:
             raise InvalidArgumentError(
-                f"a tuple of {len(message)} in send_many", hint="values, or pairs of key and value"
+                f"a message must be a value or (key, value), not a tuple of {len(message)}",
+                hint="pass a list of values, or of (key, value)",
             )
 
 
 def close_seconds(error: BaseException | None) -> float | None:
-    """How long leaving a block may flush: Ctrl-C, an exit and a cancelled task are in a hurry."""
+    """How long leaving a block may flush; short after Ctrl-C, exit and cancellation."""
     return None if error is None or isinstance(error, Exception) else _EXIT_SECONDS_MAX
 
 
 def _abandoned(outboxes: dict[AckMode, Outbox], brokers: str) -> None:
-    """A producer was dropped, or the program ends, without close: save what can be saved."""
+    """A producer was dropped, or the program ends, without close: flush what is pending."""
     pending = sum(len(outbox) for outbox in outboxes.values())
     if pending:
         warnings.warn(
-            f"a producer was not closed with {pending} messages unsent; use `with` or close()",
+            f"a producer with {pending} pending messages was not closed; use `with` or close()",
             ResourceWarning,
             stacklevel=2,
         )
@@ -413,7 +430,7 @@ def _abandoned(outboxes: dict[AckMode, Outbox], brokers: str) -> None:
         failed, errors = outbox.take_failures()
         if left or failed:
             log.error(
-                "%d messages are lost: not acknowledged by %s when an unclosed producer ended%s",
+                "lost %d messages of an unclosed producer: not acknowledged by %s at exit%s",
                 left + failed,
                 brokers,
                 f" ({errors[-1]})" if errors else "",

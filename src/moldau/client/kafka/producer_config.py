@@ -1,28 +1,29 @@
-"""Owns ProducerConfig and AckMode: what an application may set, and librdkafka's words for it."""
+"""ProducerConfig and AckMode, and their translation to librdkafka properties."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal, TypedDict, get_args
 
 from moldau.client.config import Brokers, bootstrap_list, check_minimum, check_text, fill_in_brokers
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.librdkafka_settings import Settings, producer_settings
 
-_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class AckMode(StrEnum):
-    """Who must have a message before it counts as sent."""
+    """Which replicas must have a message before it is acknowledged."""
 
     NONE = "0"
-    """Nobody: a message may be lost unseen, and its offset is not known."""
+    """None: a message may be lost unnoticed, and its offset is unknown."""
     LEADER = "1"
-    """The leader has appended it; lost with the leader."""
+    """The leader has appended it; lost if the leader fails."""
     ALL = "all"
-    """A majority has it on disk; never doubled by a retry."""
+    """A majority has it on disk; retries create no duplicates."""
 
 
-Acks = AckMode | str | int
+Acks = AckMode | Literal["all", "leader", "none", "1", "0", "-1", 1, 0, -1]
 
 _ACK_MODES: dict[object, AckMode] = {
     **{mode: mode for mode in AckMode},
@@ -35,62 +36,62 @@ _ACK_MODES: dict[object, AckMode] = {
 
 
 def ack_mode(acks: Acks) -> AckMode:
-    """The level for any of the ways to write it: AckMode.ALL, "all", -1."""
+    """The mode for any way to write it: AckMode.ALL, "all", -1."""
     found = None if isinstance(acks, bool) else _ACK_MODES.get(acks)
     if found is None:
         raise InvalidArgumentError(
-            f"{acks!r} is no level of acknowledgement", hint='write acks=0, acks=1 or acks="all"'
+            f'acks must be 0, 1 or "all", not {acks!r}', hint='write acks=0, acks=1 or acks="all"'
         )
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig:
-    """Settings of a Producer, checked when it is made. Names and meaning are Kafka's."""
+    """Settings of a Producer, validated on creation. Names and meaning are Kafka's."""
 
     bootstrap_servers: Brokers | None = None
-    """HOST:PORT, several, or a list; None: MOLDAU_BROKERS, else localhost:9092."""
+    """HOST:PORT[,HOST:PORT…] or a list; None: MOLDAU_BROKERS, else localhost:9092."""
     acks: Acks = AckMode.ALL
     batch_size: int = 1_000_000
-    """Bytes of a batch at most."""
+    """Maximum bytes of a batch."""
     linger_ms: float = 5
-    """How long a message may wait for others to share its batch."""
+    """How long a message waits for others to share its batch."""
     retries: int | None = None
-    """None: as often as delivery_timeout_ms allows."""
+    """None: until delivery_timeout_ms."""
     enable_idempotence: bool | None = None
-    """No doubles and no reordering by retries; needs acks="all". None: wherever that is so."""
-    compression_type: str = "none"
+    """No duplicates and no reordering by retries; needs acks="all". None: on with acks="all"."""
+    compression_type: Compression = "none"
     delivery_timeout_ms: int = 120_000
-    """After this a message that is not acknowledged has failed."""
+    """A message that is not acknowledged by then has failed."""
     buffer_memory: int = 256 * 1024 * 1024
-    """Bytes of messages not yet acknowledged, per level of acks (in steps of 1 KiB)."""
+    """Maximum bytes of unacknowledged messages, per ack mode (in steps of 1 KiB)."""
     buffer_messages: int = 1_000_000
-    """The same as a number of messages."""
+    """Maximum number of unacknowledged messages, per ack mode."""
     max_block_ms: int = 60_000
-    """How long send waits for room in the buffer."""
+    """How long send waits while the buffer is full."""
     transactional_id: str | None = None
     client_id: str = "moldau"
     extra: Mapping[str, str] = field(default_factory=dict)
-    """Further properties of librdkafka, by its names; they win over all others."""
+    """More librdkafka properties, by their own names; they override all others."""
 
     def __post_init__(self) -> None:
         fill_in_brokers(self)
         mode = ack_mode(self.acks)
-        if self.compression_type not in _COMPRESSIONS:
+        if self.compression_type not in get_args(Compression):
             raise InvalidArgumentError(
-                f"{self.compression_type!r} is no compression",
-                hint=f"one of {', '.join(_COMPRESSIONS)}",
+                f"unknown compression_type {self.compression_type!r}",
+                hint=f"one of {', '.join(get_args(Compression))}",
             )
         if self.enable_idempotence and mode is not AckMode.ALL:
             raise InvalidArgumentError(
-                f"enable_idempotence needs acks=all, not {mode.name.lower()}",
+                f'enable_idempotence needs acks="all", not {mode.value}',
                 hint="leave one of the two out",
             )
         if self.transactional_id is not None and (
             mode is not AckMode.ALL or self.enable_idempotence is False
         ):
             raise InvalidArgumentError(
-                "a transactional producer needs acks=all and idempotence",
+                'a transactional producer needs acks="all" and idempotence',
                 hint="leave acks and enable_idempotence out",
             )
         self._check_bounds()
@@ -109,17 +110,17 @@ class ProducerConfig:
         check_text(self, "transactional_id", "client_id", "compression_type")
         if self.delivery_timeout_ms <= self.linger_ms:
             raise InvalidArgumentError(
-                "delivery_timeout_ms is not above linger_ms",
-                hint="a message must have time to wait for its batch and to be sent",
+                "delivery_timeout_ms must be greater than linger_ms",
+                hint="a message waits linger_ms for its batch before it is sent",
             )
 
     @property
     def brokers(self) -> str:
-        """The addresses as one string."""
+        """The bootstrap servers as one string."""
         return bootstrap_list(self.bootstrap_servers)
 
     def settings(self, mode: AckMode) -> Settings:
-        """For the librdkafka handle that sends at this level."""
+        """The librdkafka properties of the handle for this ack mode."""
         settings = producer_settings(
             self.brokers,
             acks=mode.value,
@@ -138,6 +139,25 @@ class ProducerConfig:
             settings["retries"] = self.retries
         if self.transactional_id is not None:
             settings["transactional.id"] = self.transactional_id
-            # A transaction may not outlive the messages in it.
+            # A transaction must outlive the delivery of its messages.
             settings["transaction.timeout.ms"] = max(60_000, self.delivery_timeout_ms)
         return settings | dict(self.extra)
+
+
+class ProducerSettings(TypedDict, total=False):
+    """The fields of ProducerConfig as keyword arguments, for type checkers."""
+
+    bootstrap_servers: Brokers
+    acks: Acks
+    batch_size: int
+    linger_ms: float
+    retries: int | None
+    enable_idempotence: bool | None
+    compression_type: Compression
+    delivery_timeout_ms: int
+    buffer_memory: int
+    buffer_messages: int
+    max_block_ms: int
+    transactional_id: str | None
+    client_id: str
+    extra: Mapping[str, str]

@@ -1,7 +1,7 @@
-"""Owns how coroutines call what blocks: in threads of their own, so that no loop ever waits.
+"""Runs blocking calls for coroutines in threads, so that the event loop never blocks.
 
-The executor of the event loop is left alone: it has few threads, and an application that fills them
-must not stop its clients.
+The loop's own executor is not used: it has few threads, and an application that occupies them must
+not stop its clients.
 """
 
 import asyncio
@@ -19,36 +19,35 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """A call, and the future for what comes of it."""
+    """A call and the future of its result."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self.call = call
         self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run(self) -> None:
-        """Unless it was cancelled before it began."""
+        """Run the call, unless it was cancelled before."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
             result = self.call()
         except BaseException as error:
-            # Whatever it is, it belongs to who waits for the call and not to this thread.
+            # Any error belongs to the caller, not to this thread.
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
 
 
 def submit(call: Callable[[], T], name: str) -> "concurrent.futures.Future[T]":
-    """Run it in a thread of its own. For calls that take milliseconds and more."""
+    """Run it in a new thread. For calls that take milliseconds or longer."""
     job = Job(call)
     threading.Thread(target=job.run, name=name, daemon=True).start()
     return job.future
 
 
 async def in_thread(call: Callable[[], T], name: str = "moldau-call") -> T:
-    """What it returns or raises. If the caller is cancelled, the call goes on behind its back.
-
-    An error that then reaches nobody is logged.
+    """Run it in a thread. If the caller is cancelled, the call continues in the background, and its
+    error is logged.
     """
     future = submit(call, name)
     try:
@@ -59,7 +58,7 @@ async def in_thread(call: Callable[[], T], name: str = "moldau-call") -> T:
 
 
 async def to_its_end(call: Callable[[], T], name: str = "moldau-call") -> T:
-    """The same, but a caller that is cancelled waits for the end of the call, and is then."""
+    """The same, but a cancelled caller waits for the end of the call first."""
     future = asyncio.wrap_future(submit(call, name))
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -76,14 +75,14 @@ async def to_its_end(call: Callable[[], T], name: str = "moldau-call") -> T:
 
 def _log_error(future: "concurrent.futures.Future[T]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        log.error("%s (the caller was cancelled before)", error)
+        log.error("background call failed after its caller was cancelled: %s", error)
 
 
 class CallThread:
-    """One thread that runs calls one after the other, as a client for one thread at a time needs.
+    """One thread that runs calls one after the other, for a client that is not thread-safe.
 
-    A call may call back into the event loop (`call_back`). What the callback awaits of the same
-    client then runs inside of that call, in the same thread, since all others wait for its end.
+    A call may call back into the event loop (`call_back`). Calls that the callback awaits run
+    inside of that call, in the same thread, because all others wait for its end.
     """
 
     def __init__(self, name: str) -> None:
@@ -92,18 +91,18 @@ class CallThread:
             "moldau_inside", default=None
         )
         self.turn = asyncio.Lock()
-        """Held while a call runs. Whoever has it may touch what calls touch."""
+        """Held while a call runs; protects the client's state."""
         thread = threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True)
         thread.start()
 
     @property
     def is_called_back(self) -> bool:
-        """Whether the code that asks runs in a callback, which must not wait for its own turn."""
+        """Whether the current code runs in a callback, which must not wait for its own turn."""
         inside = self._inside.get()
         return inside is not None and inside.is_open
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run it when its turn has come. A call that has begun goes on, whoever is cancelled."""
+        """Run it when it is its turn. Cancelling the caller does not stop a call that has begun."""
         job = Job(call)
         inside = self._inside.get()
         if inside is not None and inside.submit(job):
@@ -124,7 +123,7 @@ class CallThread:
     def call_back(
         self, loop: asyncio.AbstractEventLoop, callback: Callable[[], "asyncio.Future[T] | T"]
     ) -> None:
-        """For the thread: run a callback in the loop, and wait for its end. Raises what it does."""
+        """For the thread: run a callback in the loop and wait for it. Raises its error."""
         inside = _Inside()
 
         async def run() -> None:
@@ -139,12 +138,12 @@ class CallThread:
         outcome.result()
 
     def stop(self) -> None:
-        """The thread ends after the calls before."""
+        """End the thread after the calls before."""
         self._jobs.put(None)
 
 
 class _Inside:
-    """Calls that are made from within a callback."""
+    """Calls made from within a callback."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
@@ -152,7 +151,7 @@ class _Inside:
         self._ended = False
 
     def submit(self, job: Job[Any]) -> bool:
-        """False if the callback is over: a task that it left behind waits like any other."""
+        """False if the callback has ended: a task that it started waits like any other."""
         with self._lock:
             if not self._ended:
                 self._jobs.put(job)

@@ -1,6 +1,5 @@
-"""Owns Transaction: the with block whose messages and offsets others see as a whole, or not."""
+"""Transaction: a with block whose messages and offsets are committed atomically."""
 
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -9,21 +8,21 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from moldau.client.errors import ClientError
 from moldau.client.kafka.connect import translate
+from moldau.client.retry import Backoff
 
 if TYPE_CHECKING:
     from moldau.client.kafka.consumer import Consumer
 
 _STEP_SECONDS_MAX = 60.0
-_RETRY_SECONDS = 0.1
 
 _FENCED_HINT = (
-    "another producer with this transactional_id has taken over; close this one, and give every "
-    "worker an id of its own"
+    "another producer with this transactional_id has taken over; close this one, and give each "
+    "worker its own transactional_id"
 )
 
 
 class Transaction:
-    """Made by Producer.transaction(). Leaving the block commits, an error in it aborts."""
+    """Created by Producer.transaction(). Leaving the block commits; an error aborts."""
 
     def __init__(self, client: Producer, brokers: str, *, ready: bool) -> None:
         self._client = client
@@ -33,11 +32,11 @@ class Transaction:
             self._step("begin a transaction", client.init_transactions)
 
     def commit_offsets(self, consumer: "Consumer") -> None:
-        """Commit with this transaction what the consumer has handed out so far."""
+        """Commit in this transaction what the consumer has returned so far."""
         self.add_offsets(consumer.handed_out(), consumer.group_metadata())
 
     def add_offsets(self, offsets: list[TopicPartition], member: Any) -> None:
-        """The same, of offsets to go on from and the member of a group that has read up to them."""
+        """The same, from the next offsets and the metadata of the group member."""
         if offsets:
             self._step(
                 "commit offsets in the transaction",
@@ -72,20 +71,20 @@ class Transaction:
         try:
             self._step("abort the transaction", self._client.abort_transaction)
         except ClientError as failure:
-            # The broker aborts it in time; what led here is the error to tell.
+            # The broker aborts it at its timeout; the original error is more important.
             error.add_note(f"{failure}")
 
     def _step(self, doing: str, call: Callable[[float], object]) -> None:
-        deadline = time.monotonic() + _STEP_SECONDS_MAX
+        backoff = Backoff(_STEP_SECONDS_MAX)
         while True:
             try:
-                call(max(1.0, deadline - time.monotonic()))
+                call(max(1.0, backoff.seconds_left))
             except KafkaException as error:
                 cause = error.args[0]
-                again = isinstance(cause, KafkaError) and cause.retriable()
-                if not again or time.monotonic() > deadline:
+                is_retriable = isinstance(cause, KafkaError) and cause.retriable()
+                if not is_retriable or backoff.is_over:
                     raise self._error(error, doing) from error
-                time.sleep(_RETRY_SECONDS)
+                backoff.sleep()
             else:
                 return
 
@@ -95,7 +94,7 @@ class Transaction:
 
 
 def fenced_hint(cause: object) -> str:
-    """What to do, if this error says that a newer producer has taken over; else nothing."""
+    """The hint if the error says that a newer producer has taken over, else empty."""
     fenced = isinstance(cause, KafkaError) and cause.code() in (
         KafkaError._FENCED,
         KafkaError.PRODUCER_FENCED,

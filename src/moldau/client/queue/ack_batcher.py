@@ -1,7 +1,7 @@
-"""Owns the acks of one worker: those that come while others are under way go together.
+"""Batches the acks of one worker: those that arrive during a call are sent together in the next.
 
-A call costs about a millisecond of processor time, whatever it carries; messages that are acked one
-by one, by handlers that run side by side, share it.
+A call costs about a millisecond of CPU time, whatever it carries; concurrent handlers that ack
+messages one by one share it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ _Waiting = tuple[str, Sequence[bytes], "asyncio.Future[list[SettleResult]]"]
 
 
 class AckBatcher:
-    """Acks, with the name of the consumer that the messages were delivered to."""
+    """Acks messages under the name of the consumer that they were delivered to."""
 
     def __init__(self, settler: Settler, group: str) -> None:
         self._settler = settler
@@ -22,7 +22,7 @@ class AckBatcher:
         self._task: asyncio.Task[None] | None = None
 
     async def ack(self, consumer: str, tokens: Sequence[bytes]) -> list[SettleResult]:
-        """A verdict for each, in order."""
+        """A result for each token, in order."""
         future: asyncio.Future[list[SettleResult]] = asyncio.get_running_loop().create_future()
         self._waiting.append((consumer, tokens, future))
         if self._task is None or self._task.done():
@@ -35,7 +35,7 @@ class AckBatcher:
             try:
                 await self._settle(batch)
             finally:
-                # Also if the loop ends: nobody is left waiting.
+                # Also if the loop ends: no caller waits forever.
                 for _, _, future in batch:
                     if not future.done():
                         future.cancel()
@@ -44,9 +44,9 @@ class AckBatcher:
         for consumer in dict.fromkeys(name for name, _, _ in batch):
             own = [(tokens, future) for name, tokens, future in batch if name == consumer]
             together = [token for tokens, _ in own for token in tokens]
-            verdicts = await self._settler.settle(self._group, consumer, together, Ack())
+            results = await self._settler.settle(self._group, consumer, together, Ack())
             at = 0
             for tokens, future in own:
                 if not future.done():
-                    future.set_result(verdicts[at : at + len(tokens)])
+                    future.set_result(results[at : at + len(tokens)])
                 at += len(tokens)

@@ -1,7 +1,7 @@
-"""Owns how many messages a loop over a worker takes at a time: those it can do within their lease.
+"""How many messages a loop over a worker polls at a time: as many as it can do within their lease.
 
-Taken too many, the last ones would be delivered to others before their turn comes. Taken one by
-one, each would cost a call.
+With too many, the leases of the last ones would expire before their turn. With one at a time, each
+message would cost a call.
 """
 
 import time
@@ -10,11 +10,11 @@ from typing import Final
 COUNT_MAX: Final = 100
 _GROWTH: Final = 4
 _LEASE_SHARE: Final = 0.25
-"""Of a lease that a batch may take by the speed of the last one: speeds change."""
+"""The share of a lease that a batch may take, at the speed of the last one."""
 
 
 class BatchSizer:
-    """Begins with one message, and learns from how long they take."""
+    """Starts with one message, and adapts to how long they take."""
 
     def __init__(self) -> None:
         self.count = 1
@@ -22,12 +22,12 @@ class BatchSizer:
         self._taken = 0
 
     def taken(self, count: int) -> None:
-        """A batch is handed out."""
+        """A batch was polled."""
         self._began = time.monotonic()
         self._taken = count
 
     def done(self, visibility_seconds: float) -> None:
-        """The batch is done; `visibility_seconds` 0: messages have no lease."""
+        """The batch is done. `visibility_seconds` 0: messages have no lease."""
         if not self._taken:
             return
         if not visibility_seconds:

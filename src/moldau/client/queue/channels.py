@@ -1,7 +1,7 @@
-"""Owns the connections of a queue client: one channel per address, and the calls that there are.
+"""The connections of a queue client: one channel per address, and the methods of the API.
 
-Python's gRPC has no public hook for a resolver or a balancer of one's own, so there is a channel
-for each broker, and whoever calls says which.
+Python's gRPC has no public API for custom resolvers or balancers, so there is one channel per
+broker, and the caller chooses the address.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from moldau.proto.v1 import queue_pb2 as pb
 
 SERVICE: Final = "moldau.v1.Queue"
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Largest answer that is taken, and request that is made."""
+"""The largest request and response."""
 
 CHANNEL_OPTIONS: Final = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    # A broker that comes back is to be noticed within a second, not within two minutes.
+    # Reconnect to a restarted broker within a second, not within two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A machine that vanished sends nothing, not even that it is gone.
+    # Detects machines that vanished without closing the connection.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Whether a call may be tried again is decided here, by what it is.
+    # Retries are decided by this client, for each kind of call.
     ("grpc.enable_retries", 0),
-    # Brokers are reached directly, whatever the environment says of the web.
+    # Brokers are reached directly, without the HTTP proxy of the environment.
     ("grpc.enable_http_proxy", 0),
 ]
 
@@ -39,14 +39,14 @@ A = TypeVar("A", bound="Message")
 
 
 class Message(Protocol):
-    """What generated messages can do."""
+    """A generated message."""
 
     def SerializeToString(self) -> bytes: ...  # noqa: N802
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Q, A]):
-    """A call of the API, with the types of its request and of its answer."""
+    """A method of the API, with the types of its request and response."""
 
     name: str
     request: type[Q]
@@ -86,12 +86,12 @@ MANAGE_BROKERS: Final = Method(
 )
 
 
-def _as_it_is(data: bytes) -> bytes:
+def _unchanged(data: bytes) -> bytes:
     return data
 
 
 class Channels:
-    """Channels by address, made when they are first wanted."""
+    """Channels by address, created on first use."""
 
     def __init__(self) -> None:
         self._channels: dict[str, aio.Channel] = {}
@@ -100,7 +100,7 @@ class Channels:
     async def call(
         self, address: str, method: Method[Q, A], request: Q, *, seconds_max: float
     ) -> A:
-        """One request there, and its answer. Raises aio.AioRpcError."""
+        """Send one request. Raises aio.AioRpcError."""
         stub = self._stubs.get((address, method.name, False))
         if stub is None:
             stub = self._channel(address).unary_unary(method.path, method.serializer, method.answer)
@@ -111,7 +111,7 @@ class Channels:
     async def call_raw(
         self, address: str, method: Method[Q, A], request: bytes, *, seconds_max: float | None
     ) -> bytes:
-        """The same with bytes that nobody looks into."""
+        """The same with encoded messages."""
         stub = self._stubs.get((address, method.name, True))
         if stub is None:
             stub = self._channel(address).unary_unary(method.path)
@@ -122,7 +122,7 @@ class Channels:
     def stream(
         self, address: str, method: Method[Q, A], *, seconds_max: float | None = None
     ) -> "aio.StreamStreamCall[Q, A]":
-        """A stream both ways."""
+        """A bidirectional stream."""
         serialize = method.serializer
         stub = self._channel(address).stream_stream(method.path, serialize, method.answer)
         return stub(timeout=seconds_max)
@@ -130,11 +130,11 @@ class Channels:
     def stream_raw(
         self, address: str, method: Method[Q, A]
     ) -> "aio.StreamStreamCall[bytes, bytes]":
-        """A stream both ways of bytes that nobody looks into."""
-        return self._channel(address).stream_stream(method.path, _as_it_is, _as_it_is)()
+        """A bidirectional stream of encoded messages."""
+        return self._channel(address).stream_stream(method.path, _unchanged, _unchanged)()
 
     def read(self, address: str, method: Method[Q, A], request: Q) -> "aio.UnaryStreamCall[Q, A]":
-        """A stream of answers to one request."""
+        """A stream of responses to one request."""
         return self._channel(address).unary_stream(method.path, method.serializer, method.answer)(
             request
         )
@@ -142,11 +142,15 @@ class Channels:
     def read_raw(
         self, address: str, method: Method[Q, A], request: bytes
     ) -> "aio.UnaryStreamCall[bytes, bytes]":
-        """A stream of answers, as bytes."""
-        return self._channel(address).unary_stream(method.path, _as_it_is, _as_it_is)(request)
+        """The same with encoded messages."""
+        return self._channel(address).unary_stream(method.path, _unchanged, _unchanged)(request)
+
+    def is_connected(self, address: str) -> bool:
+        channel = self._channels.get(address)
+        return channel is not None and channel.get_state() is grpc.ChannelConnectivity.READY
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Forget brokers that are no longer in the cluster; their calls end by themselves."""
+        """Close the channels of brokers that left the cluster; running calls may finish."""
         for address in [known for known in self._channels if known not in addresses]:
             channel = self._channels.pop(address)
             for key in [key for key in self._stubs if key[0] == address]:
@@ -172,4 +176,4 @@ class Channels:
 
 _CLOSE_SECONDS: Final = 5.0
 _closing: Final = set[asyncio.Future[None]]()
-"""asyncio itself holds tasks weakly."""
+"""asyncio itself only has weak references to tasks."""

@@ -1,6 +1,6 @@
-"""Owns what a client believes of the cluster: brokers, topics, and who leads what. Immutable.
+"""An immutable view of the cluster: brokers, topics and leaders.
 
-It comes from either interface, HTTP or gRPC, and says the same.
+It is built from the topology of either API, HTTP or gRPC.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,13 @@ from moldau.model.delivery_tokens import ROUTING_BYTES, decode_delivery_token
 from moldau.model.topology import NO_BROKER, Topology
 from moldau.proto.v1 import queue_pb2 as pb
 
-_PLACES_MAX: Final = 100_000
-"""Whoever sends tokens that are none must not fill the memory."""
+_CACHED_TOKENS_MAX: Final = 100_000
+"""Bounds the memory for invalid tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic: leaders by partition, -1 where there is none."""
+    """A topic with its leaders by partition; -1 if there is none."""
 
     name: str
     topic_id: bytes
@@ -26,27 +26,29 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The cluster as one of its brokers told it.
+    """The cluster as seen by one of its brokers.
 
-    `seed` is whom we asked. A broker whose gRPC address is not told is reached there: so a proxy
-    hides the brokers behind it.
+    `seed` is the address that was queried. Brokers without a gRPC address are reached there: so a
+    proxy hides the brokers behind it.
     """
 
     cluster_id: str = ""
     version: int = -1
     seed: str = ""
     addresses: Mapping[int, str] = field(default_factory=dict)
-    """Of the brokers, by number; never empty ones."""
+    """Of the brokers, by id; never empty."""
     alive: frozenset[int] = frozenset()
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     names: Mapping[bytes, str] = field(default_factory=dict)
-    """Of the topics, by id."""
-    _places: dict[bytes, str | None] = field(default_factory=dict, repr=False, compare=False)
-    """Addresses by the part of a token that says where it is from; filled as tokens come."""
+    """Topic names by topic id."""
+    _token_addresses: dict[bytes, str | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Cached addresses, by the part of a token that identifies its partition."""
 
     @property
     def alive_addresses(self) -> list[str]:
-        """Each once: behind a proxy all brokers have the same."""
+        """Without duplicates: behind a proxy all brokers have the same."""
         found = (self.addresses[number] for number in sorted(self.alive))
         return list(dict.fromkeys(found))
 
@@ -55,20 +57,20 @@ class ClusterView:
         return list(dict.fromkeys(self.addresses.values()))
 
     def leader_address(self, topic: str, partition: int) -> str | None:
-        """Where the partition is led, or None if nobody does or we do not know it."""
+        """The address of the leader; None if there is none, or the partition is unknown."""
         known = self.topics.get(topic)
         if known is None:
             return None
         return self.addresses.get(known.leaders.get(partition, NO_BROKER))
 
     def token_address(self, token: bytes) -> str | None:
-        """Where a delivery's token is to be brought back."""
-        place = token[:ROUTING_BYTES]
-        if place in self._places:
-            return self._places[place]
+        """The address at which a delivery is settled."""
+        key = token[:ROUTING_BYTES]
+        if key in self._token_addresses:
+            return self._token_addresses[key]
         address = self._address_of(token)
-        if len(self._places) < _PLACES_MAX:
-            self._places[place] = address
+        if len(self._token_addresses) < _CACHED_TOKENS_MAX:
+            self._token_addresses[key] = address
         return address
 
     def _address_of(self, token: bytes) -> str | None:
@@ -79,18 +81,18 @@ class ClusterView:
         return None if name is None else self.leader_address(name, ticket.partition)
 
     def leader_addresses(self, partitions: Iterable[tuple[str, int]]) -> list[str]:
-        """Who leads some of them, each once; without those that nobody leads."""
+        """The leaders of these partitions, each once."""
         found = (self.leader_address(topic, number) for topic, number in partitions)
         return list(dict.fromkeys(address for address in found if address is not None))
 
     def topic_addresses(self, topic: str) -> list[str]:
-        """Who leads some partition of the topic."""
+        """The leaders of the topic's partitions, each once."""
         known = self.topics.get(topic)
         return self.leader_addresses((topic, number) for number in known.leaders) if known else []
 
 
 def view_of_grpc(answer: pb.TopologyResponse, seed: str) -> ClusterView:
-    """The view in an answer to Topology."""
+    """The view of a Topology response."""
     topics = [
         TopicView(
             name=topic.name,
@@ -111,7 +113,7 @@ def view_of_grpc(answer: pb.TopologyResponse, seed: str) -> ClusterView:
 
 
 def view_of_http(answer: Topology) -> ClusterView:
-    """The view in an answer to GET /api/v1/topology."""
+    """The view of a response to GET /api/v1/topology."""
     topics = [
         TopicView(
             name=topic.name,

@@ -1,4 +1,4 @@
-"""Owns what is told about a queue group: each leader's part of it, put together."""
+"""Information about queue groups, merged from the responses of all leaders."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.client.queue.channels import PEEK, STATS
 from moldau.client.queue.message import StoredMessage
 from moldau.client.queue.rpc import RpcClient, any_broker
+from moldau.model.queue_limits import PEEK_MESSAGES_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 
 PEEK_MESSAGES: Final = 10
-PEEK_MESSAGES_MAX: Final = 1_000
 _STATES: Final[dict[int, str]] = {
     pb.PeekedMessage.READY: "ready",
     pb.PeekedMessage.LEASED: "leased",
@@ -23,7 +23,7 @@ _STATES: Final[dict[int, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStats:
-    """What a group has before it in one partition; `is_known`: its leader could say."""
+    """The backlog of a group in one partition; `is_known`: its leader responded."""
 
     topic: str
     partition: int
@@ -34,13 +34,13 @@ class PartitionStats:
     delayed: int = 0
     dead: int = 0
     floor: int = 0
-    """Everything before is settled."""
+    """All messages before this offset are settled."""
     end: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStats:
-    """A queue group: its settings, and what it has before it."""
+    """The settings and the backlog of a queue group."""
 
     group: str
     consumers: int
@@ -53,7 +53,7 @@ class GroupStats:
 
     @property
     def ready(self) -> int:
-        """To be had now."""
+        """Available for delivery."""
         return sum(each.ready for each in self.partitions)
 
     @property
@@ -62,18 +62,18 @@ class GroupStats:
 
     @property
     def delayed(self) -> int:
-        """Sent back, and pausing; or not to be delivered yet."""
+        """Waiting for a retry, or for their delivery time."""
         return sum(each.delayed for each in self.partitions)
 
     @property
     def dead(self) -> int:
-        """On their way to the dead-letter topic."""
+        """Being moved to the dead-letter topic."""
         return sum(each.dead for each in self.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
-    """A queue group: where it takes messages from, and its settings, as in GroupStats."""
+    """The topics of a queue group, and its settings as in GroupStats."""
 
     group: str
     topics: tuple[str, ...]
@@ -86,29 +86,29 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeekedMessage:
-    """A message that was looked at. `state`: ready, leased, delayed or dead."""
+    """A message with its state: ready, leased, delayed or dead."""
 
     message: StoredMessage
     state: str
     consumer: str
-    """Who has it, if it is leased."""
+    """The consumer that has leased it."""
     reason: str
-    """Why it failed, where that is known."""
+    """Why it failed, if known."""
     due: datetime | None
-    """When it is to be had again, of leased and delayed ones."""
+    """When a leased or delayed message becomes available again."""
 
 
 async def fetch_stats(
-    caller: RpcClient, group: str, *, seconds_max: float | None = None
+    rpc: RpcClient, group: str, *, seconds_max: float | None = None
 ) -> pb.StatsResponse:
-    """The stats of all leaders in one. Raises CallFailed."""
+    """The merged stats of all leaders. Raises CallFailed."""
     request = pb.StatsRequest(group=group)
-    answers = await caller.everywhere(STATS, request, route=any_broker, seconds_max=seconds_max)
+    answers = await rpc.call_all(STATS, request, route=any_broker, seconds_max=seconds_max)
     return merge_stats(answers)
 
 
 def merge_stats(answers: Iterable[pb.StatsResponse]) -> pb.StatsResponse:
-    """One answer of several: of each partition what its leader says."""
+    """Merge responses: for each partition, that of its leader."""
     merged = pb.StatsResponse()
     partitions: dict[tuple[str, int], pb.PartitionStats] = {}
     for answer in answers:
@@ -116,19 +116,19 @@ def merge_stats(answers: Iterable[pb.StatsResponse]) -> pb.StatsResponse:
         merged.settings.CopyFrom(answer.settings)
         merged.consumers = max(merged.consumers, answer.consumers)
         for each in answer.partitions:
-            place = (each.topic, each.partition)
-            if place not in partitions or each.is_here:
-                partitions[place] = each
-    merged.partitions.extend(partitions[place] for place in sorted(partitions))
+            key = (each.topic, each.partition)
+            if key not in partitions or each.is_here:
+                partitions[key] = each
+    merged.partitions.extend(partitions[key] for key in sorted(partitions))
     return merged
 
 
 async def fetch_peeked(
-    caller: RpcClient, group: str, topic: str, count_max: int, *, seconds_max: float | None = None
+    rpc: RpcClient, group: str, topic: str, count_max: int, *, seconds_max: float | None = None
 ) -> pb.PeekResponse:
-    """Messages of all leaders of the topic, the oldest first. Raises CallFailed."""
+    """Messages of all leaders of the topic, oldest first. Raises CallFailed."""
     request = pb.PeekRequest(group=group, topic=topic, max_messages=count_max)
-    answers = await caller.everywhere(
+    answers = await rpc.call_all(
         PEEK, request, route=lambda view: view.topic_addresses(topic), seconds_max=seconds_max
     )
     found = [each for answer in answers for each in answer.messages]
@@ -144,7 +144,7 @@ def _age(peeked: pb.PeekedMessage) -> tuple[int, int, int]:
 def checked_count(count_max: int) -> int:
     if not 1 <= count_max <= PEEK_MESSAGES_MAX:
         raise InvalidArgumentError(
-            f"max_messages of {count_max}", hint=f"1 to {PEEK_MESSAGES_MAX:,}"
+            f"max_messages must be 1 to {PEEK_MESSAGES_MAX:,}, not {count_max}"
         )
     return count_max
 

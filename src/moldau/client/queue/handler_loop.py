@@ -1,14 +1,17 @@
-"""Owns the loop of a program that does nothing but work: poll, handle, settle, until told to stop.
+"""The loop of `work()`: poll, call the handler, settle, until it is stopped.
 
-A message whose handler returns is acked. One whose handler raises is nacked, with the error as the
-reason. While handlers run, leases are extended, so a slow one keeps its message.
+A message whose handler returns is acked; if it raises, the message is nacked with the error as the
+reason. Leases are extended while handlers run, so a slow handler keeps its message.
 """
 
 import asyncio
 import inspect
 import logging
+import signal
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from moldau.client.errors import ClientError, InvalidArgumentError
@@ -25,31 +28,54 @@ Handler = Callable[[AsyncQueueMessage], Awaitable[object] | object]
 
 
 class HasIsSet(Protocol):
-    """An Event, of threads or of tasks."""
+    """An Event of threading or asyncio."""
 
     def is_set(self) -> bool: ...
 
 
 class WorkResult(NamedTuple):
-    """How many messages were done, and how many were nacked or lost."""
+    """The number of messages that were done, and that were nacked or lost."""
 
     done: int
     failed: int
 
 
 def check_work(handler: object, concurrency: int) -> None:
-    """Before a group is joined: what cannot work would turn every message into a dead letter."""
+    """Called before a group is joined: a wrong handler would dead-letter every message."""
     if not callable(handler):
         raise InvalidArgumentError(
-            f"a handler of type {type(handler).__name__} cannot be called",
-            hint="give a function that takes a message",
+            f"the handler must be callable, not {type(handler).__name__}",
+            hint="pass a function that accepts a message",
         )
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise InvalidArgumentError(f"a concurrency of {concurrency!r}", hint="1 or more")
+        raise InvalidArgumentError(f"concurrency must be an int, 1 or more, not {concurrency!r}")
+
+
+@contextmanager
+def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on the first SIGTERM; the second one ends the process.
+
+    Only in the main thread, and only if the program has no handler of its own.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        log.info("received SIGTERM: stopping after the running handlers")
+        stop()
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class HandlerLoop:
-    """One run of the loop over one worker."""
+    """One run of the loop of one worker."""
 
     def __init__(
         self,
@@ -66,21 +92,22 @@ class HandlerLoop:
         self._is_ordered = worker.mode == "ordered"
         if self._is_ordered and concurrency > 1:
             raise InvalidArgumentError(
-                "an ordered group does one message after the other",
+                "concurrency must be 1 in an ordered group",
                 hint='connect more workers, or use mode="queue"',
             )
         self._concurrency = concurrency
         self._stop = stop
+        self._is_stopping = False
         self._idle = idle
         self._left = limit
         self._done = 0
         self._failed = 0
-        self._in_hand: set[AsyncQueueMessage] = set()
+        self._handling: set[AsyncQueueMessage] = set()
         self._running: set[asyncio.Task[None]] = set()
 
     async def run(self) -> WorkResult:
-        """Work until `stop` is set, `limit` messages were taken, or nothing came for `idle`."""
-        keeper = asyncio.create_task(self._keep_leases(), name="queue-leases")
+        """Run until `stop` is set, after `limit` messages, or after `idle` seconds without any."""
+        extender = asyncio.create_task(self._extend_leases(), name="queue-leases")
         try:
             await self._loop()
             if self._running:
@@ -88,9 +115,13 @@ class HandlerLoop:
         finally:
             for task in self._running:
                 task.cancel()
-            keeper.cancel()
-            await asyncio.wait([keeper, *self._running])
+            extender.cancel()
+            await asyncio.wait([extender, *self._running])
         return WorkResult(self._done, self._failed)
+
+    def request_stop(self) -> None:
+        """From any thread: poll no more, and return when the running handlers have."""
+        self._is_stopping = True
 
     async def _loop(self) -> None:
         busy_at = time.monotonic()
@@ -111,25 +142,27 @@ class HandlerLoop:
                 await self._in_order(messages)
                 continue
             for message in messages:
-                self._in_hand.add(message)
+                self._handling.add(message)
                 task = asyncio.create_task(self._handle(message), name="queue-work")
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
 
     @property
     def _is_over(self) -> bool:
-        return self._left == 0 or (self._stop is not None and self._stop.is_set())
+        if self._left == 0 or self._is_stopping:
+            return True
+        return self._stop is not None and self._stop.is_set()
 
     async def _in_order(self, messages: list[AsyncQueueMessage]) -> None:
         for message in messages:
             failed = self._failed
             await self._handle(message)
             if self._failed > failed:
-                # Those after it must not overtake it: the next poll brings it again.
+                # Later messages must not overtake it: the next poll returns it again.
                 return
 
     async def _handle(self, message: AsyncQueueMessage) -> None:
-        self._in_hand.add(message)
+        self._handling.add(message)
         try:
             found = self._handler(message)
             if inspect.isawaitable(found):
@@ -138,7 +171,12 @@ class HandlerLoop:
             raise
         except Exception as error:
             self._failed += 1
-            log.warning("%r failed: %s: %s", message, type(error).__name__, error)
+            log.warning(
+                "handler failed for %r (attempt %d): nacking it",
+                message,
+                message.attempt,
+                exc_info=error,
+            )
             reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
             await self._settle(message, lambda: message.nack(reason=reason))
         else:
@@ -147,37 +185,39 @@ class HandlerLoop:
             else:
                 self._failed += 1
         finally:
-            self._in_hand.discard(message)
+            self._handling.discard(message)
 
     async def _settle(
         self, message: AsyncQueueMessage, settle: Callable[[], Awaitable[None]]
     ) -> bool:
-        """Unless the handler did it."""
-        self._in_hand.discard(message)
+        """Settle the message, unless the handler did; whether it is settled."""
+        self._handling.discard(message)
         if message.is_settled:
             return True
         try:
             await settle()
         except ClientError as error:
-            log.warning("%s", error)
+            log.warning("%s; it will be redelivered", error)
             return False
         return True
 
-    async def _keep_leases(self) -> None:
+    async def _extend_leases(self) -> None:
         if self._is_ordered:
             return
-        # Each partition by itself: one without a leader must not hold up the others.
+        # Separately for each partition: one without a leader must not delay the others.
         extending: dict[tuple[str, int], asyncio.Task[None]] = {}
         try:
             while True:
                 visibility = self._worker.visibility
                 await asyncio.sleep(visibility / _EXTENSIONS_PER_LEASE)
-                in_hand: dict[tuple[str, int], list[AsyncQueueMessage]] = {}
-                for message in self._in_hand:
-                    in_hand.setdefault((message.topic, message.partition), []).append(message)
-                for place, messages in in_hand.items():
-                    if place not in extending or extending[place].done():
-                        extending[place] = asyncio.create_task(self._extend(messages, visibility))
+                handling: dict[tuple[str, int], list[AsyncQueueMessage]] = {}
+                for message in self._handling:
+                    handling.setdefault((message.topic, message.partition), []).append(message)
+                for partition, messages in handling.items():
+                    if partition not in extending or extending[partition].done():
+                        extending[partition] = asyncio.create_task(
+                            self._extend(messages, visibility)
+                        )
         finally:
             for task in extending.values():
                 task.cancel()
@@ -186,5 +226,5 @@ class HandlerLoop:
 
     async def _extend(self, messages: list[AsyncQueueMessage], seconds: float) -> None:
         for refused in await self._worker.extend(messages, seconds):
-            if refused.message in self._in_hand:
+            if refused.message in self._handling:
                 log.warning("%s", refused.error())

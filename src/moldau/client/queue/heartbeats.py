@@ -1,6 +1,6 @@
-"""Owns the heartbeats of one consumer: a stream to any broker that is alive, and its assignments.
+"""Heartbeats of one consumer: a stream to any live broker, which returns assignments.
 
-A broker that is gone is replaced by another one. Who is evicted stops, and says so.
+If the broker fails, another one is used. An eviction ends the heartbeats.
 """
 
 import asyncio
@@ -9,36 +9,40 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-import grpc
 from grpc import aio
 
 from moldau.client.queue.channels import HEARTBEAT
 from moldau.client.queue.rpc import RpcClient
-from moldau.client.queue.rpc_failures import RpcFailure, failure_of
+from moldau.client.queue.rpc_failures import (
+    RpcFailure,
+    failure_of,
+    stream_failure,
+    timed_out_failure,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-_ANSWER_SECONDS_MAX: Final = 5.0
+_RESPONSE_SECONDS_MAX: Final = 5.0
 _PAUSE_SECONDS: Final = 0.2
 _INTERVAL_SECONDS_MIN: Final = 0.05
 
 
 class Heartbeats:
-    """Beats until it is closed, or the consumer is evicted."""
+    """Sends heartbeats until it is closed, or the consumer is evicted."""
 
     def __init__(
         self,
-        caller: RpcClient,
+        rpc: RpcClient,
         *,
         interval_seconds: float,
-        beat: Callable[[], pb.HeartbeatRequest],
+        build_request: Callable[[], pb.HeartbeatRequest],
         on_assignment: Callable[[pb.Assignment], None],
         on_evicted: Callable[[RpcFailure], None],
     ) -> None:
-        self._caller = caller
+        self._rpc = rpc
         self._interval_seconds = interval_seconds
-        self._beat = beat
+        self._build_request = build_request
         self._on_assignment = on_assignment
         self._on_evicted = on_evicted
         self._soon = asyncio.Event()
@@ -46,7 +50,7 @@ class Heartbeats:
         self._task = asyncio.create_task(self._run(), name="queue-heartbeats")
 
     def hurry(self) -> None:
-        """Say now what has changed."""
+        """Send the next heartbeat now."""
         self._soon.set()
 
     async def close(self) -> None:
@@ -55,65 +59,52 @@ class Heartbeats:
 
     async def _run(self) -> None:
         while True:
-            candidates = self._caller.resolver.candidates
+            candidates = self._rpc.resolver.candidates
             if not candidates:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             address = candidates[self._turn % len(candidates)]
             failure = await self._stream(address)
-            if failure.is_evicted or not failure.may_repeat:
+            if failure.is_evicted or not failure.is_retriable:
                 self._on_evicted(failure)
                 return
-            log.info("heartbeats go to another broker: %s", failure)
+            log.info("heartbeat failed: %s; trying another broker", failure)
             self._turn += 1
-            self._caller.resolver.suspect()
+            self._rpc.resolver.refresh_soon()
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _stream(self, address: str) -> RpcFailure:
-        """Beat there for as long as it lasts."""
-        call = self._caller.channels.stream(address, HEARTBEAT)
+        """Send heartbeats to one broker until that fails."""
+        call = self._rpc.channels.stream(address, HEARTBEAT)
         try:
             while True:
                 self._soon.clear()
-                await call.write(self._beat())
-                # Not wait_for: in 3.11 it may lose a cancellation.
-                async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+                await call.write(self._build_request())
+                # Not wait_for: in Python 3.11 it may lose a cancellation.
+                async with asyncio.timeout(_RESPONSE_SECONDS_MAX):
                     answer = await call.read()
                 if not isinstance(answer, pb.HeartbeatResponse):
-                    return await _ended(call, address)
-                self._heard(answer)
-                await self._rest()
+                    return await stream_failure(call, address)
+                self._handle(answer)
+                await self._pause()
         except aio.AioRpcError as error:
             return failure_of(error, address)
         except asyncio.InvalidStateError:
-            # Written to a stream that has ended.
-            return await _ended(call, address)
+            # The stream has already ended.
+            return await stream_failure(call, address)
         except TimeoutError:
-            late = grpc.StatusCode.DEADLINE_EXCEEDED
-            return RpcFailure(address, late, "", "no answer to a heartbeat", "", True)
+            return timed_out_failure(address, "heartbeat timed out")
         finally:
             call.cancel()
 
-    def _heard(self, answer: pb.HeartbeatResponse) -> None:
+    def _handle(self, answer: pb.HeartbeatResponse) -> None:
         if answer.heartbeat_interval_ms > 0:
             self._interval_seconds = answer.heartbeat_interval_ms / 1000
         if answer.HasField("assignment"):
             self._on_assignment(answer.assignment)
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         seconds = max(_INTERVAL_SECONDS_MIN, self._interval_seconds)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._soon.wait()
-
-
-async def _ended(
-    call: "aio.StreamStreamCall[pb.HeartbeatRequest, pb.HeartbeatResponse]", address: str
-) -> RpcFailure:
-    """The broker ended the stream; it may say why."""
-    status = await call.code()
-    trailers = await call.trailing_metadata() or aio.Metadata()
-    details = await call.details() or "the stream of heartbeats ended"
-    if status is grpc.StatusCode.OK:
-        status = grpc.StatusCode.UNAVAILABLE
-    return failure_of(aio.AioRpcError(status, aio.Metadata(), trailers, details=details), address)

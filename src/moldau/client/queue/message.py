@@ -1,16 +1,11 @@
-"""Owns the messages that a worker hands out, and those that are looked at. Each wraps the API's own
-message, and reads it only where it is asked."""
+"""The messages of a queue. Each wraps a message of the API, and decodes fields on access."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from moldau.client.decoding import item_of, json_of, text_of
 from moldau.proto.v1 import queue_pb2 as pb
-
-if TYPE_CHECKING:
-    from moldau.client.queue.sync_worker import Worker
-    from moldau.client.queue.worker import AsyncWorker
 
 FIELDS: Final = (
     "topic",
@@ -50,12 +45,12 @@ class StoredMessage:
 
     @property
     def value(self) -> bytes | None:
-        """The bytes; None is a tombstone."""
+        """None is a tombstone."""
         return self._raw.value if self._raw.HasField("value") else None
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """Pairs in their order; a name may come more than once."""
+        """Pairs in order; a name may occur more than once."""
         return [
             (header.key, header.value if header.HasField("value") else None)
             for header in self._raw.headers
@@ -68,21 +63,21 @@ class StoredMessage:
 
     @property
     def time(self) -> datetime:
-        """The timestamp with its zone, UTC."""
+        """The timestamp as a datetime in UTC."""
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
     @property
     def attempt(self) -> int:
-        """1 the first time. 0 where deliveries are not counted."""
+        """1 for the first delivery; 0 if deliveries are not counted."""
         return self._raw.attempt
 
     @property
     def text(self) -> str:
-        """The value as text. Raises InvalidArgumentError if it is no UTF-8."""
+        """The value as text. Raises InvalidArgumentError if it is not UTF-8."""
         return text_of(self)
 
     def json(self) -> Any:
-        """The value read as JSON; None for a tombstone. Raises InvalidArgumentError."""
+        """The value parsed as JSON; None for a tombstone. Raises InvalidArgumentError."""
         return json_of(self)
 
     def __getitem__(self, name: str) -> Any:
@@ -92,7 +87,7 @@ class StoredMessage:
         return iter(FIELDS)
 
     def keys(self) -> tuple[str, ...]:
-        """The names for item access; so dict(message) works."""
+        """The names for item access, so that dict(message) works."""
         return FIELDS
 
     def __repr__(self) -> str:
@@ -102,7 +97,7 @@ class StoredMessage:
 
 
 class DeliveredMessage(StoredMessage):
-    """A message that was delivered to a consumer, and is to be settled by it."""
+    """A message that was delivered to a consumer, which must settle it."""
 
     __slots__ = ("_consumer", "_is_settled")
 
@@ -113,24 +108,32 @@ class DeliveredMessage(StoredMessage):
 
     @property
     def token(self) -> bytes:
-        """Stands for this delivery."""
+        """Identifies this delivery."""
         return self._raw.token
 
     @property
     def consumer(self) -> str:
-        """To whom it was delivered: the name that the group knows the worker by."""
+        """The id of the consumer that it was delivered to."""
         return self._consumer
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was acked or nacked here."""
+        """Whether it was acked or nacked by this worker."""
         return self._is_settled
 
     @property
     def lease_until(self) -> datetime | None:
-        """When the lease ends, by the broker's clock; None in ordered groups."""
+        """When the lease expires, by the broker's clock; None in ordered groups."""
         until = self._raw.lease_until_ms
         return datetime.fromtimestamp(until / 1000, UTC) if until else None
+
+
+class _AsyncWorker(Protocol):
+    async def ack_one(self, message: DeliveredMessage) -> None: ...
+    async def nack_one(
+        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
+    ) -> None: ...
+    async def extend_one(self, message: DeliveredMessage, seconds: float) -> None: ...
 
 
 class AsyncQueueMessage(DeliveredMessage):
@@ -138,21 +141,29 @@ class AsyncQueueMessage(DeliveredMessage):
 
     __slots__ = ("_worker",)
 
-    def __init__(self, raw: pb.Message, consumer: str, worker: "AsyncWorker") -> None:
+    def __init__(self, raw: pb.Message, consumer: str, worker: _AsyncWorker) -> None:
         super().__init__(raw, consumer)
         self._worker = worker
 
     async def ack(self) -> None:
-        """It is done. Raises LeaseLostError if that comes too late."""
+        """Mark it as done. Raises LeaseLostError if its lease was lost."""
         await self._worker.ack_one(self)
 
     async def nack(self, *, delay: float | None = None, reason: str = "") -> None:
-        """It could not be done: deliver it again, after `delay` seconds or the group's backoff."""
+        """Redeliver it, after `delay` seconds or the group's backoff."""
         await self._worker.nack_one(self, delay=delay, reason=reason)
 
     async def extend(self, seconds: float) -> None:
-        """It takes longer: the lease lasts so long from now."""
+        """Extend its lease to `seconds` from now."""
         await self._worker.extend_one(self, seconds)
+
+
+class _Worker(Protocol):
+    def ack_one(self, message: DeliveredMessage) -> None: ...
+    def nack_one(
+        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
+    ) -> None: ...
+    def extend_one(self, message: DeliveredMessage, seconds: float) -> None: ...
 
 
 class QueueMessage(DeliveredMessage):
@@ -160,18 +171,18 @@ class QueueMessage(DeliveredMessage):
 
     __slots__ = ("_worker",)
 
-    def __init__(self, raw: pb.Message, consumer: str, worker: "Worker") -> None:
+    def __init__(self, raw: pb.Message, consumer: str, worker: _Worker) -> None:
         super().__init__(raw, consumer)
         self._worker = worker
 
     def ack(self) -> None:
-        """It is done. Raises LeaseLostError if that comes too late."""
+        """Mark it as done. Raises LeaseLostError if its lease was lost."""
         self._worker.ack_one(self)
 
     def nack(self, *, delay: float | None = None, reason: str = "") -> None:
-        """It could not be done: deliver it again, after `delay` seconds or the group's backoff."""
+        """Redeliver it, after `delay` seconds or the group's backoff."""
         self._worker.nack_one(self, delay=delay, reason=reason)
 
     def extend(self, seconds: float) -> None:
-        """It takes longer: the lease lasts so long from now."""
+        """Extend its lease to `seconds` from now."""
         self._worker.extend_one(self, seconds)

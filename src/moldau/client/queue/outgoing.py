@@ -1,11 +1,11 @@
-"""Owns how messages of an application become those of the API, and which are refused."""
+"""Encodes messages of an application for the API, and rejects invalid ones."""
 
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from moldau.client.encoding import (
     Headers,
@@ -24,6 +24,7 @@ PARTITION_MAX = 2**31 - 1
 M = TypeVar("M")
 
 
+QueueAcks = Literal["all", "leader", "none", "1", "0", "-1", 1, 0, -1]
 _ACKS = {
     "all": pb.ACKS_ALL,
     "-1": pb.ACKS_ALL,
@@ -35,7 +36,7 @@ _ACKS = {
 
 
 class Sent(NamedTuple):
-    """Where a message is. With acks="none" nobody said, and offset is -1."""
+    """Where a message was written. With acks="none" the offset is -1 (unknown)."""
 
     topic: str
     partition: int
@@ -44,7 +45,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message for `send_many` that has more than a key and a value."""
+    """A message for `send_many` with more than a key and a value."""
 
     value: Value = None
     key: Key = None
@@ -56,7 +57,7 @@ class Outgoing:
 
 
 def encode(message: Outgoing) -> pb.OutgoingMessage:
-    """As the API has it. Raises InvalidArgumentError."""
+    """Encode for the API. Raises InvalidArgumentError."""
     value = encode_value(message.value)
     key = encode_key(message.key)
     encoded = pb.OutgoingMessage(
@@ -65,14 +66,14 @@ def encode(message: Outgoing) -> pb.OutgoingMessage:
         deliver_at_ms=_deliver_at_ms(message.deliver_at, message.delay),
     )
     if message.headers is not None:
-        for name, held in encode_headers(message.headers):
-            encoded.headers.add(key=name, value=_bytes(held))
+        for name, content in encode_headers(message.headers):
+            encoded.headers.add(key=name, value=_bytes(content))
     if message.partition is not None:
         number = message.partition
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise InvalidArgumentError(f"{number!r} is no partition", hint="0 or more")
+            raise InvalidArgumentError(f"invalid partition {number!r}", hint="an int, 0 or more")
         if number > PARTITION_MAX:
-            raise InvalidArgumentError(f"there is no partition {number}", hint="see the topology")
+            raise InvalidArgumentError(f"unknown partition {number}", hint=f"0 to {PARTITION_MAX}")
         encoded.partition = number
     if message.timestamp is not None:
         encoded.timestamp_ms = encode_timestamp(message.timestamp)
@@ -80,11 +81,11 @@ def encode(message: Outgoing) -> pb.OutgoingMessage:
 
 
 def checked_many(messages: Iterable[M]) -> Iterable[M]:
-    """What send_many takes: text and dicts can be gone through too, but that is never meant."""
+    """Reject text and dicts for send_many: they are iterable, but never meant."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise InvalidArgumentError(
-            f"send_many wants messages, and got one {type(messages).__name__}",
-            hint="give a list, or use send",
+            f"send_many needs a list of messages, not {type(messages).__name__}",
+            hint="pass a list, or use send",
         )
     return messages
 
@@ -96,7 +97,7 @@ def encode_any(message: object) -> pb.OutgoingMessage:
     if isinstance(message, tuple):
         if len(message) != 2:
             raise InvalidArgumentError(
-                f"{message!r} is no message", hint="send values, (key, value), or Outgoing(…)"
+                f"invalid message {message!r}", hint="pass values, (key, value), or Outgoing(…)"
             )
         return pb.OutgoingMessage(
             key=_bytes(encode_key(message[0])), value=_bytes(encode_value(message[1]))
@@ -105,20 +106,24 @@ def encode_any(message: object) -> pb.OutgoingMessage:
 
 
 def encode_acks(acks: object) -> "pb.Acks.ValueType":
-    """ "all", "leader" or "none"; or all, 1 and 0, as in Kafka."""
-    held = acks.value if isinstance(acks, Enum) else acks
-    found = _ACKS.get(str(held).lower())
+    """ "all", "leader" or "none"; or "all", 1 and 0, as in Kafka."""
+    plain = acks.value if isinstance(acks, Enum) else acks
+    found = _ACKS.get(str(plain).lower())
     if found is None:
-        raise InvalidArgumentError(f"{acks!r} is no acks", hint='"all", "leader" or "none"')
+        raise InvalidArgumentError(
+            f'acks must be "all", "leader" or "none", not {acks!r}', hint='write acks="all"'
+        )
     return found
 
 
 def milliseconds(seconds: float, what: str) -> int:
-    """Of a time in seconds that may be 0. Raises InvalidArgumentError."""
+    """Milliseconds of a duration in seconds. Raises InvalidArgumentError."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if is_number and 0 <= seconds <= _SECONDS_MAX:
         return int(seconds * 1000)
-    raise InvalidArgumentError(f"{what} of {seconds!r}", hint=f"seconds, 0 to {_SECONDS_MAX:,}")
+    raise InvalidArgumentError(
+        f"{what} must be 0 to {_SECONDS_MAX:,} seconds, not {seconds!r}", hint="a number of seconds"
+    )
 
 
 _SECONDS_MAX = 2**31 // 1000 - 1
@@ -126,11 +131,11 @@ _SECONDS_MAX = 2**31 // 1000 - 1
 
 def _deliver_at_ms(deliver_at: int | datetime | None, delay: float | None) -> int:
     if deliver_at is not None and delay is not None:
-        raise InvalidArgumentError("both deliver_at and delay", hint="give one of them")
+        raise InvalidArgumentError("both deliver_at and delay given", hint="pass one of them")
     if deliver_at is not None:
         return encode_timestamp(deliver_at)
     if delay is not None:
-        return int(time.time() * 1000) + milliseconds(delay, "a delay")
+        return int(time.time() * 1000) + milliseconds(delay, "delay")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""Owns the polls of one consumer: spread over the brokers that have something for it, none lost.
+"""Polls for one consumer, from all brokers that lead its partitions. No delivery is lost.
 
-A broker that leases messages counts a delivery, so what it answers must reach the consumer. First
-the brokers are asked in turn without waiting, from another one each time; the first that has
-something wins. Only if none has, all are asked to wait, each for its share. Whoever answers after
-the poll is over has its messages kept for the next poll; if none comes soon, they are given back.
+A broker counts a delivery when it leases messages, so its response must reach the consumer. First
+the brokers are polled in turn without waiting, each time starting with another one; the first with
+messages wins. If none has any, all of them are polled with a wait, each for its share. Messages
+that arrive after the poll has returned are kept for the next one, or given back if none follows.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from moldau.model.delivery_tokens import TokenKind
 from moldau.proto.v1 import queue_pb2 as pb
 
 WAIT_SECONDS_MAX: Final = 5.0
-"""Of one request. Leaders change: then somebody else is to be asked."""
-HOLD_SECONDS_MAX: Final = 1.0
-"""How long messages wait for the consumer's next poll before they are given back."""
+"""Of one request, because leaders change."""
+KEEP_SECONDS_MAX: Final = 1.0
+"""How long late messages are kept for the next poll before they are given back."""
 _CALL_SECONDS_MAX: Final = 10.0
-"""On top of the wait."""
+"""Added to the wait."""
 _QUICK_SECONDS_MAX: Final = 1.0
 _FULL_SECONDS: Final = 0.05
 _DOWN_SECONDS: Final = 0.1
@@ -34,11 +34,11 @@ _DOWN_SECONDS: Final = 0.1
 GiveBack = Callable[[list[bytes]], Awaitable[object]]
 Targets = Callable[[], list[str]]
 Only = Callable[[str], Sequence[pb.TopicPartitions]]
-"""What to ask an address for. Empty: whatever it leads of what is assigned."""
+"""The partitions to poll at an address. Empty: all assigned ones that it leads."""
 
 
 class Polled(NamedTuple):
-    """`is_full`: there is more, but acks must make room first."""
+    """`is_full`: there are more messages, but acks must make room first."""
 
     messages: list[pb.Message]
     is_full: bool
@@ -50,11 +50,11 @@ class _Arrived(NamedTuple):
 
 
 class Poller:
-    """Polls for one consumer, of which it owns everything that is under way."""
+    """Polls for one consumer."""
 
     def __init__(
         self,
-        caller: RpcClient,
+        rpc: RpcClient,
         group: str,
         consumer: str,
         *,
@@ -62,31 +62,31 @@ class Poller:
         give_back: GiveBack,
         only: Only = lambda address: (),
     ) -> None:
-        self._caller = caller
+        self._rpc = rpc
         self._group = group
         self._consumer = consumer
         self._targets = targets
         self._give_back = give_back
         self._only = only
-        self._asks: dict[str, asyncio.Task[None]] = {}
+        self._requests: dict[str, asyncio.Task[None]] = {}
         self._returns: set[asyncio.Task[None]] = set()
         self._arrived: deque[_Arrived] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._wanted = 0
         self._turn = 0
-        self._rest_until: dict[str, float] = {}
+        self._paused_until: dict[str, float] = {}
         self._full: set[str] = set()
         self._fatal: CallFailed | None = None
-        self._releasing: asyncio.TimerHandle | None = None
+        self._give_back_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.failures: dict[str, RpcFailure] = {}
-        """Of addresses whose last answer was none."""
+        """By address, if its last request failed."""
         self.answered_at = time.monotonic()
-        """When a broker last answered."""
+        """When a broker last responded."""
 
     @property
     def is_idle(self) -> bool:
-        return not (self._wanted or self._asks or self._arrived or self._returns)
+        return not (self._wanted or self._requests or self._arrived or self._returns)
 
     async def poll(
         self,
@@ -95,71 +95,71 @@ class Poller:
         *,
         visibility_ms: int = 0,
     ) -> Polled:
-        """Up to `count_max` messages, as soon as there are any. Raises CallFailed where another try
-        cannot help; a broker that is not there is not that."""
+        """Up to `count_max` messages, as soon as there are any. Raises CallFailed if the failure is
+        not retriable."""
         deadline = time.monotonic() + wait_seconds
         self._full.clear()
         self._wanted += count_max
         try:
             await self._sweep(visibility_ms, deadline)
             await self._wait(visibility_ms, deadline)
-            # Not if we are cancelled: then it is for the next poll.
+            # Not if we are cancelled: then they are for the next poll.
             messages = self._take(count_max)
         finally:
             self._wanted -= count_max
-            self._hold()
+            self._keep_for_next_poll()
         if not messages and self._fatal is not None:
             fatal, self._fatal = self._fatal, None
             raise fatal
         return Polled(messages, bool(self._full) and not messages)
 
     def outage(self) -> dict[str, RpcFailure]:
-        """Why nobody answers, by address; empty if somebody does."""
-        targets = self._targets() or list(self._caller.resolver.failures)
-        known = {**self._caller.resolver.failures, **self.failures}
-        silent = {each: known[each] for each in targets if each in known}
-        return silent if len(silent) == len(targets) else {}
+        """The failures by address if no broker responds; empty if one does."""
+        targets = self._targets() or list(self._rpc.resolver.failures)
+        known = {**self._rpc.resolver.failures, **self.failures}
+        failed = {each: known[each] for each in targets if each in known}
+        return failed if len(failed) == len(targets) else {}
 
     async def close(self) -> None:
-        """Give back what nobody fetched, and ask for nothing more."""
+        """Cancel all requests, and give back unfetched messages."""
         self._closed = True
-        if self._releasing is not None:
-            self._releasing.cancel()
-        asks = list(self._asks.values())
-        for ask in asks:
-            ask.cancel()
-        if asks:
-            await asyncio.wait(asks)
+        if self._give_back_timer is not None:
+            self._give_back_timer.cancel()
+        requests = list(self._requests.values())
+        for request in requests:
+            request.cancel()
+        if requests:
+            await asyncio.wait(requests)
         self._wake()
         self._drop_ordered()
-        self._release()
+        self._give_back_all()
         if self._returns:
             await asyncio.wait(set(self._returns), timeout=_CALL_SECONDS_MAX)
 
-    # ---- the two rounds
+    # ---- the two phases
 
     async def _sweep(self, visibility_ms: int, deadline: float) -> None:
-        """Ask one after the other what is there now."""
+        """Poll one broker after the other without waiting."""
         targets = [] if self._closed else self._targets()
         if len(targets) == 1 and deadline > time.monotonic():
-            # It can wait at once: there is nobody else to have a share.
+            # The only broker can wait at once.
             return
         self._turn += 1
         start = self._turn % len(targets) if targets else 0
         for address in targets[start:] + targets[:start]:
             if self._is_settled:
                 return
-            if address not in self._asks and not self._rests(address):
-                self._ask(address, visibility_ms, self._wanted, 0.0)
-            ask = self._asks.get(address)
-            # One that waits already, from an earlier poll, has nothing.
-            if ask is not None and ask.get_name() == _QUICK:
-                # A broker that hangs must not keep us from the others; its answer is not lost.
+            if address not in self._requests and not self._is_paused(address):
+                self._start(address, visibility_ms, self._wanted, 0.0)
+            request = self._requests.get(address)
+            # A broker that already waits, from an earlier poll, has no messages.
+            if request is not None and request.get_name() == _QUICK:
+                # A broker that hangs must not block the others; its response is not lost.
                 limit = _QUICK_SECONDS_MAX if len(targets) > 1 else _CALL_SECONDS_MAX
-                await asyncio.wait([ask], timeout=limit)
+                await asyncio.wait([request], timeout=limit)
 
     async def _wait(self, visibility_ms: int, deadline: float) -> None:
-        """Ask all to wait, until one has something or the time is over."""
+        """Poll all with a wait, until one has messages or the deadline has passed."""
         while not self._is_settled:
             left = deadline - time.monotonic()
             if left <= 0 or self._closed:
@@ -167,12 +167,12 @@ class Poller:
             targets = self._targets()
             share = -(-self._wanted // max(1, len(targets)))
             for address in targets:
-                if address not in self._asks and not self._rests(address):
-                    self._ask(address, visibility_ms, share, min(left, WAIT_SECONDS_MAX))
+                if address not in self._requests and not self._is_paused(address):
+                    self._start(address, visibility_ms, share, min(left, WAIT_SECONDS_MAX))
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
-                await asyncio.wait([waiter], timeout=min(left, self._rest_seconds(targets)))
+                await asyncio.wait([waiter], timeout=min(left, self._pause_seconds(targets)))
             finally:
                 self._waiters.discard(waiter)
 
@@ -182,7 +182,7 @@ class Poller:
 
     # ---- one request
 
-    def _ask(self, address: str, visibility_ms: int, count: int, wait: float) -> None:
+    def _start(self, address: str, visibility_ms: int, count: int, wait: float) -> None:
         request = pb.PollRequest(
             group=self._group,
             consumer_id=self._consumer,
@@ -192,14 +192,14 @@ class Poller:
             partitions=self._only(address),
         )
         name = _WAITING if wait else _QUICK
-        task = asyncio.create_task(self._asked(address, request, wait), name=name)
-        self._asks[address] = task
+        task = asyncio.create_task(self._request(address, request, wait), name=name)
+        self._requests[address] = task
         task.add_done_callback(lambda done: self._ended(address, done))
 
-    async def _asked(self, address: str, request: pb.PollRequest, wait: float) -> None:
+    async def _request(self, address: str, request: pb.PollRequest, wait: float) -> None:
         seconds = wait + _CALL_SECONDS_MAX
         try:
-            answer = await self._caller.channels.call(address, POLL, request, seconds_max=seconds)
+            answer = await self._rpc.channels.call(address, POLL, request, seconds_max=seconds)
         except aio.AioRpcError as error:
             self._failed(failure_of(error, address))
             return
@@ -208,72 +208,71 @@ class Poller:
         self._arrived.extend(_Arrived(message, self.answered_at) for message in answer.messages)
         if answer.is_full and not answer.messages:
             self._full.add(address)
-            self._rest_until[address] = time.monotonic() + _FULL_SECONDS
+            self._paused_until[address] = time.monotonic() + _FULL_SECONDS
 
     def _failed(self, failure: RpcFailure) -> None:
         self.failures[failure.address] = failure
-        if not failure.may_repeat:
+        if not failure.is_retriable:
             self.answered_at = time.monotonic()
             self._fatal = CallFailed(failure, {failure.address: failure}, 0.0)
             return
         if failure.reason:
             self.answered_at = time.monotonic()
-        self._rest_until[failure.address] = time.monotonic() + _DOWN_SECONDS
-        if failure.is_misrouted:
-            self._caller.resolver.suspect()
+        self._paused_until[failure.address] = time.monotonic() + _DOWN_SECONDS
+        if failure.is_stale_route:
+            self._rpc.resolver.refresh_soon()
 
     def _ended(self, address: str, task: asyncio.Task[None]) -> None:
-        if self._asks.get(address) is task:
-            del self._asks[address]
+        if self._requests.get(address) is task:
+            del self._requests[address]
         if not task.cancelled():
-            # What is wrong here is wrong in this module; let it be seen.
+            # Raises errors of this module, which are bugs.
             task.result()
         self._wake()
         if not self._wanted:
-            self._hold()
+            self._keep_for_next_poll()
 
     def _wake(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # ---- who rests
+    # ---- paused brokers
 
-    def _rests(self, address: str) -> bool:
-        return self._rest_until.get(address, 0.0) > time.monotonic()
+    def _is_paused(self, address: str) -> bool:
+        return self._paused_until.get(address, 0.0) > time.monotonic()
 
-    def _rest_seconds(self, targets: list[str]) -> float:
-        """Until somebody may be asked again; a while even if nobody rests, for new brokers."""
+    def _pause_seconds(self, targets: list[str]) -> float:
+        """Until a broker may be polled again; bounded, because there may be new brokers."""
         now = time.monotonic()
-        rests = [self._rest_until[each] - now for each in targets if self._rests(each)]
-        return max(0.001, min([*rests, WAIT_SECONDS_MAX if targets else _DOWN_SECONDS]))
+        pauses = [self._paused_until[each] - now for each in targets if self._is_paused(each)]
+        return max(0.001, min([*pauses, WAIT_SECONDS_MAX if targets else _DOWN_SECONDS]))
 
-    # ---- what arrived
+    # ---- arrived messages
 
     def _take(self, count_max: int) -> list[pb.Message]:
         count = min(count_max, len(self._arrived))
         return [self._arrived.popleft().message for _ in range(count)]
 
-    def _hold(self) -> None:
-        """Keep what is left for the next poll, for a moment."""
+    def _keep_for_next_poll(self) -> None:
         if not self._wanted:
-            # An ordered group's broker repeats them: kept, they would come after what follows them.
+            # An ordered group redelivers them: kept ones would come after later messages.
             self._drop_ordered()
-        if self._arrived and self._releasing is None and not self._closed:
+        if self._arrived and self._give_back_timer is None and not self._closed:
             loop = asyncio.get_running_loop()
-            seconds = self._arrived[0].at + HOLD_SECONDS_MAX - time.monotonic()
-            self._releasing = loop.call_later(max(0.0, seconds), self._release_old)
+            seconds = self._arrived[0].at + KEEP_SECONDS_MAX - time.monotonic()
+            self._give_back_timer = loop.call_later(max(0.0, seconds), self._give_back_old)
 
-    def _release_old(self) -> None:
-        self._releasing = None
+    def _give_back_old(self) -> None:
+        self._give_back_timer = None
         if not self._wanted:
-            self._release(before=time.monotonic() - HOLD_SECONDS_MAX)
-            self._hold()
+            self._give_back_all(before=time.monotonic() - KEEP_SECONDS_MAX)
+            self._keep_for_next_poll()
 
     def _drop_ordered(self) -> None:
         self._arrived = deque(each for each in self._arrived if not _is_ordered(each.message))
 
-    def _release(self, *, before: float = inf) -> None:
+    def _give_back_all(self, *, before: float = inf) -> None:
         tokens = []
         while self._arrived and self._arrived[0].at <= before:
             tokens.append(self._arrived.popleft().message.token)

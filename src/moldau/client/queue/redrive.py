@@ -1,7 +1,7 @@
-"""Owns the way back of dead letters: each to the topic that it came from, once.
+"""Sends dead letters back to their topics, each once.
 
-The dead-letter topic is read through a queue group of its own, so what was brought back stays done.
-A dead letter may be there twice, after a fail-over; its origin tells.
+The dead-letter topic is read through its own queue group, so that redriven messages stay done.
+After a failover a dead letter may be there twice; its origin identifies duplicates.
 """
 
 import logging
@@ -28,7 +28,7 @@ from moldau.proto.v1 import queue_pb2 as pb
 log = logging.getLogger(__name__)
 
 REDRIVE_SUFFIX: Final = ".redrive"
-_OF_BEFORE: Final = frozenset({DELIVER_AT_HEADER, ONLY_GROUP_HEADER})
+_OLD_HEADERS: Final = frozenset({DELIVER_AT_HEADER, ONLY_GROUP_HEADER})
 BATCH_MESSAGES: Final = 100
 IDLE_SECONDS: Final = 2.0
 
@@ -37,13 +37,13 @@ SendMany = Callable[[str, list[pb.OutgoingMessage]], Awaitable[list[Sent]]]
 
 
 class RedriveProgress(NamedTuple):
-    """How far it is: sums of the run so far."""
+    """Totals of the run so far."""
 
     sent: int
-    doubles: int
-    """Dropped: the same message was there before."""
-    strangers: int
-    """Passed: no dead letters, of another group, or without what was in them."""
+    duplicates: int
+    """Duplicates that were dropped."""
+    skipped: int
+    """Skipped: not a dead letter, of another group, or without its value or key."""
 
 
 async def redrive(
@@ -55,12 +55,12 @@ async def redrive(
     idle: float = IDLE_SECONDS,
     to: str | None = None,
 ) -> AsyncIterator[RedriveProgress]:
-    """Bring dead letters back until none comes for `idle` seconds, or `limit` were sent.
+    """Send dead letters back until none arrives for `idle` seconds, or `limit` were sent.
 
-    Each is for the group that could not do it: other queue groups of its topic pass it. All that
-    are sent to another topic, `to`, are for whoever reads that.
+    Only the group that dead-lettered a message gets it again; other queue groups of the topic skip
+    it. Messages sent to another topic, `to`, are for all its readers.
 
-    A message is acked when it is sent: after a crash in between it comes twice, and is never lost.
+    A message is acked after it was sent: a crash in between sends it twice, and never loses it.
     """
     sums = RedriveProgress(0, 0, 0)
     seen: set[Origin] = set()
@@ -73,11 +73,15 @@ async def redrive(
         done: list[AsyncQueueMessage] = []
         for message in messages:
             origin = _origin(message)
-            if origin is None or (group is not None and origin[0] != group) or _is_cut(message):
-                sums = sums._replace(strangers=sums.strangers + 1)
+            if (
+                origin is None
+                or (group is not None and origin[0] != group)
+                or _is_truncated(message)
+            ):
+                sums = sums._replace(skipped=sums.skipped + 1)
                 done.append(message)
             elif origin in seen:
-                sums = sums._replace(doubles=sums.doubles + 1)
+                sums = sums._replace(duplicates=sums.duplicates + 1)
                 done.append(message)
             else:
                 seen.add(origin)
@@ -86,7 +90,7 @@ async def redrive(
             await _send(worker, send_many, topic, own, is_back=to is None)
             sums = sums._replace(sent=sums.sent + len(own))
         for refused in await worker.ack([*done, *(m for own in back.values() for m in own)]):
-            log.warning("it may be sent back again: %s", refused.error())
+            log.warning("dead letter may be redriven again: %s", refused.error())
         yield sums
 
 
@@ -101,7 +105,7 @@ async def _send(
     try:
         await send_many(topic, [_restored(message, is_back=is_back) for message in messages])
     except ClientError:
-        await worker.nack(messages, delay=0, reason="could not be sent back")
+        await worker.nack(messages, delay=0, reason="redrive failed")
         raise
 
 
@@ -118,12 +122,14 @@ def _origin(message: AsyncQueueMessage) -> Origin | None:
     )
 
 
-def _is_cut(message: AsyncQueueMessage) -> bool:
-    """Whether there is not all of it: what would be sent back is another message, and where topics
-    are compacted, one that deletes."""
+def _is_truncated(message: AsyncQueueMessage) -> bool:
+    """Whether its value or key is missing: it would be another message, and in a compacted topic a
+    tombstone."""
     missing = [value for name, value in message.headers if name == DEAD_TRUNCATED_HEADER]
     if missing:
-        log.warning("a dead letter without %r is not sent back: %s", missing[0], _origin(message))
+        log.warning(
+            "dead letter of %s is not redriven: %r is missing", _origin(message), missing[0]
+        )
     return bool(missing)
 
 
@@ -133,7 +139,7 @@ def _restored(message: AsyncQueueMessage, *, is_back: bool) -> pb.OutgoingMessag
     key = None if is_keyless else message.key
     restored = pb.OutgoingMessage(key=key, value=message.value)
     for name, value in message.headers:
-        if not name.startswith(DEAD_PREFIX) and name not in _OF_BEFORE:
+        if not name.startswith(DEAD_PREFIX) and name not in _OLD_HEADERS:
             restored.headers.add(key=name, value=value)
     if is_back:
         group = next(value for name, value in message.headers if name == DEAD_GROUP_HEADER)

@@ -1,15 +1,17 @@
-"""Owns the view of the cluster: asks for it, again every few seconds, and when it proves wrong.
+"""Keeps the client's view of the cluster up to date: every few seconds, and when it proves stale.
 
-Who leads a partition is no part of the metadata's version, so the last answer wins unless it is of
-an older version. Brokers are asked in turn: one that is cut off must not be believed for ever.
+Leaders are not part of the metadata version, so the last response wins, unless its version is
+older. Brokers are queried in turn: the view of an isolated broker must not be used forever.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Final
 
+import grpc
 from grpc import aio
 
 from moldau.client.addresses import split_brokers
@@ -23,20 +25,21 @@ from moldau.client.queue.rpc_failures import (
     retries_exhausted_error,
     unreachable_failure,
 )
+from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX, CONNECT_SECONDS_MAX, Backoff
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 GRPC_PORT: Final = 8000
 REFRESH_SECONDS: Final = 10.0
-ASK_SECONDS_MAX: Final = 3.0
-_CALM_SECONDS: Final = 0.05
-"""Refreshes that are asked for follow each other no faster."""
+QUERY_SECONDS_MAX: Final = 3.0
+_REFRESH_SECONDS_MIN: Final = 0.05
+"""Minimum interval between refreshes."""
 _HTTP: Final = "http://"
 
 
 class Resolver:
-    """Keeps `view`. `seeds` are gRPC addresses, or HTTP ones that begin with http://."""
+    """Keeps `view` up to date. `seeds`: gRPC addresses, or HTTP ones with http://."""
 
     def __init__(
         self, seeds: Sequence[str], channels: Channels, *, refresh_seconds: float = REFRESH_SECONDS
@@ -47,17 +50,17 @@ class Resolver:
         self._channels = channels
         self._refresh_seconds = refresh_seconds
         self._turn = 0
-        self._asked = 0.0
+        self._queried_at = 0.0
         self._refreshing: asyncio.Task[None] | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._refresher: asyncio.Task[None] | None = None
         self.is_answered = False
-        """Whether somebody answered the last refresh."""
+        """Whether a broker responded to the last refresh."""
         self.failures: dict[str, RpcFailure] = {}
-        """Of the last refresh."""
+        """The failures of the last refresh, by address."""
 
     @property
     def candidates(self) -> list[str]:
-        """Whom to ask what anybody can answer: who is alive, else whoever there may be."""
+        """Addresses for requests to any broker: those alive, else all known ones."""
         return self.view.alive_addresses or self.known_addresses
 
     @property
@@ -65,35 +68,49 @@ class Resolver:
         return list(dict.fromkeys([*self.view.all_addresses, *self.seeds]))
 
     async def start(self, seconds_max: float) -> None:
-        """Have a first view. Raises ClientError if nobody tells it in time."""
-        deadline = time.monotonic() + seconds_max
+        """Get the first view. Raises UnreachableError by the connect deadline, or TimedOutError
+        after `seconds_max` if a broker is connected, but does not respond."""
+        started_at = time.monotonic()
+        backoff = Backoff(seconds_max, pause_seconds_max=0.2)
         while True:
             await self.refresh()
             if self.view.version >= 0:
                 break
-            if time.monotonic() > deadline:
-                raise retries_exhausted_error(self.failures, "reach the cluster", seconds_max)
-            await asyncio.sleep(_CALM_SECONDS * 4)
-        self.keep()
+            seconds = time.monotonic() - started_at
+            if backoff.is_over or seconds >= self._connect_seconds_max():
+                raise retries_exhausted_error(self.failures, "reach the cluster", round(seconds, 1))
+            await backoff.sleep_async()
+        self.keep_refreshing()
 
-    def keep(self) -> None:
-        """Keep the view from now on, whether there is one yet or not."""
-        self._keeping = asyncio.create_task(self._keep(), name="queue-topology")
+    def _connect_seconds_max(self) -> float:
+        if not any(failure.is_retriable for failure in self.failures.values()):
+            # Another server, or a rejection: waiting does not help.
+            return CONNECT_RETRY_SECONDS_MAX
+        if any(self._channels.is_connected(address) for address in self.seeds):
+            return math.inf
+        late = grpc.StatusCode.DEADLINE_EXCEEDED
+        if any(failure.status is late for failure in self.failures.values()):
+            return CONNECT_SECONDS_MAX
+        return CONNECT_RETRY_SECONDS_MAX
+
+    def keep_refreshing(self) -> None:
+        """Refresh the view in the background from now on."""
+        self._refresher = asyncio.create_task(self._keep(), name="queue-topology")
 
     async def close(self) -> None:
-        for task in (self._keeping, self._refreshing):
+        for task in (self._refresher, self._refreshing):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
 
-    def suspect(self) -> None:
-        """The view has proved wrong: have a new one soon, and don't wait for it."""
+    def refresh_soon(self) -> None:
+        """The view may be stale: refresh it in the background."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="queue-topology-refresh")
 
     async def refresh(self) -> None:
-        """Ask for the view now, once for all who want it. Keeps the old one if nobody answers."""
-        self.suspect()
+        """Refresh the view now; concurrent calls share one query. Keeps the old one on failure."""
+        self.refresh_soon()
         if self._refreshing is not None:
             await asyncio.shield(self._refreshing)
 
@@ -103,21 +120,21 @@ class Resolver:
             await self.refresh()
 
     async def _refresh(self) -> None:
-        await asyncio.sleep(max(0.0, self._asked + _CALM_SECONDS - time.monotonic()))
-        self._asked = time.monotonic()
+        await asyncio.sleep(max(0.0, self._queried_at + _REFRESH_SECONDS_MIN - time.monotonic()))
+        self._queried_at = time.monotonic()
         failures: dict[str, RpcFailure] = {}
         outdated: ClusterView | None = None
         for address in self._in_turn():
-            found = await self._ask_grpc(address, failures)
+            found = await self._query_grpc(address, failures)
             if found is not None and not self._is_older(found):
                 break
             outdated, found = found or outdated, None
         else:
-            found = await self._ask_http(failures) or outdated
+            found = await self._query_http(failures) or outdated
         self.failures = failures
         self.is_answered = found is not None
         if found is not None:
-            self._take(found)
+            self._adopt(found)
 
     def _in_turn(self) -> list[str]:
         addresses = list(dict.fromkeys([*self.view.alive_addresses, *self.known_addresses]))
@@ -126,24 +143,26 @@ class Resolver:
         self._turn = (self._turn + 1) % len(addresses)
         return addresses[self._turn :] + addresses[: self._turn]
 
-    async def _ask_grpc(self, address: str, failures: dict[str, RpcFailure]) -> ClusterView | None:
+    async def _query_grpc(
+        self, address: str, failures: dict[str, RpcFailure]
+    ) -> ClusterView | None:
         try:
             answer = await self._channels.call(
-                address, TOPOLOGY, pb.TopologyRequest(), seconds_max=ASK_SECONDS_MAX
+                address, TOPOLOGY, pb.TopologyRequest(), seconds_max=QUERY_SECONDS_MAX
             )
         except aio.AioRpcError as error:
             failures[address] = failure_of(error, address)
             return None
         return view_of_grpc(answer, address)
 
-    async def _ask_http(self, failures: dict[str, RpcFailure]) -> ClusterView | None:
+    async def _query_http(self, failures: dict[str, RpcFailure]) -> ClusterView | None:
         if not self._http:
             return None
         try:
-            client = ClusterClient(self._http, call_seconds_max=ASK_SECONDS_MAX)
+            client = ClusterClient(self._http, call_seconds_max=QUERY_SECONDS_MAX)
             return view_of_http(await asyncio.to_thread(client.topology))
         except ClientError as error:
-            log.debug("no topology over HTTP: %s", error)
+            log.debug("cannot get the topology over HTTP: %s", error)
             for address in self._http:
                 failures[address] = unreachable_failure(address, "no topology over HTTP")
             return None
@@ -151,15 +170,19 @@ class Resolver:
     def _is_older(self, view: ClusterView) -> bool:
         return view.cluster_id == self.view.cluster_id and view.version < self.view.version
 
-    def _take(self, view: ClusterView) -> None:
+    def _adopt(self, view: ClusterView) -> None:
         if self.view.cluster_id and view.cluster_id != self.view.cluster_id:
-            log.warning("another cluster answers now: %s", view.cluster_id)
+            log.warning(
+                "the brokers now belong to cluster %s, not %s; is an address reused?",
+                view.cluster_id,
+                self.view.cluster_id,
+            )
         self.view = view
         self._channels.keep_only({*self.known_addresses})
 
 
 def grpc_seeds(seeds: Sequence[str]) -> list[str]:
-    """The gRPC addresses among them, as HOST:PORT. Raises InvalidArgumentError."""
+    """The gRPC addresses of `seeds`, as HOST:PORT. Raises InvalidArgumentError."""
     found: list[str] = []
     for seed in seeds:
         if seed.startswith(_HTTP):

@@ -1,13 +1,12 @@
-"""Owns one request of a client: whom to ask, how often to try, and when to give up.
+"""Sends one request to the right broker, and retries it until its deadline.
 
-What can be repeated without harm is tried until `seconds_max`, at one broker after the other. What
-cannot (a send) is repeated only if it is known that nothing was done.
+Idempotent requests are retried at one broker after the other. Others (a send) are retried only if
+it is certain that nothing was done.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from grpc import aio
 
@@ -21,19 +20,15 @@ from moldau.client.queue.rpc_failures import (
     failure_of,
     retries_exhausted_error,
 )
+from moldau.client.retry import Backoff
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")
 
-PAUSE_SECONDS: Final = 0.02
-PAUSE_SECONDS_MAX: Final = 0.5
-TRIES_PER_TIMEOUT: Final = 3
-"""A broker that hangs must leave time for another one."""
-
 
 class CallFailed(Exception):
-    """A call that failed for good: its last failure, and those of all addresses."""
+    """A call that failed for good: its last failure, and the last one of each address."""
 
     def __init__(
         self, failure: RpcFailure, failures: dict[str, RpcFailure], seconds: float
@@ -43,28 +38,23 @@ class CallFailed(Exception):
         self.failures = failures
         self.seconds = seconds
 
-    @property
-    def ran_out_of_time(self) -> bool:
-        return self.failure.may_repeat
-
     def error(self, doing: str) -> ClientError:
-        """What the user is told."""
-        if self.ran_out_of_time:
+        """The error for the user."""
+        if self.failure.is_retriable:
             return retries_exhausted_error(self.failures, doing, self.seconds)
         return error_of(self.failure, doing)
 
 
 Route = Callable[[ClusterView], list[str]]
-"""Where a request belongs, the best first. Empty: wherever somebody is."""
+"""The addresses for a request, the best first. Empty: any broker."""
 
 
 def any_broker(view: ClusterView) -> list[str]:
-    """Any broker answers."""
     return []
 
 
 class RpcClient:
-    """Calls of one client."""
+    """The calls of one client."""
 
     def __init__(self, channels: Channels, resolver: Resolver, *, seconds_max: float) -> None:
         self.channels = channels
@@ -75,21 +65,10 @@ class RpcClient:
     def view(self) -> ClusterView:
         return self.resolver.view
 
-    async def ask(
-        self,
-        method: Method[Q, A],
-        request: Q,
-        *,
-        doing: str,
-        route: Route = any_broker,
-        seconds_max: float | None = None,
-        repeats: bool = True,
-    ) -> A:
-        """The answer, whoever gives it. Raises ClientError; `doing` is what could not be done."""
+    async def request(self, method: Method[Q, A], request: Q, *, doing: str) -> A:
+        """The response of any broker. Raises ClientError; `doing` is the failed action."""
         try:
-            return await self.call(
-                method, request, route=route, seconds_max=seconds_max, repeats=repeats
-            )
+            return await self.call(method, request)
         except CallFailed as failed:
             raise failed.error(doing) from failed.__cause__
 
@@ -98,85 +77,80 @@ class RpcClient:
         method: Method[Q, A],
         request: Q,
         *,
-        route: Route = any_broker,
         seconds_max: float | None = None,
-        repeats: bool = True,
+        idempotent: bool = True,
     ) -> A:
-        """The same; raises CallFailed."""
+        """As `request`; raises CallFailed."""
 
-        async def once(address: str, seconds: float) -> A:
+        async def attempt(address: str, seconds: float) -> A:
             return await self.channels.call(address, method, request, seconds_max=seconds)
 
-        return await self.patiently(once, route=route, seconds_max=seconds_max, repeats=repeats)
+        return await self.retry(attempt, seconds_max=seconds_max, idempotent=idempotent)
 
-    async def patiently(
+    async def retry(
         self,
-        once: Callable[[str, float], Awaitable[T]],
+        attempt: Callable[[str, float], Awaitable[T]],
         *,
         route: Route = any_broker,
         seconds_max: float | None = None,
-        repeats: bool = True,
+        idempotent: bool = True,
     ) -> T:
-        """Try `once(address, seconds)` until it succeeds. Raises CallFailed."""
-        seconds = self.seconds_max if seconds_max is None else seconds_max
-        deadline = time.monotonic() + seconds
+        """Call `attempt(address, seconds)` until it succeeds. Raises CallFailed."""
+        backoff = self.backoff(seconds_max)
         failures: dict[str, RpcFailure] = {}
-        pause = PAUSE_SECONDS
         while True:
             addresses = route(self.view) or self.resolver.candidates
             if not addresses:
-                await self._find_somebody(deadline, seconds)
+                await self._find_broker(backoff)
             for address in addresses:
-                left = max(0.001, deadline - time.monotonic())
-                limit = max(1.0, seconds / TRIES_PER_TIMEOUT) if repeats else left
+                seconds = backoff.try_seconds if idempotent else max(0.001, backoff.seconds_left)
                 try:
-                    return await once(address, min(left, limit))
+                    return await attempt(address, seconds)
                 except aio.AioRpcError as error:
                     failure = failures[address] = failure_of(error, address)
-                    is_final = not failure.may_repeat or (failure.is_uncertain and not repeats)
-                    if is_final or time.monotonic() >= deadline:
-                        raise CallFailed(failure, failures, seconds) from error
-                if failure.is_misrouted:
+                    is_final = not failure.is_retriable or (failure.is_uncertain and not idempotent)
+                    if is_final or backoff.is_over:
+                        raise CallFailed(failure, failures, backoff.seconds_max) from error
+                if failure.is_stale_route:
                     await self.resolver.refresh()
-            await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            await backoff.sleep_async()
 
-    async def everywhere(
+    async def call_all(
         self, method: Method[Q, A], request: Q, *, route: Route, seconds_max: float | None = None
     ) -> list[A]:
-        """The answers of all that `route` names, or that are alive if it names none.
+        """The responses of all brokers of `route`, or of all that are alive if it is empty.
 
         All or none: a part would look like the whole. Raises CallFailed.
         """
-        seconds = self.seconds_max if seconds_max is None else seconds_max
-        deadline = time.monotonic() + seconds
+        backoff = self.backoff(seconds_max)
         failures: dict[str, RpcFailure] = {}
-        pause = PAUSE_SECONDS
         while True:
-            limit = max(0.001, min(deadline - time.monotonic(), max(1.0, seconds / 3)))
+            seconds = backoff.try_seconds
             addresses = route(self.view) or self.resolver.candidates
             if not addresses:
-                await self._find_somebody(deadline, seconds)
+                await self._find_broker(backoff)
             found = await asyncio.gather(
-                *(self._attempt(each, method, request, limit) for each in addresses)
+                *(self._attempt(each, method, request, seconds) for each in addresses)
             )
             answers = [each for each in found if not isinstance(each, RpcFailure)]
             if len(answers) == len(found) and answers:
                 return answers
             for failure in (each for each in found if isinstance(each, RpcFailure)):
                 failures[failure.address] = failure
-                if not failure.may_repeat or time.monotonic() >= deadline:
-                    raise CallFailed(failure, failures, seconds)
+                if not failure.is_retriable or backoff.is_over:
+                    raise CallFailed(failure, failures, backoff.seconds_max)
             await self.resolver.refresh()
-            await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            await backoff.sleep_async()
 
-    async def _find_somebody(self, deadline: float, seconds: float) -> None:
-        """No broker is known yet, as behind an HTTP address that was silent so far."""
+    def backoff(self, seconds_max: float | None = None) -> Backoff:
+        return Backoff(self.seconds_max if seconds_max is None else seconds_max)
+
+    async def _find_broker(self, backoff: Backoff) -> None:
+        """No broker is known yet, e.g. because an HTTP seed has not responded so far."""
         await self.resolver.refresh()
         failures = self.resolver.failures
-        if time.monotonic() >= deadline and not self.resolver.candidates and failures:
-            raise CallFailed(next(iter(failures.values())), failures, seconds)
+        if backoff.is_over and not self.resolver.candidates and failures:
+            raise CallFailed(next(iter(failures.values())), failures, backoff.seconds_max)
 
     async def _attempt(
         self, address: str, method: Method[Q, A], request: Q, seconds: float

@@ -1,16 +1,17 @@
-"""Owns what a failed call means: whether it may be tried again, and which error it is to the user.
+"""What a failed call means: whether it is retriable, and which error the user gets.
 
-A refusal of a broker says in trailers why (`moldau-reason`) and what to do (`moldau-hint`). A call
-without them never got an answer from a broker.
+A broker that rejects a call says why in trailers (`moldau-reason`, `moldau-hint`). A failure
+without them did not come from a broker.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc import aio
 
 from moldau.client.errors import (
+    TOPIC_EXISTS_HINT,
     ClientError,
     InvalidArgumentError,
     NotFoundError,
@@ -21,29 +22,34 @@ from moldau.client.errors import (
 )
 from moldau.model.errors import ErrorCode
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, decode_text
+from moldau.proto.v1 import queue_pb2 as pb
 
 GRPC_HINT: Final = (
-    "is that the gRPC address of a running broker (grpc.addr, 8000 unless set)? "
+    "is that the gRPC address of a running broker (grpc.addr, 8000 by default)? "
     "start one: moldau dev · other address: MOLDAU_GRPC"
 )
 
-_AGAIN: Final = frozenset({"NOT_LEADER", "UNAVAILABLE", "BUSY"})
-_NEVER_LEFT: Final = "failed to connect to all addresses"
-"""What gRPC's core says of a call for which there was no connection. Should it ever say something
-else, a send counts as uncertain where it is not, which is safe."""
+REASON_NUMBERS: Final[dict[str, int]] = dict(pb.Reason.items())
+REASON_NAMES: Final[dict[int, str]] = {number: name for name, number in pb.Reason.items()}
+RETRIABLE_REASONS: Final = frozenset({pb.NOT_LEADER, pb.UNAVAILABLE, pb.BUSY})
+_RETRIABLE_NAMES: Final = frozenset(REASON_NAMES[number] for number in RETRIABLE_REASONS)
 
-_BROKE: Final = "Internal error from Core"
-"""What gRPC's core says of a stream whose connection broke in the middle of a write. The status
-says INTERNAL, as if a broker had failed; none has answered."""
+_NOT_CONNECTED: Final = "failed to connect to all addresses"
+"""gRPC's text for a call without a connection. If it ever changes, a send counts as uncertain where
+it is not, which is safe."""
+
+_CONNECTION_LOST: Final = "Internal error from Core"
+"""gRPC's text for a stream whose connection broke during a write. Its status is INTERNAL, although
+no broker responded."""
 
 _TOO_LARGE: Final = ("Sent message larger than max", "SERVER: Received message larger than max")
-"""What gRPC's core says of a request that it did not let through."""
+"""gRPC's texts for a request that it did not send."""
 
 _HINTS: Final = {
     "UNKNOWN_TOPIC": "create it: moldau topic create NAME · list them: moldau topic list",
-    "UNKNOWN_GROUP": "which there are: moldau queue list · a worker that connects makes one",
-    "TOPIC_EXISTS": "to be content with it: exist_ok=True",
-    "TOO_LARGE": "send smaller ones, or raise the topic's max.message.bytes",
+    "UNKNOWN_GROUP": "list them: moldau queue list · a worker that connects creates one",
+    "TOPIC_EXISTS": TOPIC_EXISTS_HINT,
+    "TOO_LARGE": "send smaller messages, or raise the topic's max.message.bytes",
 }
 
 _CODES: Final = {
@@ -62,7 +68,7 @@ _MISSING: Final = frozenset({"UNKNOWN_TOPIC", "UNKNOWN_GROUP"})
 
 @dataclass(frozen=True, slots=True)
 class RpcFailure:
-    """Why a call at `address` failed; `reason` is empty if no broker answered."""
+    """Why a call to `address` failed; `reason` is empty if no broker responded."""
 
     address: str
     status: grpc.StatusCode
@@ -70,54 +76,54 @@ class RpcFailure:
     text: str
     hint: str
     is_uncertain: bool
-    """It may have been carried out all the same."""
+    """The request may have been carried out."""
 
     @property
-    def may_repeat(self) -> bool:
-        """Another broker, or this one a little later, may say something else."""
-        return self.reason in _AGAIN or (not self.reason and self.status in _SILENT)
+    def is_retriable(self) -> bool:
+        """Whether another broker, or this one later, may succeed."""
+        return self.reason in _RETRIABLE_NAMES or self.is_unanswered
 
     @property
-    def is_silent(self) -> bool:
-        """Nobody answered."""
-        return not self.reason and self.status in _SILENT
+    def is_unanswered(self) -> bool:
+        """Whether no broker responded."""
+        return not self.reason and self.status in _NO_RESPONSE
 
     @property
     def is_evicted(self) -> bool:
         return self.reason == "UNKNOWN_CONSUMER"
 
     @property
-    def is_misrouted(self) -> bool:
-        """What we believe of the cluster is not so, or its broker is gone."""
-        return self.reason == "NOT_LEADER" or self.is_silent
+    def is_stale_route(self) -> bool:
+        """Whether our view of the cluster is stale, or the broker is down."""
+        return self.reason == "NOT_LEADER" or self.is_unanswered
 
     def __str__(self) -> str:
         return f"{self.address}: {self.text}" if self.address else self.text
 
 
-_SILENT: Final = frozenset(
+_NO_RESPONSE: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 )
 
 
 def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
-    """What an error of gRPC says."""
+    """Interpret an error of gRPC."""
     if not address:
         return unreachable_failure("", "no broker is known yet")
     trailers = {key: _text(value) for key, value in (error.trailing_metadata() or ())}
     reason = trailers.get(REASON_TRAILER, "")
     text = (error.details() or error.code().name.lower().replace("_", " ")).strip()
     if not reason and error.code() is grpc.StatusCode.UNAVAILABLE:
-        never_left = text.startswith(_NEVER_LEFT)
+        is_connected = not text.startswith(_NOT_CONNECTED)
         text = "connection refused" if "refused" in text.lower() else _first_words(text)
-        return RpcFailure(address, error.code(), "", text, GRPC_HINT, not never_left)
-    if not reason and text == _BROKE:
+        return RpcFailure(address, error.code(), "", text, GRPC_HINT, is_connected)
+    if not reason and text == _CONNECTION_LOST:
         broken = grpc.StatusCode.UNAVAILABLE
-        return RpcFailure(address, broken, "", "the connection broke", GRPC_HINT, True)
+        return RpcFailure(address, broken, "", "lost the connection", GRPC_HINT, True)
     if not reason and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        text = "no answer in time"
+        text = "timed out"
     if not reason and any(each in text for each in _TOO_LARGE):
-        text = "the request is larger than gRPC may carry"
+        text = "the request exceeds the gRPC limit"
         return RpcFailure(address, error.code(), "TOO_LARGE", text, "", False)
     uncertain = trailers.get(UNCERTAIN_TRAILER) == "true" or not reason or reason == "TIMED_OUT"
     hint = decode_text(trailers.get(HINT_TRAILER, ""))
@@ -125,25 +131,42 @@ def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
 
 
 def unreachable_failure(address: str, text: str) -> RpcFailure:
-    """Somebody who was asked in another way than by gRPC, and did not answer."""
+    """A broker that could not be reached, or not by gRPC."""
     return RpcFailure(address, grpc.StatusCode.UNAVAILABLE, "", text, GRPC_HINT, False)
 
 
+def timed_out_failure(address: str, text: str = "timed out") -> RpcFailure:
+    """A response did not arrive in time; the request may have been carried out."""
+    return RpcFailure(address, grpc.StatusCode.DEADLINE_EXCEEDED, "", text, "", True)
+
+
+async def stream_failure(call: "aio.StreamStreamCall[Any, Any]", address: str) -> RpcFailure:
+    """Why a broker ended a stream."""
+    status = await call.code()
+    trailers = await call.trailing_metadata() or aio.Metadata()
+    details = await call.details() or "the broker ended the stream"
+    if status is grpc.StatusCode.OK:
+        status = grpc.StatusCode.UNAVAILABLE
+    return failure_of(aio.AioRpcError(status, aio.Metadata(), trailers, details=details), address)
+
+
 def error_of(failure: RpcFailure, doing: str) -> ClientError:
-    """The error of the client that a failure is."""
+    """The error for the user."""
     return error_for(
         failure.reason or failure.status.name,
         f"cannot {doing}: {failure.text}",
         hint=failure.hint,
-        is_silent=failure.is_silent,
+        is_unanswered=failure.is_unanswered,
     )
 
 
-def error_for(reason: str, message: str, *, hint: str = "", is_silent: bool = False) -> ClientError:
+def error_for(
+    reason: str, message: str, *, hint: str = "", is_unanswered: bool = False
+) -> ClientError:
     """The error for the name of a reason."""
-    if is_silent:
+    if is_unanswered:
         if reason == grpc.StatusCode.DEADLINE_EXCEEDED.name:
-            return TimedOutError(message, hint=hint or "look for trouble: moldau doctor")
+            return TimedOutError(message, hint=hint or "find the cause: moldau doctor")
         return UnreachableError(message, hint=hint or GRPC_HINT)
     hint = hint or _HINTS.get(reason, "")
     if reason in _MISSING:
@@ -153,25 +176,26 @@ def error_for(reason: str, message: str, *, hint: str = "", is_silent: bool = Fa
     if reason == "INVALID_ARGUMENT":
         return InvalidArgumentError(message, hint=hint)
     code = _CODES.get(reason, ErrorCode.UNKNOWN_SERVER_ERROR)
-    if reason in _AGAIN:
-        return UnavailableError(message, code, hint=hint or "try again in a moment")
+    if reason in _RETRIABLE_NAMES:
+        return UnavailableError(message, code, hint=hint or "retry later")
     return RejectedError(message, code, hint=hint)
 
 
 def retries_exhausted_error(
     failures: dict[str, RpcFailure], doing: str, seconds: float
 ) -> ClientError:
-    """Every try failed, for as long as there was time; the last word of each address."""
+    """All retries failed until the deadline; with the last failure of each address."""
     tried = ", ".join(dict.fromkeys(f"{each.address} ({each.text})" for each in failures.values()))
-    message = f"cannot {doing}: tried {tried or 'nobody'} for {seconds:g} s"
-    silent = [each for each in failures.values() if each.is_silent]
-    if len(silent) == len(failures):
-        if silent and all(each.status is grpc.StatusCode.DEADLINE_EXCEEDED for each in silent):
-            return TimedOutError(message, hint="look for trouble: moldau doctor")
+    message = f"cannot {doing}: tried {tried or 'no broker'} for {seconds:g} s"
+    unanswered = [each for each in failures.values() if each.is_unanswered]
+    if len(unanswered) == len(failures):
+        late = grpc.StatusCode.DEADLINE_EXCEEDED
+        if unanswered and all(each.status is late for each in unanswered):
+            return TimedOutError(message, hint="find the cause: moldau doctor")
         return UnreachableError(message, hint=GRPC_HINT)
-    # Somebody is there and has said why it cannot: worth more than who is not there.
-    spoken = next(each for each in failures.values() if not each.is_silent)
-    return error_for(spoken.reason or spoken.status.name, message, hint=spoken.hint)
+    # A broker responded with a reason: more useful than a list of unreachable addresses.
+    answered = next(each for each in failures.values() if not each.is_unanswered)
+    return error_for(answered.reason or answered.status.name, message, hint=answered.hint)
 
 
 def _text(value: str | bytes) -> str:
@@ -179,5 +203,5 @@ def _text(value: str | bytes) -> str:
 
 
 def _first_words(text: str) -> str:
-    """gRPC's core appends all it knows, with braces."""
+    """Without the details that gRPC appends in braces."""
     return text.partition(";")[0].partition("{")[0].strip().lower() or "unavailable"

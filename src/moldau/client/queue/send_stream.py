@@ -1,7 +1,7 @@
-"""Owns one SendBatch stream to one broker: some requests ahead of its answers, and no more.
+"""One SendBatch stream to one broker, with a bounded number of requests in flight.
 
-The answers come in the order of the requests. A stream that breaks leaves the requests without an
-answer uncertain, unless the broker was never reached.
+Responses arrive in the order of the requests. If a stream breaks, the requests without a response
+are uncertain, unless the broker was never reached.
 """
 
 import asyncio
@@ -16,25 +16,25 @@ from moldau.client.errors import ClientError, SendFailedError
 from moldau.client.queue.channels import SEND_BATCH, Channels
 from moldau.client.queue.outgoing import Sent
 from moldau.client.queue.rpc_failures import (
+    REASON_NAMES,
+    RETRIABLE_REASONS,
     RpcFailure,
     error_for,
     error_of,
     failure_of,
     retries_exhausted_error,
+    stream_failure,
+    timed_out_failure,
 )
 from moldau.proto.v1 import queue_pb2 as pb
 
-_ANSWER_SECONDS: Final = 5.0
-"""On top of the broker's own time."""
-_AGAIN: Final = frozenset({pb.NOT_LEADER, pb.UNAVAILABLE, pb.BUSY})
-_NAMES: Final[dict[int, str]] = {number: name for name, number in pb.Reason.items()}
-UNCERTAIN_HINT: Final = (
-    "some may be there all the same: send those again only if doubles do no harm"
-)
+_RESPONSE_SECONDS: Final = 5.0
+"""Added to the timeout of the broker."""
+UNCERTAIN_HINT: Final = "it may have been written: send it again only if duplicates do no harm"
 
 
 class Unsent(NamedTuple):
-    """A message that was surely not written, and may be tried again."""
+    """A message that was certainly not written, and may be retried."""
 
     message: pb.OutgoingMessage
     failure: RpcFailure
@@ -46,17 +46,17 @@ class Unsent(NamedTuple):
 
 
 class SendOutcome:
-    """What became of the messages of one call, by their place in it."""
+    """The results of the messages of one call, by index."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.sent: dict[int, Sent] = {}
         self.errors: dict[int, ClientError] = {}
-        self.again: dict[int, Unsent] = {}
+        self.unsent: dict[int, Unsent] = {}
         self.is_uncertain = False
 
     def result(self) -> list[Sent]:
-        """Where all went. Raises SendFailedError if some went nowhere."""
+        """Where all were written. Raises SendFailedError if some were not."""
         if not self.errors:
             return [sent for _, sent in sorted(self.sent.items())]
         count = len(self.errors) + len(self.sent)
@@ -71,12 +71,12 @@ class SendOutcome:
 
 
 def size_of(message: pb.OutgoingMessage) -> int:
-    """About what it takes of a request; headers are few."""
+    """Approximate bytes in a request; headers are small."""
     return len(message.value) + len(message.key) + 64
 
 
 class SendChunk:
-    """Messages of one request."""
+    """The messages of one request."""
 
     def __init__(self) -> None:
         self.indexes: list[int] = []
@@ -95,7 +95,7 @@ class SendChunk:
 
 
 class SendStream:
-    """One stream."""
+    """A SendBatch stream. Not for more than one task."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class SendStream:
         return self._failure is not None
 
     async def put(self, chunk: SendChunk) -> None:
-        """Send a chunk when there is room. Its outcome is told, also if the stream is broken."""
+        """Send a chunk when there is room. Records its outcome, also if the stream is broken."""
         await self._room.acquire()
         if self._failure is not None:
             self._fail(chunk, self._failure, was_sent=False)
@@ -139,22 +139,21 @@ class SendStream:
                 added.partition = chosen
         self._in_flight.append(chunk)
         self._arrived.set()
-        # Of a broken stream the reader finds out why, and tells of this chunk with the others.
+        # If the stream is broken, the reader records the failure of this chunk with the others.
         with suppress(aio.AioRpcError, asyncio.InvalidStateError):
             await self._call.write(request)
 
     async def finish(self) -> None:
-        """Wait for all answers."""
+        """Wait for all responses."""
         self._is_done = True
         self._arrived.set()
         if self._failure is None:
-            # As above.
             with suppress(aio.AioRpcError, asyncio.InvalidStateError):
                 await self._call.done_writing()
         await self._reading
 
     def cancel(self) -> None:
-        """End what is under way."""
+        """Cancel the stream."""
         if not self._reading.done():
             self._reading.cancel()
         self._call.cancel()
@@ -167,51 +166,40 @@ class SendStream:
                 self._arrived.clear()
                 await self._arrived.wait()
             try:
-                async with asyncio.timeout(self._seconds_max + _ANSWER_SECONDS):
+                async with asyncio.timeout(self._seconds_max + _RESPONSE_SECONDS):
                     answer = await self._call.read()
             except aio.AioRpcError as error:
                 self._break(failure_of(error, self._address))
                 return
             except TimeoutError:
-                late = grpc.StatusCode.DEADLINE_EXCEEDED
-                self._break(RpcFailure(self._address, late, "", "no answer in time", "", True))
+                self._break(timed_out_failure(self._address))
                 return
             if not isinstance(answer, pb.SendBatchResponse):
-                self._break(await self._ended())
+                self._break(await stream_failure(self._call, self._address))
                 return
-            self._answered(self._in_flight.popleft(), answer)
+            self._handle(self._in_flight.popleft(), answer)
             self._room.release()
-
-    async def _ended(self) -> RpcFailure:
-        """The broker ended the stream before it had answered all."""
-        status = await self._call.code()
-        text = await self._call.details() or "the stream ended early"
-        trailers = await self._call.trailing_metadata()
-        if status is grpc.StatusCode.OK:
-            status = grpc.StatusCode.UNAVAILABLE
-        error = aio.AioRpcError(status, aio.Metadata(), trailers or aio.Metadata(), details=text)
-        return failure_of(error, self._address)
 
     def _break(self, failure: RpcFailure) -> None:
         self._failure = failure
         while self._in_flight:
             self._fail(self._in_flight.popleft(), failure, was_sent=True)
             self._room.release()
-        # Whoever waits for room finds the stream broken.
+        # A waiting `put` finds the stream broken.
         self._room.release()
 
     def _fail(self, chunk: SendChunk, failure: RpcFailure, *, was_sent: bool) -> None:
         uncertain = was_sent and failure.is_uncertain
         for index, message in zip(chunk.indexes, chunk.messages, strict=True):
-            if failure.may_repeat and not uncertain:
-                self._outcome.again[index] = Unsent(message, failure)
+            if failure.is_retriable and not uncertain:
+                self._outcome.unsent[index] = Unsent(message, failure)
             else:
                 self._outcome.errors[index] = error_of(failure, f"send to {self._outcome.topic}")
                 self._outcome.is_uncertain |= uncertain
         if not was_sent:
             self._room.release()
 
-    def _answered(self, chunk: SendChunk, answer: pb.SendBatchResponse) -> None:
+    def _handle(self, chunk: SendChunk, answer: pb.SendBatchResponse) -> None:
         failed = {place: each for each in answer.failures for place in each.indexes}
         outcome = self._outcome
         places = zip(chunk.indexes, answer.partitions, answer.offsets, strict=False)
@@ -219,13 +207,13 @@ class SendStream:
             why = failed.get(place)
             if why is None:
                 outcome.sent[index] = Sent(outcome.topic, partition, offset)
-            elif why.reason in _AGAIN and not why.is_uncertain:
-                reason = _NAMES[why.reason]
+            elif why.reason in RETRIABLE_REASONS and not why.is_uncertain:
+                reason = REASON_NAMES[why.reason]
                 status = grpc.StatusCode.UNAVAILABLE
                 failure = RpcFailure(self._address, status, reason, why.message, "", False)
-                outcome.again[index] = Unsent(chunk.messages[place], failure)
+                outcome.unsent[index] = Unsent(chunk.messages[place], failure)
             else:
-                name = _NAMES.get(why.reason, "INTERNAL")
+                name = REASON_NAMES.get(why.reason, "INTERNAL")
                 outcome.errors[index] = error_for(
                     name, f"cannot send to {outcome.topic}: {why.message}"
                 )

@@ -1,4 +1,4 @@
-"""Owns one life of a consumer, from Connect to its end: its name, its assignment and its polls."""
+"""The session of a consumer, from Connect to its end: its id, assignment, heartbeats and polls."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -12,15 +12,15 @@ from moldau.proto.v1 import queue_pb2 as pb
 
 
 class Session:
-    """A consumer as the group knows it.
+    """One membership in a group.
 
-    A partition of an ordered group that is to go to another consumer is let go when what was polled
-    is settled, or with the next poll: else work would be done twice.
+    A revoked partition of an ordered group is released when the polled messages are settled, or at
+    the next poll: earlier, its messages would be processed twice.
     """
 
     def __init__(
         self,
-        caller: RpcClient,
+        rpc: RpcClient,
         group: str,
         connected: pb.ConnectResponse,
         *,
@@ -35,68 +35,68 @@ class Session:
         self._next: pb.Assignment | None = None
         self._session_seconds = connected.session_timeout_ms / 1000
         self._next_since = 0.0
-        self._in_hand: set[bytes] = set()
-        self._caller = caller
+        self._unsettled: set[bytes] = set()
+        self._rpc = rpc
         self.poller = Poller(
-            caller,
+            rpc,
             group,
             self.consumer,
             targets=self.targets,
             give_back=lambda tokens: give_back(self.consumer, tokens),
         )
         self._heartbeats = Heartbeats(
-            caller,
+            rpc,
             interval_seconds=connected.heartbeat_interval_ms / 1000,
-            beat=self._beat,
+            build_request=self._heartbeat_request,
             on_assignment=self._assigned,
             on_evicted=self._evicted,
         )
 
     @property
     def partitions(self) -> list[tuple[str, int]]:
-        """What it polls."""
+        """The partitions that it polls."""
         return [(each.topic, each.partition) for each in self.assignment.partitions]
 
     def targets(self) -> list[str]:
-        """Who leads what is assigned, each once."""
-        view = self._caller.view
+        """The leaders of the assigned partitions, each once."""
+        view = self._rpc.view
         found: dict[str, None] = {}
         unknown = False
         for each in self.assignment.partitions:
             address = view.leader_address(each.topic, each.partition)
             if address is None:
-                # A topic younger than our view, or a partition without a leader.
+                # The topic is newer than our view, or the partition has no leader.
                 unknown = True
                 address = each.leader_address
             if address:
                 found[address] = None
         if unknown:
-            self._caller.resolver.suspect()
+            self._rpc.resolver.refresh_soon()
         return list(found)
 
     def polling(self) -> None:
-        """The consumer wants more, so it is done with what it had."""
-        self._in_hand.clear()
+        """A new poll: the consumer is done with the messages of the last one."""
+        self._unsettled.clear()
         self._adopt()
 
     def polled(self, messages: Iterable[pb.Message]) -> None:
         if self.is_ordered:
-            self._in_hand.update(message.token for message in messages)
+            self._unsettled.update(message.token for message in messages)
 
     def settled(self, messages: Iterable[DeliveredMessage]) -> None:
         if self.is_ordered:
-            self._in_hand.difference_update(message.token for message in messages)
-            if not self._in_hand:
+            self._unsettled.difference_update(message.token for message in messages)
+            if not self._unsettled:
                 self._adopt()
 
     async def close(self) -> None:
-        """End what runs; the group is not told."""
+        """Stop heartbeats and polls, without leaving the group."""
         await self._heartbeats.close()
         await self.poller.close()
 
-    def _beat(self) -> pb.HeartbeatRequest:
+    def _heartbeat_request(self) -> pb.HeartbeatRequest:
         if self._next is not None and time.monotonic() > self._next_since + self._session_seconds:
-            # Whoever holds on for longer would be evicted for it.
+            # The consumer would be evicted if it kept the partitions any longer.
             self._adopt()
         request = pb.HeartbeatRequest(
             group=self.group, consumer_id=self.consumer, epoch=self.assignment.epoch
@@ -112,7 +112,7 @@ class Session:
         if self._next is None:
             self._next_since = time.monotonic()
         self._next = assignment
-        if not self._in_hand:
+        if not self._unsettled:
             self._adopt()
 
     def _adopt(self) -> None:

@@ -1,10 +1,9 @@
-"""Owns how tokens come back: each to the leader of its partition, until every one has a verdict.
+"""Settles deliveries: sends each token to the leader of its partition, until each has a result.
 
-A repeated ack that hears SETTLED is done: the message comes to nobody any more.
+A repeated ack that is rejected with SETTLED counts as done: the message is not redelivered.
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -12,14 +11,17 @@ from typing import Final, NamedTuple
 from grpc import aio
 
 from moldau.client.queue.channels import ACK, EXTEND, NACK
-from moldau.client.queue.rpc import PAUSE_SECONDS, PAUSE_SECONDS_MAX, RpcClient
-from moldau.client.queue.rpc_failures import RpcFailure, failure_of
+from moldau.client.queue.rpc import RpcClient
+from moldau.client.queue.rpc_failures import (
+    REASON_NAMES,
+    REASON_NUMBERS,
+    RETRIABLE_REASONS,
+    RpcFailure,
+    failure_of,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 TOKENS_PER_CALL_MAX: Final = 1_000
-_NAMES: Final[dict[int, str]] = {number: name for name, number in pb.Reason.items()}
-_REASONS: Final[dict[str, int]] = dict(pb.Reason.items())
-_AGAIN: Final = frozenset({pb.NOT_LEADER, pb.UNAVAILABLE, pb.BUSY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """They are to be delivered again; `delay_ms` None: as the group's backoff says."""
+    """Redeliver the messages after `delay_ms`, or after the group's backoff if it is None."""
 
     delay_ms: int | None = None
     reason: str = ""
@@ -37,7 +39,7 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """They take longer."""
+    """Extend the leases."""
 
     visibility_ms: int
 
@@ -46,7 +48,7 @@ SettleAction = Ack | Nack | Extend
 
 
 class SettleResult(NamedTuple):
-    """Of one token; reason 0: it was carried out."""
+    """The result of one token; reason 0: it was carried out."""
 
     reason: int
     message: str
@@ -57,18 +59,18 @@ class SettleResult(NamedTuple):
 
     @property
     def name(self) -> str:
-        return _NAMES.get(self.reason, "INTERNAL")
+        return REASON_NAMES.get(self.reason, "INTERNAL")
 
 
 DONE: Final = SettleResult(pb.REASON_UNSPECIFIED, "")
 
 
 class Settler:
-    """Brings tokens back."""
+    """Acks, nacks and extends deliveries."""
 
-    def __init__(self, caller: RpcClient, *, settled_counts_as_done: bool = True) -> None:
-        self._caller = caller
-        self._takes_settled_for_done = settled_counts_as_done
+    def __init__(self, rpc: RpcClient, *, settled_counts_as_done: bool = True) -> None:
+        self._rpc = rpc
+        self._settled_counts_as_done = settled_counts_as_done
 
     async def settle(
         self,
@@ -79,14 +81,12 @@ class Settler:
         *,
         seconds_max: float | None = None,
     ) -> list[SettleResult]:
-        """A verdict for each token, in order. Raises nothing: whoever is not reached in time leaves
-        its tokens with UNAVAILABLE or TIMED_OUT."""
-        seconds = self._caller.seconds_max if seconds_max is None else seconds_max
-        deadline = time.monotonic() + seconds
-        verdicts: list[SettleResult | None] = [None] * len(tokens)
+        """A result for each token, in order. Never raises: if a leader is not reached in time, its
+        tokens get UNAVAILABLE or TIMED_OUT."""
+        backoff = self._rpc.backoff(seconds_max)
+        results: list[SettleResult | None] = [None] * len(tokens)
         uncertain: set[int] = set()
         left = list(range(len(tokens)))
-        pause = PAUSE_SECONDS
         while left:
             routes = self._routes(tokens, left)
             rounds = [
@@ -97,39 +97,33 @@ class Settler:
                     tokens,
                     part,
                     what,
-                    verdicts,
+                    results,
                     uncertain,
-                    max(0.001, min(deadline - time.monotonic(), max(1.0, seconds / 3))),
+                    backoff.try_seconds,
                 )
                 for address, indexes in routes.items()
                 for part in _parts(indexes)
             ]
             await asyncio.gather(*rounds)
-            left = [index for index in left if self._goes_on(verdicts[index])]
-            if not left or time.monotonic() >= deadline:
+            left = [index for index in left if _is_retriable(results[index])]
+            if not left or backoff.is_over:
                 break
-            await self._caller.resolver.refresh()
-            await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 2, PAUSE_SECONDS_MAX)
-        return [
-            verdict or SettleResult(pb.UNAVAILABLE, "nobody could be asked in time")
-            for verdict in verdicts
-        ]
+            await self._rpc.resolver.refresh()
+            await backoff.sleep_async()
+        unreached = SettleResult(pb.UNAVAILABLE, "no broker could be reached in time")
+        return [result or unreached for result in results]
 
     def _routes(self, tokens: Sequence[bytes], left: list[int]) -> dict[str, list[int]]:
-        """Indexes by address. Who is none of ours goes to anybody, who says so."""
-        view = self._caller.view
-        candidates = self._caller.resolver.candidates
-        somewhere = candidates[0] if candidates else ""
+        """Indexes by address. Unknown tokens go to any broker, which rejects them."""
+        view = self._rpc.view
+        candidates = self._rpc.resolver.candidates
+        fallback = candidates[0] if candidates else ""
         routes: dict[str, list[int]] = {}
         for index in left:
-            address = view.token_address(tokens[index]) or somewhere
+            address = view.token_address(tokens[index]) or fallback
             routes.setdefault(address, []).append(index)
         routes.pop("", None)
         return routes
-
-    def _goes_on(self, verdict: SettleResult | None) -> bool:
-        return verdict is None or verdict.reason in _AGAIN
 
     async def _settle_at(
         self,
@@ -139,7 +133,7 @@ class Settler:
         tokens: Sequence[bytes],
         indexes: list[int],
         what: SettleAction,
-        verdicts: list[SettleResult | None],
+        results: list[SettleResult | None],
         uncertain: set[int],
         seconds: float,
     ) -> None:
@@ -148,25 +142,25 @@ class Settler:
             answer = await self._call(address, group, consumer, own, what, seconds)
         except aio.AioRpcError as error:
             failure = failure_of(error, address)
-            if failure.is_silent and failure.is_uncertain:
+            if failure.is_unanswered and failure.is_uncertain:
                 uncertain.update(indexes)
-            verdict = _verdict_of(failure)
+            result = _result_of(failure)
             for index in indexes:
-                verdicts[index] = verdict
+                results[index] = result
             return
         refused = {each.index: each for each in answer.refused}
         for place, index in enumerate(indexes):
             found = refused.get(place)
             if found is None:
-                verdicts[index] = DONE
+                results[index] = DONE
                 continue
-            # Done before, by the call whose answer was lost: a message that was given back is
-            # nobody's, or another's, by now.
-            repeated = self._takes_settled_for_done or index in uncertain
+            # Done before, by a call whose response was lost: a nacked message may have been
+            # delivered to another consumer by now.
+            repeated = self._settled_counts_as_done or index in uncertain
             done_before = isinstance(what, Ack) and found.reason == pb.SETTLED and repeated
-            given_back = isinstance(what, Nack) and index in uncertain and found.reason in _GONE
-            verdicts[index] = (
-                DONE if done_before or given_back else SettleResult(found.reason, found.message)
+            nacked = isinstance(what, Nack) and index in uncertain and found.reason in _LEASE_LOST
+            results[index] = (
+                DONE if done_before or nacked else SettleResult(found.reason, found.message)
             )
 
     async def _call(
@@ -178,7 +172,7 @@ class Settler:
         what: SettleAction,
         seconds: float,
     ) -> pb.SettleResponse:
-        call = self._caller.channels.call
+        call = self._rpc.channels.call
         if isinstance(what, Ack):
             acked = pb.AckRequest(group=group, consumer_id=consumer, tokens=tokens)
             return await call(address, ACK, acked, seconds_max=seconds)
@@ -197,13 +191,17 @@ class Settler:
         return await call(address, EXTEND, extended, seconds_max=seconds)
 
 
-_GONE: Final = frozenset({pb.EXPIRED, pb.NOT_HOLDER, pb.SETTLED, pb.LEADER_CHANGED})
+_LEASE_LOST: Final = frozenset({pb.EXPIRED, pb.NOT_HOLDER, pb.SETTLED, pb.LEADER_CHANGED})
 
 
-def _verdict_of(failure: RpcFailure) -> SettleResult:
-    if failure.reason in _REASONS:
-        return SettleResult(_REASONS[failure.reason], failure.text)
-    if failure.is_silent:
+def _is_retriable(result: SettleResult | None) -> bool:
+    return result is None or result.reason in RETRIABLE_REASONS
+
+
+def _result_of(failure: RpcFailure) -> SettleResult:
+    if failure.reason in REASON_NUMBERS:
+        return SettleResult(REASON_NUMBERS[failure.reason], failure.text)
+    if failure.is_unanswered:
         return SettleResult(pb.UNAVAILABLE, str(failure))
     return SettleResult(pb.INTERNAL, str(failure))
 

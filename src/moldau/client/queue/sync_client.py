@@ -1,46 +1,68 @@
-"""Owns QueueClient: the AsyncQueueClient for programs with threads."""
+"""QueueClient: the blocking form of AsyncQueueClient."""
 
 import asyncio
 import functools
 import inspect
 import itertools
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from moldau.client.config import Brokers
-from moldau.client.encoding import Headers, Key, Value
+from moldau.client.encoding import Key, Value
 from moldau.client.errors import InvalidArgumentError, SendFailedError
 from moldau.client.queue.client import TIMEOUT_SECONDS, AsyncQueueClient, Topics
-from moldau.client.queue.groups import PEEK_MESSAGES, GroupInfo, GroupStats, PeekedMessage
-from moldau.client.queue.handler_loop import HandlerLoop, HasIsSet, WorkResult, check_work
+from moldau.client.queue.group_settings import GroupSettings
+from moldau.client.queue.handler_loop import (
+    HandlerLoop,
+    HasIsSet,
+    WorkResult,
+    check_work,
+    stop_on_sigterm,
+)
 from moldau.client.queue.loop_thread import shared_loop
 from moldau.client.queue.message import AsyncQueueMessage, QueueMessage, StoredMessage
-from moldau.client.queue.outgoing import Outgoing, Sent, checked_many
+from moldau.client.queue.outgoing import Outgoing, QueueAcks, Sent, checked_many
 from moldau.client.queue.redrive import IDLE_SECONDS, RedriveProgress
 from moldau.client.queue.resolver import REFRESH_SECONDS
 from moldau.client.queue.sender import IN_FLIGHT_MAX
 from moldau.client.queue.sync_worker import Worker
-from moldau.proto.v1 import queue_pb2 as pb
 
 _SLICE_MESSAGES: Final = 10_000
-"""What send_many takes at a time from an iterable that may have no end in sight."""
+"""How many messages send_many takes at a time from an iterable."""
 _STOP_SECONDS_MAX: Final = 60.0
-_ASYNC_HINT: Final = "give a plain function, or use AsyncQueueClient"
+_ASYNC_HINT: Final = "pass a plain function, or use AsyncQueueClient"
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncQueueClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["QueueClient", P], T]:
+    """The same call for threads."""
+
+    @functools.wraps(method)
+    def call(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._client, *args, **kwargs))
+
+    return call
 
 
 class QueueClient:
-    """Sends messages, and connects workers to groups. For any number of threads.
+    """Sends messages, and connects workers to groups. Thread-safe.
 
-    `addresses`: HOST:PORT of brokers' gRPC (or of a `moldau proxy`), several with commas or as a
-    list; http://HOST:PORT is the HTTP address of a broker, from which the others are learnt.
-    Without any: MOLDAU_GRPC, else localhost:8000. `timeout`: how many seconds a call may take, with
-    all its tries. Making one connects, and raises UnreachableError if nobody is there.
+    `addresses`: gRPC addresses (HOST:PORT) of brokers or of a `moldau proxy`, as a list or with
+    commas; http://HOST:PORT is the HTTP address of a broker, from which the others are discovered.
+    Default: MOLDAU_GRPC, else localhost:8000. `timeout`: seconds for a call with all its retries.
+    Connects when constructed, and raises UnreachableError.
     """
 
     def __init__(
@@ -58,91 +80,37 @@ class QueueClient:
         self._loop.run(self._client.start())
 
     def close(self) -> None:
-        """Close all workers, and end."""
+        """Close all workers and connections."""
         self._loop.run(self._client.close())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # ---- topics and sending
 
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int = 0,
-        replication_factor: int = 0,
-        configs: Mapping[str, str] | None = None,
-        exist_ok: bool = False,
-    ) -> bool:
-        """Create a topic; 0 is the broker's default. False if it is there and that is fine."""
-        return self._loop.run(
-            self._client.create_topic(
-                topic,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                configs=configs,
-                exist_ok=exist_ok,
-            )
-        )
-
-    def send(
-        self,
-        topic: str,
-        value: Value = None,
-        *,
-        key: Key = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp: int | datetime | None = None,
-        deliver_at: int | datetime | None = None,
-        delay: float | None = None,
-        acks: str | int = "all",
-    ) -> Sent:
-        """Send one message, and say where it is when it is safe. For more than a few: send_many.
-
-        `deliver_at` (or `delay` seconds from now): queue groups do not deliver it before. Raises
-        SendFailedError if it may be there all the same.
-        """
-        return self._loop.run(
-            self._client.send(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                timestamp=timestamp,
-                deliver_at=deliver_at,
-                delay=delay,
-                acks=acks,
-            )
-        )
+    create_topic = _blocking(AsyncQueueClient.create_topic)
+    send = _blocking(AsyncQueueClient.send)
 
     def send_many(
         self,
         topic: str,
         messages: Iterable[Value | tuple[Key, Value] | Outgoing],
         *,
-        acks: str | int = "all",
+        acks: QueueAcks = "all",
         in_flight: int = IN_FLIGHT_MAX,
     ) -> list[Sent]:
         """Send values, pairs of key and value, or Outgoing(…), in batches.
 
-        Up to `in_flight` batches per broker are not answered yet; messages keep their order in a
-        partition, unless some must be tried again and `in_flight` is more than 1. Raises
-        SendFailedError, which tells of each message; what comes after it is not taken.
+        Up to `in_flight` batches per broker are in flight. Messages keep their partition's order,
+        unless some are retried and `in_flight` is more than 1. Raises SendFailedError with the
+        result of each message; later messages are not sent.
         """
         sent: list[Sent] = []
         iterator = iter(checked_many(messages))
-        # In slices, so that the application's own iterator runs on its own thread.
+        # In slices, so that the application's iterator runs in its own thread.
         while part := list(itertools.islice(iterator, _SLICE_MESSAGES)):
             try:
                 sent += self._loop.run(
@@ -160,41 +128,9 @@ class QueueClient:
 
     # ---- groups
 
-    def connect(
-        self,
-        group: str,
-        topics: Topics,
-        *,
-        mode: str | None = "queue",
-        visibility: float | None = None,
-        attempts: int | None = None,
-        backoff: float | None = None,
-        backoff_max: float | None = None,
-        dead_letter: str | None = None,
-        start: str | None = None,
-        session_timeout: float | None = None,
-        client_id: str | None = None,
-    ) -> Worker:
-        """Become a consumer of a group. The settings are the group's; None leaves them as they are.
-
-        `visibility`: seconds that a message is leased. `attempts`: deliveries before it goes to
-        `dead_letter`. `start`: "earliest" or "latest", where a new group begins.
-        """
-        worker = self._loop.run(
-            self._client.connect(
-                group,
-                topics,
-                mode=mode,
-                visibility=visibility,
-                attempts=attempts,
-                backoff=backoff,
-                backoff_max=backoff_max,
-                dead_letter=dead_letter,
-                start=start,
-                session_timeout=session_timeout,
-                client_id=client_id,
-            )
-        )
+    def connect(self, group: str, topics: Topics, **settings: Unpack[GroupSettings]) -> Worker:
+        """Become a consumer of a group. The settings are described in GroupSettings."""
+        worker = self._loop.run(self._client.connect(group, topics, **settings))
         return Worker(worker, self._loop)
 
     def work(
@@ -207,83 +143,51 @@ class QueueClient:
         stop: HasIsSet | None = None,
         idle: float | None = None,
         limit: int | None = None,
-        mode: str | None = "queue",
-        visibility: float | None = None,
-        attempts: int | None = None,
-        backoff: float | None = None,
-        backoff_max: float | None = None,
-        dead_letter: str | None = None,
-        start: str | None = None,
+        **settings: Unpack[GroupSettings],
     ) -> WorkResult:
         """Call `handler(message)` for each: if it returns, ack; if it raises, nack with the error.
 
-        Handlers run on `concurrency` threads. Ends when `stop` is set, after `limit` messages, or
-        when none came for `idle` seconds; else with Ctrl-C, after which those that run are waited
-        for.
+        Handlers run in `concurrency` threads. Returns if `stop` is set, after `limit` messages, or
+        after `idle` seconds without any. Ctrl-C and SIGTERM stop it after the running handlers, if
+        it runs in the main thread.
         """
         check_work(handler, concurrency)
         if inspect.iscoroutinefunction(handler):
             raise InvalidArgumentError("the handler is a coroutine function", hint=_ASYNC_HINT)
-        worker = self.connect(
-            group,
-            topics,
-            mode=mode,
-            visibility=visibility,
-            attempts=attempts,
-            backoff=backoff,
-            backoff_max=backoff_max,
-            dead_letter=dead_letter,
-            start=start,
-        )
-        interrupted = threading.Event()
+        worker = self.connect(group, topics, **settings)
         with worker, ThreadPoolExecutor(concurrency, "moldau-work") as pool:
 
             async def handle(message: AsyncQueueMessage) -> None:
                 own = worker.wrap(message)
-                loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(pool, functools.partial(handler, own))
+                running = asyncio.get_running_loop()
+                found = await running.run_in_executor(pool, functools.partial(handler, own))
                 if inspect.iscoroutine(found):
-                    # Nobody would run it, and the message would count as done.
+                    # It would never run, and the message would count as done.
                     found.close()
-                    raise InvalidArgumentError("the handler made a coroutine", hint=_ASYNC_HINT)
+                    raise InvalidArgumentError("the handler returned a coroutine", hint=_ASYNC_HINT)
                 message._is_settled |= own.is_settled
 
-            async def run() -> WorkResult:
-                work = HandlerLoop(
-                    worker.asynchronous,
-                    handle,
-                    concurrency=concurrency,
-                    stop=_Either(stop, interrupted),
-                    idle=idle,
-                    limit=limit,
-                )
-                return await work.run()
+            loop = HandlerLoop(
+                worker.asynchronous,
+                handle,
+                concurrency=concurrency,
+                stop=stop,
+                idle=idle,
+                limit=limit,
+            )
+            future = self._loop.submit(loop.run())
+            with stop_on_sigterm(loop.request_stop):
+                try:
+                    return future.result()
+                except (KeyboardInterrupt, SystemExit):
+                    loop.request_stop()
+                    future.result(_STOP_SECONDS_MAX)
+                    raise
 
-            future = self._loop.submit(run())
-            try:
-                return future.result()
-            except KeyboardInterrupt:
-                interrupted.set()
-                future.result(_STOP_SECONDS_MAX)
-                raise
-
-    def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """The queue groups that there are, by name; of a topic, those that take from it."""
-        return self._loop.run(self._client.groups(topic))
-
-    def stats(self, group: str) -> GroupStats:
-        """What a queue group has before it."""
-        return self._loop.run(self._client.stats(group))
-
-    def peek(
-        self, group: str, topic: str, max_messages: int = PEEK_MESSAGES
-    ) -> list[PeekedMessage]:
-        """Look at messages without taking them."""
-        return self._loop.run(self._client.peek(group, topic, max_messages))
-
-    def delete_group(self, group: str) -> None:
-        """Forget a queue group: its settings, and which messages it has settled."""
-        self._loop.run(self._client.delete_group(group))
+    groups = _blocking(AsyncQueueClient.groups)
+    stats = _blocking(AsyncQueueClient.stats)
+    peek = _blocking(AsyncQueueClient.peek)
+    delete_group = _blocking(AsyncQueueClient.delete_group)
 
     def redrive(
         self,
@@ -294,15 +198,15 @@ class QueueClient:
         limit: int | None = None,
         idle: float = IDLE_SECONDS,
     ) -> Iterator[RedriveProgress]:
-        """Send the dead letters of a group back to where they came from; yields sums as it goes.
+        """Send the dead letters of a group back to their topics; yields its progress.
 
-        `topic`: the dead-letter topic, if the group is gone. `to`: send all there instead. Ends
-        when none comes for `idle` s.
+        `topic`: the dead-letter topic, if the group was deleted. `to`: send all to this topic.
+        Ends after `idle` seconds without a dead letter.
         """
         sums = self._client.redrive(group, topic=topic, to=to, limit=limit, idle=idle)
         return self._iterate(sums)
 
-    # ---- the log and the cluster
+    # ---- log and cluster
 
     def read_from(
         self,
@@ -314,7 +218,7 @@ class QueueClient:
         max_messages: int | None = None,
         follow: bool = False,
     ) -> Iterator[StoredMessage]:
-        """Read a partition in no group, from an offset, "earliest", "latest" or a time on.
+        """Read a partition without a group, from an offset, "earliest", "latest" or a timestamp.
 
         Ends at the end of the partition, unless `follow`.
         """
@@ -328,12 +232,10 @@ class QueueClient:
         )
         return itertools.chain.from_iterable(self._iterate(batches))
 
-    def topology(self, topics: Sequence[str] = ()) -> pb.TopologyResponse:
-        """Brokers, topics, and who leads what, as the API tells it."""
-        return self._loop.run(self._client.topology(topics))
+    topology = _blocking(AsyncQueueClient.topology)
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """Step by step on the loop's thread; closed when whoever iterates stops."""
+        """Run each step on the loop's thread; closes the source when the iteration ends."""
         try:
             while True:
                 step = self._loop.run(_step(source))
@@ -342,17 +244,6 @@ class QueueClient:
                 yield from step
         finally:
             self._loop.run(_close(source))
-
-
-class _Either:
-    """Set when one of two events is."""
-
-    def __init__(self, one: HasIsSet | None, other: HasIsSet) -> None:
-        self._one = one
-        self._other = other
-
-    def is_set(self) -> bool:
-        return self._other.is_set() or (self._one is not None and self._one.is_set())
 
 
 async def _step(source: AsyncIterator[T]) -> list[T]:

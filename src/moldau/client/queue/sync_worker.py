@@ -1,9 +1,9 @@
-"""Owns Worker: an AsyncWorker for programs with threads."""
+"""Worker: the blocking form of AsyncWorker."""
 
+import functools
 from collections import deque
-from collections.abc import Collection, Iterator
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from moldau.client.queue.batch_size import BatchSizer
 from moldau.client.queue.loop_thread import LoopThread
@@ -12,13 +12,26 @@ from moldau.client.queue.worker import (
     POLL_MESSAGES,
     POLL_WAIT_SECONDS,
     AsyncWorker,
-    Messages,
-    RefusedMessage,
 )
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncWorker, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Worker", P], T]:
+    """The same call for threads."""
+
+    @functools.wraps(method)
+    def call(self: "Worker", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._worker, *args, **kwargs))
+
+    return call
 
 
 class Worker:
-    """A consumer of a group. Any number of threads may use it."""
+    """A consumer of a group. Thread-safe."""
 
     def __init__(self, worker: AsyncWorker, loop: LoopThread) -> None:
         self._worker = worker
@@ -26,7 +39,7 @@ class Worker:
 
     @property
     def asynchronous(self) -> AsyncWorker:
-        """What it stands on; only for the loop's own thread."""
+        """The worker behind it; only for the thread of the loop."""
         return self._worker
 
     @property
@@ -35,7 +48,7 @@ class Worker:
 
     @property
     def consumer(self) -> str:
-        """The name that the group knows it by; another one after an eviction."""
+        """The consumer id in the group; another one after an eviction."""
         return self._worker.consumer
 
     @property
@@ -44,12 +57,12 @@ class Worker:
 
     @property
     def visibility(self) -> float:
-        """How many seconds a message is leased unless the poll says otherwise."""
+        """The default lease of a message in seconds."""
         return self._worker.visibility
 
     @property
     def dead_letter_topic(self) -> str:
-        """Where messages go after their last attempt; empty in ordered groups."""
+        """The topic for messages after their last attempt; empty in ordered groups."""
         return self._worker.dead_letter_topic
 
     @property
@@ -69,8 +82,8 @@ class Worker:
     ) -> list[QueueMessage]:
         """Up to `max_messages`, as soon as there are any; empty after `wait` seconds.
 
-        While brokers are away for less than the client's timeout it looks as if there were nothing;
-        after that it raises UnreachableError or UnavailableError.
+        An outage shorter than the client's timeout looks like an empty queue; after that it raises
+        UnreachableError or UnavailableError.
         """
         consumer, raws = self._loop.run(self._worker.poll_raw(max_messages, wait, visibility))
         return [QueueMessage(raw, consumer, self) for raw in raws]
@@ -80,68 +93,35 @@ class Worker:
         return QueueMessage(message._raw, message.consumer, self)
 
     def __iter__(self) -> Iterator[QueueMessage]:
-        """Messages one by one, without end; each is to be settled. Takes as many at a time as are
-        done within their lease; what is left when the loop ends is given back."""
-        pace = BatchSizer()
+        """Yields messages forever; each must be settled. Polls as many at a time as are done within
+        their lease; the rest is given back when the loop ends."""
+        sizer = BatchSizer()
         rest: deque[QueueMessage] = deque()
         try:
             while not self.is_closed:
-                rest.extend(self.poll(pace.count))
-                pace.taken(len(rest))
+                rest.extend(self.poll(sizer.count))
+                sizer.taken(len(rest))
                 while rest:
                     yield rest.popleft()
-                pace.done(self.visibility)
+                sizer.done(self.visibility)
         finally:
             self.give_back(rest)
 
     def give_back(self, messages: Collection[DeliveredMessage]) -> None:
-        """Let others have what was polled and is not wanted. An ordered group repeats it anyway."""
+        """Return unprocessed messages to the queue. An ordered group redelivers them anyway."""
         if messages:
             self._loop.run(self._worker.give_back(messages))
 
-    def ack(self, messages: Messages) -> list[RefusedMessage]:
-        """They are done. Returns those that were refused: empty is all well.
-
-        One that was acked before counts as done. In an ordered group everything before them in
-        their partitions is done too.
-        """
-        return self._loop.run(self._worker.ack(messages))
-
-    def nack(
-        self, messages: Messages, *, delay: float | None = None, reason: str = ""
-    ) -> list[RefusedMessage]:
-        """They could not be done: deliver them again. Returns those that were refused."""
-        return self._loop.run(self._worker.nack(messages, delay=delay, reason=reason))
-
-    def extend(self, messages: Messages, seconds: float) -> list[RefusedMessage]:
-        """They take longer: their leases last so long from now. Returns those that were refused."""
-        return self._loop.run(self._worker.extend(messages, seconds))
-
-    def ack_one(self, message: DeliveredMessage) -> None:
-        """`ack` of one message, which raises."""
-        self._loop.run(self._worker.ack_one(message))
-
-    def nack_one(
-        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
-    ) -> None:
-        """`nack` of one message, which raises."""
-        self._loop.run(self._worker.nack_one(message, delay=delay, reason=reason))
-
-    def extend_one(self, message: DeliveredMessage, seconds: float) -> None:
-        """`extend` of one message, which raises."""
-        self._loop.run(self._worker.extend_one(message, seconds))
-
-    def close(self) -> None:
-        """Leave the group: what is not settled is for others, at once."""
-        self._loop.run(self._worker.close())
+    ack = _blocking(AsyncWorker.ack)
+    nack = _blocking(AsyncWorker.nack)
+    extend = _blocking(AsyncWorker.extend)
+    ack_one = _blocking(AsyncWorker.ack_one)
+    nack_one = _blocking(AsyncWorker.nack_one)
+    extend_one = _blocking(AsyncWorker.extend_one)
+    close = _blocking(AsyncWorker.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

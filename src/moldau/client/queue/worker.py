@@ -1,11 +1,10 @@
-"""Owns AsyncWorker: a consumer of a group that stays one, whatever happens to brokers and to it."""
+"""AsyncWorker: a consumer of a queue group that survives broker failures and evictions."""
 
 import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from moldau.client.errors import ClientError, InvalidArgumentError, LeaseLostError
@@ -18,22 +17,22 @@ from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.rpc_failures import error_for, retries_exhausted_error
 from moldau.client.queue.session import Session
 from moldau.client.queue.settler import DONE, Extend, Nack, Settler, SettleResult
+from moldau.model.queue_limits import POLL_MESSAGES_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 POLL_MESSAGES: Final = 100
-POLL_MESSAGES_MAX: Final = 10_000
 POLL_WAIT_SECONDS: Final = 1.0
-_GOODBYE_SECONDS_MAX: Final = 3.0
+_LEAVE_SECONDS_MAX: Final = 3.0
 _GIVE_BACK_SECONDS_MAX: Final = 5.0
-_UNREACHED: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "BUSY", "TIMED_OUT"})
-_LOST_HINT: Final = "it is delivered again: take more time by extend, or a longer visibility"
+_NOT_REACHED: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "BUSY", "TIMED_OUT"})
+_LOST_HINT: Final = "it is redelivered: use extend, or a longer visibility"
 _HINTS: Final = {
-    "SETTLED": "it is done already",
-    "UNKNOWN_CONSUMER": "its worker was closed or evicted: what it had is delivered again",
-    "OTHER_GROUP": "settle it by the worker that polled it",
-    "BAD_TOKEN": "settle what poll has brought, by the worker that polled it",
+    "SETTLED": "it was already settled",
+    "UNKNOWN_CONSUMER": "its worker was closed or evicted: its messages are redelivered",
+    "OTHER_GROUP": "settle it with the worker that polled it",
+    "BAD_TOKEN": "settle messages that poll returned, with the worker that polled them",
 }
 
 Messages = DeliveredMessage | Iterable[DeliveredMessage]
@@ -47,18 +46,18 @@ class RefusedMessage(NamedTuple):
     text: str
 
     def error(self) -> ClientError:
-        """As an error: LeaseLostError, or UnavailableError if nobody could be asked."""
-        what = f"{self.message!r} cannot be settled: {self.text or self.reason}"
-        if self.reason in _UNREACHED or self.reason == "INVALID_ARGUMENT":
+        """LeaseLostError, or UnavailableError if no broker could be reached."""
+        what = f"cannot settle {self.message!r}: {self.text or self.reason}"
+        if self.reason in _NOT_REACHED or self.reason == "INVALID_ARGUMENT":
             return error_for(self.reason, what)
         return LeaseLostError(what, self.reason, hint=_HINTS.get(self.reason, _LOST_HINT))
 
 
 class AsyncWorker:
-    """A consumer of a group. Any number of tasks may use it."""
+    """A consumer of a group. For any number of tasks of one loop."""
 
-    def __init__(self, caller: RpcClient, settler: Settler, request: pb.ConnectRequest) -> None:
-        self._caller = caller
+    def __init__(self, rpc: RpcClient, settler: Settler, request: pb.ConnectRequest) -> None:
+        self._rpc = rpc
         self._settler = settler
         self._request = request
         self._acks = AckBatcher(settler, request.group)
@@ -67,7 +66,7 @@ class AsyncWorker:
         self._closed = False
 
     async def start(self) -> Self:
-        """Become a consumer. Raises ClientError."""
+        """Join the group. Raises ClientError."""
         await self._ready()
         return self
 
@@ -81,7 +80,7 @@ class AsyncWorker:
 
     @property
     def consumer(self) -> str:
-        """The name that the group knows it by; another one after an eviction."""
+        """The consumer id in the group; another one after an eviction."""
         return self._current.consumer
 
     @property
@@ -90,12 +89,12 @@ class AsyncWorker:
 
     @property
     def visibility(self) -> float:
-        """How many seconds a message is leased unless the poll says otherwise."""
+        """The default lease of a message in seconds."""
         return self._current.settings.visibility_ms / 1000
 
     @property
     def dead_letter_topic(self) -> str:
-        """Where messages go after their last attempt; empty in ordered groups."""
+        """The topic for messages after their last attempt; empty in ordered groups."""
         return self._current.settings.dead_letter_topic
 
     def assignment(self) -> list[tuple[str, int]]:
@@ -113,8 +112,8 @@ class AsyncWorker:
     ) -> list[AsyncQueueMessage]:
         """Up to `max_messages`, as soon as there are any; empty after `wait` seconds.
 
-        While brokers are away for less than the client's timeout it looks as if there were nothing;
-        after that it raises UnreachableError or UnavailableError.
+        An outage shorter than the client's timeout looks like an empty queue; after that it raises
+        UnreachableError or UnavailableError.
         """
         consumer, raws = await self.poll_raw(max_messages, wait, visibility)
         return [AsyncQueueMessage(raw, consumer, self) for raw in raws]
@@ -122,13 +121,13 @@ class AsyncWorker:
     async def poll_raw(
         self, max_messages: int, wait: float, visibility: float | None
     ) -> tuple[str, list[pb.Message]]:
-        """The same as the API has them, and to whom they are delivered."""
+        """The same as messages of the API, and the consumer id of the delivery."""
         if not isinstance(max_messages, int) or not 1 <= max_messages <= POLL_MESSAGES_MAX:
             raise InvalidArgumentError(
-                f"max_messages of {max_messages!r}", hint=f"1 to {POLL_MESSAGES_MAX:,}"
+                f"max_messages must be 1 to {POLL_MESSAGES_MAX:,}, not {max_messages!r}"
             )
         visibility_ms = 0 if visibility is None else max(1, milliseconds(visibility, "visibility"))
-        deadline = time.monotonic() + milliseconds(wait, "a wait") / 1000
+        deadline = time.monotonic() + milliseconds(wait, "wait") / 1000
         while True:
             session = await self._ready()
             session.polling()
@@ -146,34 +145,34 @@ class AsyncWorker:
             return session.consumer, polled.messages
 
     async def __aiter__(self) -> AsyncIterator[AsyncQueueMessage]:
-        """Messages one by one, without end; each is to be settled. Takes as many at a time as are
-        done within their lease; what is left when the loop ends is given back."""
-        pace = BatchSizer()
+        """Yields messages forever; each must be settled. Polls as many at a time as are done within
+        their lease; the rest is given back when the loop ends."""
+        sizer = BatchSizer()
         rest: deque[AsyncQueueMessage] = deque()
         try:
             while not self._closed:
-                rest.extend(await self.poll(pace.count))
-                pace.taken(len(rest))
+                rest.extend(await self.poll(sizer.count))
+                sizer.taken(len(rest))
                 while rest:
                     yield rest.popleft()
-                pace.done(self.visibility)
+                sizer.done(self.visibility)
         finally:
             await self.give_back(rest)
 
     async def give_back(self, messages: Collection[DeliveredMessage]) -> None:
-        """Let others have what was polled and is not wanted. An ordered group repeats it anyway."""
+        """Return unprocessed messages to the queue. An ordered group redelivers them anyway."""
         if messages and not self._closed and self.mode == "queue":
-            await self.nack(messages, delay=0, reason="it was polled, but not taken")
+            await self.nack(messages, delay=0, reason="polled, but not processed")
 
     async def ack(self, messages: Messages) -> list[RefusedMessage]:
-        """They are done. Returns those that were refused: empty is all well.
+        """Mark messages as done. Returns those that were refused.
 
-        One that was acked before counts as done. In an ordered group everything before them in
-        their partitions is done too.
+        A message that was already acked counts as done. In an ordered group, an ack covers all
+        earlier messages of the partition.
         """
         batch = _listed(messages)
-        verdicts = await self._by_consumer(batch, self._acks.ack)
-        return self._settled(batch, verdicts)
+        results = await self._by_consumer(batch, self._acks.ack)
+        return self._settled(batch, results)
 
     async def nack(
         self,
@@ -182,37 +181,37 @@ class AsyncWorker:
         delay: float | None = None,
         reason: str = "",
     ) -> list[RefusedMessage]:
-        """They could not be done: deliver them again. Returns those that were refused."""
-        delay_ms = None if delay is None else milliseconds(delay, "a delay")
+        """Redeliver failed messages. Returns those that were refused."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay")
         batch = _listed(messages)
-        verdicts = await self._settle(batch, Nack(delay_ms, reason))
-        return self._settled(batch, verdicts)
+        results = await self._settle(batch, Nack(delay_ms, reason))
+        return self._settled(batch, results)
 
     async def extend(self, messages: Messages, seconds: float) -> list[RefusedMessage]:
-        """They take longer: their leases last so long from now. Returns those that were refused."""
+        """Extend the leases to `seconds` from now. Returns those that were refused."""
         batch = _listed(messages)
-        what = Extend(max(1, milliseconds(seconds, "an extension")))
-        verdicts = await self._settle(batch, what)
-        return _refused(batch, verdicts)
+        what = Extend(max(1, milliseconds(seconds, "seconds")))
+        results = await self._settle(batch, what)
+        return _refused(batch, results)
 
     async def ack_one(self, message: DeliveredMessage) -> None:
-        """`ack` of one message, which raises."""
+        """As `ack`; raises if it is refused."""
         _raise(await self.ack([message]))
 
     async def nack_one(
         self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
     ) -> None:
-        """`nack` of one message, which raises."""
+        """As `nack`; raises if it is refused."""
         _raise(await self.nack([message], delay=delay, reason=reason))
 
     async def extend_one(self, message: DeliveredMessage, seconds: float) -> None:
-        """`extend` of one message, which raises."""
+        """As `extend`; raises if it is refused."""
         _raise(await self.extend([message], seconds))
 
-    # ---- the end
+    # ---- close
 
     async def close(self) -> None:
-        """Leave the group: what is not settled is for others, at once."""
+        """Leave the group: unsettled messages are redelivered to others at once."""
         if self._closed:
             return
         self._closed = True
@@ -222,20 +221,15 @@ class AsyncWorker:
                 return
             await session.close()
             if session.eviction is None:
-                await self._say_goodbye(session)
+                await self._leave(session)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    # ---- how
+    # ---- session
 
     @property
     def _current(self) -> Session:
@@ -244,7 +238,7 @@ class AsyncWorker:
         return self._session
 
     async def _ready(self) -> Session:
-        """The session, a new one if it was evicted."""
+        """The session; a new one after an eviction."""
         session = self._session
         if session is not None and session.eviction is None and not self._closed:
             return session
@@ -256,23 +250,23 @@ class AsyncWorker:
                 return session
             if session is not None:
                 log.warning(
-                    "%s is no consumer of %s any more (%s): connecting again; what it had is "
-                    "delivered again",
+                    "consumer %s was evicted from group %s (%s): reconnecting; its messages are "
+                    "redelivered",
                     session.consumer,
                     self.group,
                     session.eviction.text if session.eviction else "",
                 )
                 await session.close()
-            connected = await self._caller.ask(
+            connected = await self._rpc.request(
                 CONNECT, self._request, doing=f"connect to {self.group}"
             )
-            self._session = Session(self._caller, self.group, connected, give_back=self._give_back)
+            self._session = Session(self._rpc, self.group, connected, give_back=self._give_back)
             return self._session
 
     def _check_outage(self, session: Session) -> None:
         seconds = time.monotonic() - session.poller.answered_at
-        if seconds > self._caller.seconds_max and (silent := session.poller.outage()):
-            raise retries_exhausted_error(silent, f"poll for {self.group}", round(seconds, 1))
+        if seconds > self._rpc.seconds_max and (failures := session.poller.outage()):
+            raise retries_exhausted_error(failures, f"poll for {self.group}", round(seconds, 1))
 
     async def _settle(
         self, batch: Sequence[DeliveredMessage], what: Nack | Extend
@@ -287,41 +281,41 @@ class AsyncWorker:
         batch: Sequence[DeliveredMessage],
         settle: Callable[[str, list[bytes]], Awaitable[list[SettleResult]]],
     ) -> list[SettleResult]:
-        """Each message in the name that it was delivered to: ours may be another by now."""
+        """Settle each message under the consumer id of its delivery, which may be an older one."""
         names = {message.consumer for message in batch}
         if len(names) == 1:
             return await settle(names.pop(), [message.token for message in batch])
-        verdicts: dict[int, SettleResult] = {}
+        results: dict[int, SettleResult] = {}
         for name in names:
-            places = [at for at, message in enumerate(batch) if message.consumer == name]
-            found = await settle(name, [batch[place].token for place in places])
-            verdicts.update(zip(places, found, strict=True))
-        return [verdicts[place] for place in range(len(batch))]
+            indexes = [at for at, message in enumerate(batch) if message.consumer == name]
+            found = await settle(name, [batch[index].token for index in indexes])
+            results.update(zip(indexes, found, strict=True))
+        return [results[index] for index in range(len(batch))]
 
     def _settled(
-        self, batch: Sequence[DeliveredMessage], verdicts: Sequence[SettleResult]
+        self, batch: Sequence[DeliveredMessage], results: Sequence[SettleResult]
     ) -> list[RefusedMessage]:
         if self._session is not None:
             self._session.settled(batch)
-        refused = _refused(batch, verdicts)
+        refused = _refused(batch, results)
         lost = {id(each.message) for each in refused}
         for message in batch:
             message._is_settled |= id(message) not in lost
         return refused
 
     async def _give_back(self, consumer: str, tokens: list[bytes]) -> None:
-        what = Nack(0, "it was polled, but not fetched")
+        what = Nack(0, "polled, but not fetched")
         await self._settler.settle(
             self.group, consumer, tokens, what, seconds_max=_GIVE_BACK_SECONDS_MAX
         )
 
-    async def _say_goodbye(self, session: Session) -> None:
+    async def _leave(self, session: Session) -> None:
         request = pb.DisconnectRequest(group=self.group, consumer_id=session.consumer)
         try:
-            await self._caller.call(DISCONNECT, request, seconds_max=_GOODBYE_SECONDS_MAX)
+            await self._rpc.call(DISCONNECT, request, seconds_max=_LEAVE_SECONDS_MAX)
         except CallFailed as failed:
-            # Its silence says the same, a little later.
-            log.info("could not leave %s: %s", self.group, failed)
+            # The group evicts it when its session times out.
+            log.info("could not leave group %s: %s; its session will time out", self.group, failed)
 
 
 def _listed(messages: Messages) -> list[DeliveredMessage]:
@@ -331,18 +325,18 @@ def _listed(messages: Messages) -> list[DeliveredMessage]:
     for each in listed:
         if not isinstance(each, DeliveredMessage):
             raise InvalidArgumentError(
-                f"{each!r} is no message of a queue", hint="give one that poll returned, or a list"
+                f"{each!r} is not a queue message", hint="pass messages that poll returned"
             )
     return listed
 
 
 def _refused(
-    batch: Sequence[DeliveredMessage], verdicts: Sequence[SettleResult]
+    batch: Sequence[DeliveredMessage], results: Sequence[SettleResult]
 ) -> list[RefusedMessage]:
     return [
-        RefusedMessage(message, verdict.name, verdict.message)
-        for message, verdict in zip(batch, verdicts, strict=True)
-        if verdict is not DONE and not verdict.is_done
+        RefusedMessage(message, result.name, result.message)
+        for message, result in zip(batch, results, strict=True)
+        if result is not DONE and not result.is_done
     ]
 
 

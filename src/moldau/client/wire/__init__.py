@@ -1,1 +1,1 @@
-"""A small client that speaks the Kafka protocol over plain sockets."""
+"""A small blocking client of the Kafka protocol over plain sockets."""

@@ -1,7 +1,7 @@
-"""Owns the sending of many batches to many leaders: a round is on its way while the next is made.
+"""Sends record batches to their leaders, one round in flight while the next is built.
 
-A batch that has a producer id and a sequence is stored once, however often it is sent; so whatever
-gets no answer is sent again, in order, until it is stored or patience is at its end.
+A batch with a producer id and a sequence is stored once, however often it is sent. So every batch
+without a response is sent again, in order, until it is stored or the deadline has passed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,21 +22,21 @@ from moldau.wire.messages.produce import (
 )
 
 BATCHES_PER_PARTITION_MAX: Final = 4
-"""In one round. Brokers recognise the last five of a producer when they come again."""
+"""In one round. Brokers recognise duplicates among the last five batches of a producer."""
 
 STORE_SECONDS_MAX: Final = 10.0
-"""How long a leader waits for the others before it says that it waits no longer."""
+"""How long a leader waits for its followers before it responds REQUEST_TIMED_OUT."""
 
 _LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-_PASSING_TOO: Final = frozenset(
-    # A broker that has just started has not heard of all topics, and what was sent behind a batch
-    # that failed is out of order until that one is stored.
+_RETRIABLE_WRITES: Final = frozenset(
+    # A broker that has just started does not know all topics yet. Batches sent after a failed one
+    # are out of order until that one is stored.
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
 )
 
 
 class OutgoingBatch(NamedTuple):
-    """A batch, ready to be stored."""
+    """A record batch for one partition."""
 
     topic: str
     partition: int
@@ -44,16 +44,16 @@ class OutgoingBatch(NamedTuple):
 
 
 class _Posted(NamedTuple):
-    """A request on its way."""
+    """A request in flight."""
 
     connection: KafkaConnection
     batches: Sequence[OutgoingBatch]
 
 
 class BatchSender:
-    """Sends rounds of batches. `acks`: 0 waits for nobody, 1 for the leader, -1 for a majority.
+    """Sends rounds of batches. `acks`: 0 does not wait, 1 waits for the leader, -1 for a majority.
 
-    Not for two threads. The client's connections must not have other requests under way.
+    Not thread-safe. The client's connections must not have other requests in flight.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BatchSender:
         self._again: list[OutgoingBatch] = []
 
     def post(self, batches: Iterable[OutgoingBatch]) -> None:
-        """Send a round, after all of the one before is stored."""
+        """Send a round, after all batches of the previous one are stored."""
         self.settle()
         for connection, request, sent in self._requests(batches):
             version = min(connection.version_for(request), PRODUCE_VERSION_MAX)
@@ -89,11 +89,11 @@ class BatchSender:
                 self._posted.append(_Posted(connection, sent))
 
     def settle(self) -> None:
-        """Wait until all that was posted is stored. Raises ClientError, FencedError."""
+        """Wait until all posted batches are stored. Raises ClientError, FencedError."""
         posted, self._posted = self._posted, []
         unsent, self._again = self._again, []
         failed = [batch for each in posted for batch in self._failed(each)]
-        # In this order: what could not be sent stands behind what was.
+        # In this order: batches that could not be sent follow those that were.
         for batch in [*failed, *unsent]:
             retry(
                 partial(self._send_again, batch),
@@ -103,7 +103,7 @@ class BatchSender:
             )
 
     def drop(self) -> None:
-        """Wait for nothing any more; connections with answers on their way are of no use."""
+        """Give up all posted batches; connections with outstanding responses are closed."""
         for each in self._posted:
             each.connection.close()
         self._posted, self._again = [], []
@@ -113,7 +113,7 @@ class BatchSender:
     def _requests(
         self, batches: Iterable[OutgoingBatch]
     ) -> list[tuple[KafkaConnection, ProduceRequest, list[OutgoingBatch]]]:
-        """For each leader as many requests as it takes; one batch of a partition in each."""
+        """The requests for each leader, with at most one batch per partition in each."""
         made: list[tuple[KafkaConnection, list[OutgoingBatch]]] = []
         open_at: dict[int, int] = {}
         behind: set[tuple[str, int]] = set()
@@ -125,7 +125,7 @@ class BatchSender:
                 leader = self._client.leader(batch.topic, batch.partition)
                 leader.version_for(ProduceRequest)
             except ClientError as error:
-                # That it is not there may be said by a broker that has only just started.
+                # A broker that has just started may not know the topic yet.
                 if not is_retriable(error) and not isinstance(error, NotFoundError):
                     raise
                 behind.add(place)
@@ -155,10 +155,10 @@ class BatchSender:
             topics=[ProduceTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
 
-    # -- answers
+    # -- responses
 
     def _failed(self, posted: _Posted) -> list[OutgoingBatch]:
-        """Which batches of a request have to be sent again."""
+        """The batches of a request that must be sent again."""
         try:
             answer = posted.connection.receive()
         except ClientError as error:
@@ -168,7 +168,7 @@ class BatchSender:
                 self._client.forget(batch.topic)
             return list(posted.batches)
         if not isinstance(answer, ProduceResponse):
-            raise ClientError(f"a write is answered with {type(answer).__name__}")
+            raise ClientError(f"unexpected response to a write: {type(answer).__name__}")
         codes = {
             (topic.name, each.index): each.error_code
             for topic in answer.topics
@@ -177,7 +177,7 @@ class BatchSender:
         failed = []
         for batch in posted.batches:
             try:
-                self._judge(batch, codes.get((batch.topic, batch.partition)))
+                self._check(batch, codes.get((batch.topic, batch.partition)))
             except ClientError as error:
                 if not is_retriable(error):
                     raise
@@ -196,23 +196,23 @@ class BatchSender:
             connection.post(request, version, reply=False)
             return
         answer = connection.ask(request, ProduceResponse, version)
-        self._judge(batch, answer.topics[0].partitions[0].error_code)
+        self._check(batch, answer.topics[0].partitions[0].error_code)
 
-    def _judge(self, batch: OutgoingBatch, code: int | None) -> None:
-        """Raises unless the batch is stored; what passes as a RejectedError that passes."""
+    def _check(self, batch: OutgoingBatch, code: int | None) -> None:
+        """Raises unless the batch is stored; a retriable RejectedError if it may be sent again."""
         if code is None:
-            raise ClientError(f"a write is not answered for {batch.topic}-{batch.partition}")
+            raise ClientError(f"no result for the write to {batch.topic}-{batch.partition}")
         if code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return
         doing = f"write to {batch.topic}-{batch.partition}"
         if code in _LARGE:
             raise RejectedError(
-                f"cannot {doing}: a batch of {len(batch.data)} bytes is too large for the topic",
+                f"cannot {doing}: the batch of {len(batch.data)} bytes exceeds the topic's limit",
                 code,
-                hint="lower kafka.batch.size, or raise max.message.bytes of the topic if a single "
-                "record is as large as that",
+                hint="lower kafka.batch.size; if a single record is that large, raise the topic's "
+                "max.message.bytes",
             )
-        if code in _PASSING_TOO:
+        if code in _RETRIABLE_WRITES:
             name = RejectedError("", code).name
             raise RejectedError(f"cannot {doing}: {name}", ErrorCode.LEADER_NOT_AVAILABLE)
         check(code, doing)

@@ -1,12 +1,10 @@
-"""Owns a small client for a cluster: finds leaders, keeps a connection per broker.
+"""A small client of a cluster: finds leaders, keeps one connection per broker.
 
-It moves whole record batches and knows nothing of records. Applications use the library in
-`moldau.client`; this one is for raw access, tools and tests.
+It moves whole record batches and does not parse records. Applications use `moldau.Producer` and
+`moldau.Consumer`; this client is for raw access, tools and tests.
 """
 
-import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple, Self, TypeVar
 
 from moldau.client.addresses import split_brokers
@@ -17,6 +15,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
+from moldau.client.retry import NOT_LEADER_CODES, Backoff
 from moldau.client.wire.connection import PLAIN_TEXT, KafkaConnection
 from moldau.client.wire.security import Security
 from moldau.model.errors import ErrorCode
@@ -52,35 +51,21 @@ from moldau.wire.schema import Request, Response
 
 OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
-_RETRY_SECONDS = 0.05
-
-_MOVED = frozenset(
-    {
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.NOT_CONTROLLER,
-    }
-)
-"""Codes that say: what you know of the cluster is old."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
 
 
 class TopicLayout(NamedTuple):
-    """What is remembered of a topic."""
+    """Cached metadata of a topic."""
 
     topic_id: bytes
     leaders: dict[int, int]
-    """Node by partition; -1 while there is no leader."""
+    """Broker id by partition; -1 while there is no leader."""
 
 
 class KafkaClient:
-    """Raw access to a cluster at `bootstrap` ("HOST:PORT,…"). Not for use by two threads."""
+    """Raw access to the cluster at `bootstrap` ("HOST:PORT,…"). Not thread-safe."""
 
     def __init__(
         self,
@@ -98,8 +83,8 @@ class KafkaClient:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._controller_id = -1
         self._topics: dict[str, TopicLayout] = {}
-        self._silent: set[tuple[str, int]] = set()
-        """Brokers that did not answer the last time they were asked what the cluster looks like."""
+        self._unresponsive: set[tuple[str, int]] = set()
+        """Brokers that did not respond to the last metadata request."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -109,31 +94,26 @@ class KafkaClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- what the cluster looks like
+    # -- metadata
 
     def metadata(self, topic: str | None = None, *, create: bool = False) -> MetadataResponse:
-        """Ask for one topic or for all, and remember the answer.
+        """Fetch and cache the metadata of one topic or of all.
 
-        With `create` brokers that create topics by themselves may do so.
+        With `create`, a broker with topic auto-creation enabled may create the topic.
         """
-        asked = None if topic is None else [MetadataRequestTopic(name=topic)]
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
-        asked_of = self._any()
+        topics = None if topic is None else [MetadataRequestTopic(name=topic)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+        broker = self.any_broker()
         try:
-            response = asked_of.ask(request, MetadataResponse)
+            response = broker.ask(request, MetadataResponse)
         except (UnreachableError, TimedOutError):
-            # It may take connections and never answer: the others are asked first next time.
-            self._silent.add((asked_of.host, asked_of.port))
+            # It may accept connections and never respond: try the other brokers first next time.
+            self._unresponsive.add((broker.host, broker.port))
             raise
-        self._silent.discard((asked_of.host, asked_of.port))
+        self._unresponsive.discard((broker.host, broker.port))
         self._brokers = {b.node_id: (b.host, b.port) for b in response.brokers}
         self._controller_id = response.controller_id
         for found in response.topics:
@@ -147,11 +127,11 @@ class KafkaClient:
         return response
 
     def cluster_id(self) -> str | None:
-        """Of the cluster that answers, without a word on its topics."""
-        return self._any().ask(MetadataRequest(topics=[]), MetadataResponse).cluster_id
+        """The id of the cluster, without fetching its topics."""
+        return self.any_broker().ask(MetadataRequest(topics=[]), MetadataResponse).cluster_id
 
     def layout(self, topic: str) -> TopicLayout:
-        """Id and leaders of a topic, from memory if they are known. Raises NotFoundError."""
+        """Id and leaders of a topic, from the cache if possible. Raises NotFoundError."""
         if topic not in self._topics:
             response = self.metadata(topic)
             code = next((t.error_code for t in response.topics if t.name == topic), 0)
@@ -160,7 +140,7 @@ class KafkaClient:
         return self._topics[topic]
 
     def connection(self, host: str, port: int) -> KafkaConnection:
-        """The connection to a broker, opened if there is none."""
+        """The connection to a broker, opened if necessary."""
         found = self._connections.get((host, port))
         if found is not None and found.is_expired:
             found.close()
@@ -176,19 +156,42 @@ class KafkaClient:
         return found
 
     def leader(self, topic: str, partition: int) -> KafkaConnection:
-        """The connection to the broker that leads a partition, as far as is known.
+        """The connection to the leader of a partition, according to the cached metadata.
 
-        For those who keep several requests under way. Raises NotFoundError, UnreachableError, and
-        RejectedError while nobody leads; `forget` what is known before trying again.
+        Raises NotFoundError, UnreachableError, and RejectedError while there is no leader; call
+        `forget` before a retry.
         """
-        return self._leader(topic, partition)
+        layout = self.layout(topic)
+        if partition not in layout.leaders:
+            raise NotFoundError(
+                f"{topic} has partitions 0 to {len(layout.leaders) - 1}, not {partition}"
+            )
+        try:
+            found = self._node(layout.leaders[partition])
+        except UnreachableError as error:
+            raise _LeaderUnreachableError(str(error), hint=error.hint) from None
+        if found is None:
+            raise RejectedError(
+                f"{topic}-{partition} has no leader", ErrorCode.LEADER_NOT_AVAILABLE
+            )
+        return found
 
     def any_broker(self) -> KafkaConnection:
-        """A connection to whichever broker answers."""
-        return self._any()
+        """A connection to any broker that can be reached."""
+        for known in self._connections.values():
+            if not known.closed and not known.is_expired:
+                return known
+        failure: UnreachableError | None = None
+        addresses = dict.fromkeys([*self._bootstrap, *self._brokers.values()])
+        for host, port in sorted(addresses, key=self._unresponsive.__contains__):
+            try:
+                return self.connection(host, port)
+            except UnreachableError as error:
+                failure = failure or error
+        raise failure or UnreachableError("no broker address is known")
 
     def forget(self, topic: str) -> None:
-        """Ask anew next time where the partitions of a topic are led."""
+        """Drop the cached metadata of a topic."""
         self._topics.pop(topic, None)
 
     # -- data
@@ -204,7 +207,7 @@ class KafkaClient:
     ) -> int:
         """Append record batches; the offset of the first, or -1 with acks=0.
 
-        A lost connection is not tried again: whether the batch was stored is then unknown.
+        Not retried after a lost connection: whether the batch was stored is unknown then.
         """
         doing = f"produce to {topic}-{partition}"
 
@@ -222,7 +225,7 @@ class KafkaClient:
                     )
                 ],
             )
-            connection = self._leader(topic, partition)
+            connection = self.leader(topic, partition)
             if acks == 0:
                 connection.post(request, _id_version(connection, request, layout), reply=False)
                 return -1
@@ -232,7 +235,7 @@ class KafkaClient:
             _check(answer.error_code, doing, answer.error_message)
             return answer.base_offset
 
-        return self._with_retries(topic, attempt)
+        return self.with_retries(attempt, topic=topic)
 
     def fetch(
         self,
@@ -245,7 +248,7 @@ class KafkaClient:
         bytes_max: int = 1 << 20,
         read_committed: bool = False,
     ) -> bytes:
-        """Record batches from `offset` on: as stored, so the first may begin before it."""
+        """Record batches from `offset` on; as stored, so the first may begin before it."""
         answer = self.fetch_partition(
             topic,
             partition,
@@ -269,23 +272,23 @@ class KafkaClient:
         bytes_max: int = 1 << 20,
         read_committed: bool = False,
     ) -> FetchResponsePartition:
-        """As `fetch`, with all that the broker says: watermarks, start, aborted transactions."""
+        """As `fetch`, with the whole response: watermarks, log start, aborted transactions."""
         doing = f"fetch {topic}-{partition} from {offset}"
 
         def attempt() -> FetchResponsePartition:
             layout = self.layout(topic)
-            asked = FetchPartition(
+            wanted = FetchPartition(
                 partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
             )
             request = FetchRequest(
-                # The broker must answer well before this side gives up waiting.
+                # The broker must respond well before this side times out.
                 max_wait_ms=min(wait_ms_max, int(self._timeout_seconds * 500)),
                 min_bytes=bytes_min,
                 max_bytes=bytes_max,
                 isolation_level=int(read_committed),
-                topics=[FetchTopic(topic=topic, topic_id=layout.topic_id, partitions=[asked])],
+                topics=[FetchTopic(topic=topic, topic_id=layout.topic_id, partitions=[wanted])],
             )
-            connection = self._leader(topic, partition)
+            connection = self.leader(topic, partition)
             version = _id_version(connection, request, layout)
             response = connection.ask(request, FetchResponse, version)
             _check(response.error_code, doing)
@@ -293,21 +296,21 @@ class KafkaClient:
             _check(answer.error_code, doing)
             return answer
 
-        return self._with_retries(topic, attempt, repeatable=True)
+        return self.with_retries(attempt, topic=topic, idempotent=True)
 
     def list_offset(self, topic: str, partition: int, timestamp: int = OFFSET_LATEST) -> int:
-        """The first offset at or after a timestamp, or an end of the partition; -1 if none."""
+        """The first offset at or after a timestamp, or the start or end of the log; -1 if none."""
         doing = f"list offsets of {topic}-{partition}"
 
         def attempt() -> int:
-            asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
-            response = self._leader(topic, partition).ask(request, ListOffsetsResponse)
+            wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+            response = self.leader(topic, partition).ask(request, ListOffsetsResponse)
             answer = _only(_only(response.topics, doing).partitions, doing)
             _check(answer.error_code, doing)
             return answer.offset
 
-        return self._with_retries(topic, attempt, repeatable=True)
+        return self.with_retries(attempt, topic=topic, idempotent=True)
 
     def create_topic(
         self,
@@ -317,7 +320,7 @@ class KafkaClient:
         replication_factor: int = -1,
         configs: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Create a topic; -1 takes the cluster's default. Raises RejectedError if it exists."""
+        """Create a topic; -1 is the cluster's default. Raises RejectedError if it exists."""
         doing = f"create topic {name}"
 
         def attempt() -> None:
@@ -338,47 +341,17 @@ class KafkaClient:
             answer = _only(response.topics, doing)
             _check(answer.error_code, doing, answer.error_message)
 
-        self._with_retries(name, attempt)
+        self.with_retries(attempt, topic=name)
 
     def ask_controller(self, request: Request, response_type: type[R]) -> R:
-        """Ask the controller, or whoever answers: any broker passes such requests on."""
+        """Send a request to the controller, or to any broker, which forwards it."""
         return self._controller().ask(request, response_type)
 
-    # -- where to ask
-
-    def _any(self) -> KafkaConnection:
-        """A connection to whichever broker answers."""
-        for known in self._connections.values():
-            if not known.closed and not known.is_expired:
-                return known
-        failure: UnreachableError | None = None
-        addresses = dict.fromkeys([*self._bootstrap, *self._brokers.values()])
-        for host, port in sorted(addresses, key=self._silent.__contains__):
-            try:
-                return self.connection(host, port)
-            except UnreachableError as error:
-                failure = failure or error
-        raise failure or UnreachableError("no broker address is known")
+    # -- routing and retries
 
     def _node(self, node_id: int) -> KafkaConnection | None:
         address = self._brokers.get(node_id)
         return None if address is None else self.connection(*address)
-
-    def _leader(self, topic: str, partition: int) -> KafkaConnection:
-        layout = self.layout(topic)
-        if partition not in layout.leaders:
-            raise NotFoundError(
-                f"{topic} has partitions 0 to {len(layout.leaders) - 1}, not {partition}"
-            )
-        try:
-            found = self._node(layout.leaders[partition])
-        except UnreachableError as error:
-            raise _LeaderGoneError(str(error), hint=error.hint) from None
-        if found is None:
-            raise RejectedError(
-                f"{topic}-{partition} has no leader", ErrorCode.LEADER_NOT_AVAILABLE
-            )
-        return found
 
     def _controller(self) -> KafkaConnection:
         if self._controller_id not in self._brokers:
@@ -386,47 +359,58 @@ class KafkaClient:
         try:
             found = self._node(self._controller_id)
         except UnreachableError:
-            # It died just now; the others know its successor, or will soon.
+            # It has just failed; the others know its successor, or will soon.
             found = None
-        return found or self._any()
+        return found or self.any_broker()
 
-    def _with_retries(self, topic: str, attempt: Callable[[], T], *, repeatable: bool = False) -> T:
-        """Repeat while leaders move; after a lost connection only what may be done twice."""
-        deadline = time.monotonic() + self._timeout_seconds
+    def with_retries(
+        self,
+        attempt: Callable[[], T],
+        *,
+        topic: str | None = None,
+        idempotent: bool = False,
+        codes: Set[int] = NOT_LEADER_CODES,
+    ) -> T:
+        """Retry on `codes` until the timeout; after a lost connection once, if `idempotent`.
+
+        Raises the last error unchanged.
+        """
+        backoff = Backoff(self._timeout_seconds, pause_seconds_max=0.1)
         while True:
             try:
                 return attempt()
             except RejectedError as error:
-                if error.code not in _MOVED or time.monotonic() >= deadline:
+                if error.code not in codes or backoff.is_over:
                     raise
-            except _LeaderGoneError:
-                # Nothing was sent; the others elect a successor.
-                if time.monotonic() >= deadline:
+            except _LeaderUnreachableError:
+                # Nothing was sent; the other replicas elect a new leader.
+                if backoff.is_over:
                     raise
             except (UnreachableError, TimedOutError):
-                if not repeatable or time.monotonic() >= deadline:
+                # One retry is enough for a connection that had gone stale.
+                if not idempotent or backoff.is_over:
                     raise
-                # Once is enough for a connection that had gone stale.
-                repeatable = False
-            self._topics.pop(topic, None)
+                idempotent = False
+            if topic is not None:
+                self.forget(topic)
             self._controller_id = -1
-            time.sleep(_RETRY_SECONDS)
+            backoff.sleep()
 
 
-class _LeaderGoneError(UnreachableError):
-    """The leader of a partition takes no connections."""
+class _LeaderUnreachableError(UnreachableError):
+    """The leader of a partition cannot be reached."""
 
 
 def _only(items: list[T], doing: str) -> T:
     if len(items) != 1:
-        raise ClientError(f"cannot {doing}: the broker answers for {len(items)} instead of one")
+        raise ClientError(f"cannot {doing}: the response has {len(items)} results instead of one")
     return items[0]
 
 
 def _id_version(
     connection: KafkaConnection, request: ProduceRequest | FetchRequest, layout: TopicLayout
 ) -> int:
-    """The version to ask in: those from 13 on name a topic by its id, if it has one."""
+    """The request version: those from 13 on identify a topic by its id, if it has one."""
     version = connection.version_for(request)
     return min(version, 12) if layout.topic_id == NO_TOPIC_ID else version
 

@@ -1,14 +1,12 @@
-"""Owns one connection to one broker: blocking, requests answered in the order they were sent."""
+"""One blocking connection to one broker; responses arrive in the order of the requests."""
 
 import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
-from moldau import __version__
 from moldau.client.errors import (
     START_HINT,
     ClientError,
@@ -16,10 +14,12 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
+from moldau.client.retry import CONNECT_SECONDS_MAX
 from moldau.client.wire.sasl import Sasl
 from moldau.client.wire.security import PROTOCOL, Security, Tls, tls_context
 from moldau.model.errors import ErrorCode, PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
+from moldau.version import __version__
 from moldau.wire.fields import Versions
 from moldau.wire.framing import LENGTH_BYTES, frame_request, read_response_header
 from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -32,21 +32,21 @@ from moldau.wire.registry import APIS, RESPONSES, ApiKey
 from moldau.wire.schema import Request, Response
 
 RESPONSE_BYTES_MAX = 512 * 1024 * 1024
-"""Largest response that is read; checked before memory for it is taken."""
+"""The largest response accepted; checked before memory is allocated."""
 
 _TLS_ALERT: Final = b"\x15\x03"
-"""How the answer begins of somebody who waits for TLS."""
+"""How the response of a TLS listener begins."""
 _SASL_FRAMED: Final = 1
-"""The version of SaslHandshake from which on SASL travels in requests of Kafka's."""
+"""From this version of SaslHandshake on, SASL messages are sent as Kafka requests."""
 _SESSION_PART: Final = 0.9
-"""Of a login's time, after which another connection is made."""
+"""Share of the session lifetime after which the connection is replaced."""
 PLAIN_TEXT: Final = Security()
 
 R = TypeVar("R", bound=Response)
 
 
 class PendingReply(NamedTuple):
-    """A request on its way: what its response will be."""
+    """A request in flight, and how to decode its response."""
 
     api_key: int
     version: int
@@ -54,11 +54,11 @@ class PendingReply(NamedTuple):
 
 
 class KafkaConnection:
-    """A socket to a broker that speaks messages of `moldau.wire`.
+    """A socket to a broker that exchanges messages of `moldau.wire`.
 
-    `send` asks and waits. `post` and `receive` do the two halves, so that several requests can be
-    under way; responses come back in the order of the requests. After an error of the socket or
-    of the protocol the connection is closed and cannot be used again. Not for use by two threads.
+    `send` sends a request and waits for the response. `post` and `receive` are its two halves, so
+    that several requests can be in flight. After a socket or protocol error the connection is
+    closed and cannot be used again. Not thread-safe.
     """
 
     def __init__(
@@ -97,13 +97,16 @@ class KafkaConnection:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the login is about to end, and nothing is on its way: brokers then hang up."""
+        """Whether the SASL session is about to expire and no request is in flight.
+
+        Brokers close the connection when it expires.
+        """
         expires_at = self._expires_at
         return expires_at is not None and time.monotonic() >= expires_at and not self._pending
 
     @property
     def pending_count(self) -> int:
-        """Requests posted whose responses were not received yet."""
+        """Requests in flight."""
         return len(self._pending)
 
     def close(self) -> None:
@@ -114,43 +117,38 @@ class KafkaConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- versions
 
     def served_versions(self) -> dict[int, Versions]:
-        """What the broker serves, by API key; asked once."""
+        """The versions that the broker supports, by API key; fetched once."""
         if self._served is None:
-            response = self._ask_versions()
+            response = self._fetch_versions()
             self._served = {
                 api.api_key: Versions(api.min_version, api.max_version) for api in response.api_keys
             }
         return self._served
 
     def version_for(self, message: Request | type[Request]) -> int:
-        """The highest version that both sides know. Raises ClientError if there is none."""
+        """The highest version that both sides support. Raises ClientError if there is none."""
         key, ours = message.API_KEY, message.VERSIONS
         theirs = self.served_versions().get(key)
         name = APIS[key].name
         if theirs is None:
-            raise ClientError(f"{self.address} does not serve {name}")
+            raise ClientError(f"{self.address} does not support {name}")
         version = min(ours.last, theirs.last)
         if version < max(ours.first, theirs.first):
             raise ClientError(
-                f"{self.address} serves {name} {theirs.first} to {theirs.last}, "
-                f"this client knows {ours.first} to {ours.last}"
+                f"{self.address} supports {name} versions {theirs.first} to {theirs.last}, "
+                f"this client {ours.first} to {ours.last}"
             )
         return version
 
-    def _ask_versions(self) -> ApiVersionsResponse:
+    def _fetch_versions(self) -> ApiVersionsResponse:
         if self._pending:
-            raise ClientError("responses are outstanding: receive them before asking for versions")
+            raise ClientError("responses are outstanding: receive them before requesting versions")
         request = ApiVersionsRequest(
             client_software_name="moldau", client_software_version=__version__
         )
@@ -162,7 +160,7 @@ class KafkaConnection:
             response = self._exchange_versions(request, version)
         if response.error_code:
             raise RejectedError(
-                f"{self.address} refuses to tell its versions (code {response.error_code})",
+                f"{self.address} rejected ApiVersions (error code {response.error_code})",
                 response.error_code,
             )
         return response
@@ -171,31 +169,31 @@ class KafkaConnection:
         self.post(request, version)
         pending, frame, position = self._receive_frame()
         if frame[position : position + 2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
-            # A broker that does not know the version answers in the oldest one.
+            # A broker that does not support the version responds in the oldest one.
             return ApiVersionsResponse.decode(frame, 0, position)
         return ApiVersionsResponse.decode(frame, pending.version, position)
 
     # -- requests
 
     def send(self, message: Request, version: int | None = None) -> Response:
-        """Ask and wait for the response; without `version`, in the highest common one."""
+        """Send a request and wait for its response; by default in the highest common version."""
         if self._pending:
             raise ClientError("responses are outstanding: use receive() until there are none")
         self.post(message, version)
         return self.receive()
 
     def ask(self, message: Request, response_type: type[R], version: int | None = None) -> R:
-        """As `send`, with the type of the response known to the type checker."""
+        """As `send`, with a typed response."""
         response = self.send(message, version)
         if not isinstance(response, response_type):
             raise TypeError(
-                f"{type(message).__name__} is answered with {type(response).__name__}, "
-                f"not with {response_type.__name__}"
+                f"the response to {type(message).__name__} is {type(response).__name__}, "
+                f"not {response_type.__name__}"
             )
         return response
 
     def post(self, message: Request, version: int | None = None, *, reply: bool = True) -> int:
-        """Send without waiting; the correlation id. `reply=False` if none will come (acks=0)."""
+        """Send without waiting; the correlation id. `reply=False` if no response comes (acks=0)."""
         if version is None:
             version = self.version_for(message)
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -206,7 +204,7 @@ class KafkaConnection:
         return self._correlation_id
 
     def post_raw(self, chunks: list[Chunk]) -> None:
-        """Send bytes as they are; no response is expected by this connection."""
+        """Send raw bytes; the connection expects no response."""
         opened = self._opened()
         try:
             opened.settimeout(self.timeout_seconds)
@@ -227,19 +225,19 @@ class KafkaConnection:
     # -- frames
 
     def receive_raw(self) -> memoryview:
-        """Wait for the next frame and give it as it is, without its length."""
+        """Wait for the next frame; returns it undecoded, without its length."""
         deadline = time.monotonic() + self.timeout_seconds
         head = self._read(LENGTH_BYTES, deadline)
         if self._served is None and self._security.tls is None and bytes(head[:2]) == _TLS_ALERT:
             self.close()
             raise ClientError(
-                f"{self.address} speaks TLS, and was asked in plain text",
+                f"{self.address} requires TLS, but the request was sent in plain text",
                 hint=f"set option {self._security.prefix}{PROTOCOL} to SSL or SASL_SSL",
             )
         size = int.from_bytes(head, "big", signed=True)
         if not 0 <= size <= RESPONSE_BYTES_MAX:
             self.close()
-            raise PeerProtocolError(f"{self.address} announces a response of {size} bytes")
+            raise PeerProtocolError(f"{self.address} announced a response of {size} bytes")
         return self._read(size, deadline)
 
     def _receive_frame(self) -> tuple[PendingReply, memoryview, int]:
@@ -251,7 +249,7 @@ class KafkaConnection:
             correlation_id, position = read_response_header(frame, pending.api_key, pending.version)
             if correlation_id != pending.correlation_id:
                 raise PeerProtocolError(
-                    f"{self.address} answers request {correlation_id} "
+                    f"{self.address} responded to request {correlation_id} "
                     f"instead of {pending.correlation_id}"
                 )
         except PeerProtocolError:
@@ -265,7 +263,7 @@ class KafkaConnection:
         filled = 0
         try:
             while filled < size:
-                # The deadline is that of the whole response: a trickle must not go on for ever.
+                # One deadline for the whole response: a slow sender must not extend it.
                 opened.settimeout(max(deadline - time.monotonic(), 0.001))
                 count = opened.recv_into(buffer[filled:])
                 if not count:
@@ -278,10 +276,11 @@ class KafkaConnection:
     # -- the socket
 
     def _connect(self) -> socket.socket:
+        seconds = min(self.timeout_seconds, CONNECT_SECONDS_MAX)
         try:
-            opened = socket.create_connection((self.host, self.port), self.timeout_seconds)
+            opened = socket.create_connection((self.host, self.port), seconds)
         except TimeoutError as error:
-            reason = f"no answer within {self.timeout_seconds:g} s"
+            reason = f"timed out after {seconds:g} s"
             raise UnreachableError(
                 f"cannot reach {self.address} ({reason})", hint=START_HINT
             ) from error
@@ -304,19 +303,19 @@ class KafkaConnection:
             raise tls.failure(error, self.address) from error
 
     def _log_in(self, sasl: Sasl) -> None:
-        """Raises ClientError, which cannot pass by itself if the broker refuses."""
+        """Authenticate. Raises ClientError, which is not retriable if the broker rejects us."""
         served = self.served_versions().get(ApiKey.SASL_HANDSHAKE)
         if served is None or served.last < _SASL_FRAMED:
             raise ClientError(
-                f"{self.address} takes no passwords: see option {sasl.prefix}{PROTOCOL}"
+                f"{self.address} does not support SASL: see option {sasl.prefix}{PROTOCOL}"
             )
         request = SaslHandshakeRequest(mechanism=sasl.mechanism)
         chosen = self.ask(request, SaslHandshakeResponse, _SASL_FRAMED)
         if chosen.error_code:
             raise ClientError(
-                f"{self.address} does not take {sasl.mechanism}: see option "
+                f"{self.address} does not support {sasl.mechanism}: see option "
                 f"{sasl.prefix}sasl.mechanism",
-                hint=f"it takes {', '.join(chosen.mechanisms) or 'none'}",
+                hint=f"it supports {', '.join(chosen.mechanisms) or 'none'}",
             )
         exchange = sasl.exchange()
         message: bytes | None = next(exchange)
@@ -341,27 +340,27 @@ class KafkaConnection:
         self.close()
         tls = self._security.tls
         if tls is not None and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-            # With TLS 1.3 a broker tells only now that it wants another certificate.
+            # With TLS 1.3 a broker rejects our certificate only now.
             return tls.failure(error, self.address)
         if isinstance(error, TimeoutError):
-            return TimedOutError(f"{self.address} did not answer within {self.timeout_seconds:g} s")
+            return TimedOutError(f"{self.address} timed out after {self.timeout_seconds:g} s")
         reason = (error.strerror or str(error)).lower()
         hint = ""
         if self._served is None:
-            # It never said a word, so it may have been asked in a wrong way.
+            # It never responded, so the protocol may be wrong.
             prefix = self._security.prefix
-            hint = f"does it speak TLS? see option {prefix}{PROTOCOL}"
+            hint = f"does the broker require TLS? see option {prefix}{PROTOCOL}"
             if tls is not None:
-                hint = f"does it ask for a certificate? see option {prefix}ssl.keystore.location"
+                hint = f"does it require a certificate? see option {prefix}ssl.keystore.location"
         return UnreachableError(f"lost the connection to {self.address} ({reason})", hint=hint)
 
 
 def request_all(
-    asked: Sequence[tuple[KafkaConnection, Request, int | None]],
+    requests: Sequence[tuple[KafkaConnection, Request, int | None]],
 ) -> list[Response | ClientError]:
-    """Send all requests before waiting for any; of each the response, or why there is none."""
+    """Send all requests before waiting for any; the response or the error of each."""
     failures: list[ClientError | None] = []
-    for connection, message, version in asked:
+    for connection, message, version in requests:
         try:
             connection.post(message, version)
         except ClientError as error:
@@ -370,14 +369,14 @@ def request_all(
             failures.append(None)
     answers: list[Response | ClientError] = []
     try:
-        for (connection, _, _), failure in zip(asked, failures, strict=True):
+        for (connection, _, _), failure in zip(requests, failures, strict=True):
             try:
                 answers.append(connection.receive() if failure is None else failure)
             except ClientError as error:
                 answers.append(error)
     finally:
-        # Whoever asks next over the same connection must not get what was not waited for.
-        for connection, _, _ in asked[len(answers) :]:
+        # A later request on these connections would receive a response that was not read here.
+        for connection, _, _ in requests[len(answers) :]:
             connection.close()
     return answers
 
@@ -385,5 +384,5 @@ def request_all(
 def _read_slice(chunk: FileSlice) -> bytes:
     data = chunk.file.pread(chunk.size, chunk.position)
     if len(data) != chunk.size:
-        raise ClientError(f"the file ends {chunk.size - len(data)} bytes too early")
+        raise ClientError(f"the file is {chunk.size - len(data)} bytes too short")
     return data

@@ -1,19 +1,13 @@
-"""Owns the requests that move partitions from broker to broker, and their leaders.
+"""Requests that move partitions between brokers, and elect preferred leaders.
 
-librdkafka's Python client has no request for moves, so these go over our own connections.
+librdkafka's Python client does not have them, so they go over our own connections.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from moldau.client.errors import (
-    NotFoundError,
-    RejectedError,
-    TimedOutError,
-    UnreachableError,
-)
+from moldau.client.errors import NotFoundError, RejectedError
+from moldau.client.retry import RETRIABLE_CODES
 from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.alter_partition_reassignments import (
@@ -34,32 +28,21 @@ from moldau.wire.messages.list_partition_reassignments import (
 )
 
 REQUEST_SECONDS_MAX = 15.0
-_RETRY_SECONDS = 0.2
 
-# The controller changes, or is not chosen yet: it will be, soon.
-_PASSING = frozenset(
-    {
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-    }
-)
-
-_WORDS = {
+_MESSAGES = {
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "it is not being moved",
-    ErrorCode.ELECTION_NOT_NEEDED: "its preferred broker leads it already",
+    ErrorCode.ELECTION_NOT_NEEDED: "its preferred broker is already the leader",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "its preferred broker is down or not in sync",
 }
 
 Part = tuple[str, int]
-"""A topic's name and the number of a partition."""
+"""Topic and partition."""
 
 T = TypeVar("T")
 
 
 class PartitionReplicas(NamedTuple):
-    """Where a partition lies; leader -1: nobody leads it."""
+    """Leader and replicas of a partition; leader -1: there is none."""
 
     topic: str
     partition: int
@@ -69,18 +52,18 @@ class PartitionReplicas(NamedTuple):
 
 
 class PartitionMove(NamedTuple):
-    """A move that is under way."""
+    """A reassignment in progress."""
 
     topic: str
     partition: int
     replicas: tuple[int, ...]
-    """Old and new ones."""
+    """Old and new replicas."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
 
 class PartitionRefusal(NamedTuple):
-    """What a broker did not do for one partition, and why."""
+    """Why a request was rejected for one partition."""
 
     topic: str
     partition: int
@@ -92,7 +75,7 @@ class PartitionRefusal(NamedTuple):
 
 
 class PartitionAdmin:
-    """Moves and elections in the cluster at `brokers`."""
+    """Reassignments and elections in the cluster at `brokers`."""
 
     def __init__(self, brokers: str, *, seconds_max: float = REQUEST_SECONDS_MAX) -> None:
         self._seconds_max = seconds_max
@@ -104,24 +87,19 @@ class PartitionAdmin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    # ---- what there is
+    # ---- queries
 
     def brokers(self) -> list[int]:
-        """The numbers of the brokers."""
-        response = self._patiently(self._client.metadata)
+        """The broker ids."""
+        response = self._retry(self._client.metadata)
         return sorted(broker.node_id for broker in response.brokers)
 
     def places(self, topic: str) -> list[PartitionReplicas]:
-        """Where the partitions of a topic lie, by number. Raises NotFoundError."""
-        response = self._patiently(lambda: self._client.metadata(topic))
+        """The replicas of a topic's partitions, by number. Raises NotFoundError."""
+        response = self._retry(lambda: self._client.metadata(topic))
         for found in response.topics:
             if found.name == topic and not found.error_code:
                 places = [
@@ -138,15 +116,15 @@ class PartitionAdmin:
         raise NotFoundError(f"topic {topic} does not exist", hint="list them: moldau topic list")
 
     def moves(self, parts: Iterable[Part] | None = None) -> list[PartitionMove]:
-        """Moves under way, of all partitions or of these."""
-        asked = None
+        """Reassignments in progress, of all partitions or of these."""
+        topics = None
         if parts is not None:
-            asked = [
+            topics = [
                 ListPartitionReassignmentsTopic(name=topic, partition_indexes=numbers)
                 for topic, numbers in _by_topic(parts).items()
             ]
         request = ListPartitionReassignmentsRequest(
-            topics=asked, timeout_ms=int(self._seconds_max * 1000)
+            topics=topics, timeout_ms=int(self._seconds_max * 1000)
         )
 
         def attempt() -> ListPartitionReassignmentsResponse:
@@ -154,7 +132,7 @@ class PartitionAdmin:
             _check(response.error_code, response.error_message, "list moves")
             return response
 
-        response = self._patiently(attempt)
+        response = self._retry(attempt)
         return sorted(
             PartitionMove(
                 topic=topic.name,
@@ -167,12 +145,12 @@ class PartitionAdmin:
             for part in topic.partitions
         )
 
-    # ---- what changes
+    # ---- changes
 
     def move(self, targets: Mapping[Part, Sequence[int] | None]) -> list[PartitionRefusal]:
-        """Start moves to these replicas, the preferred leader first; None takes a move back.
+        """Start reassignments to these replicas, the preferred leader first; None cancels one.
 
-        Returns what was refused; the rest goes on by itself.
+        Returns what was rejected; the others continue in the background.
         """
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=int(self._seconds_max * 1000),
@@ -195,7 +173,7 @@ class PartitionAdmin:
             _check(response.error_code, response.error_message, "move partitions")
             return response
 
-        response = self._patiently(attempt)
+        response = self._retry(attempt)
         return [
             _refusal(topic.name, part.partition_index, part.error_code, part.error_message)
             for topic in response.responses
@@ -206,18 +184,18 @@ class PartitionAdmin:
     def elect(
         self, parts: Iterable[Part] | None = None
     ) -> tuple[list[Part], list[PartitionRefusal]]:
-        """Give partitions back to their preferred leaders: those that changed, those that did not.
+        """Elect the preferred leaders; the partitions that changed, and those that did not.
 
-        Without `parts`: every partition of the cluster that is led by another one.
+        Without `parts`: all partitions of the cluster whose leader is another one.
         """
-        asked = None
+        topics = None
         if parts is not None:
-            asked = [
+            topics = [
                 ElectLeadersTopic(topic=topic, partitions=numbers)
                 for topic, numbers in _by_topic(parts).items()
             ]
         request = ElectLeadersRequest(
-            topic_partitions=asked, timeout_ms=int(self._seconds_max * 1000)
+            topic_partitions=topics, timeout_ms=int(self._seconds_max * 1000)
         )
 
         def attempt() -> ElectLeadersResponse:
@@ -227,7 +205,7 @@ class PartitionAdmin:
 
         elected: list[Part] = []
         refused: list[PartitionRefusal] = []
-        for topic in self._patiently(attempt).replica_election_results:
+        for topic in self._retry(attempt).replica_election_results:
             for part in topic.partition_result:
                 if part.error_code:
                     refused.append(
@@ -239,24 +217,8 @@ class PartitionAdmin:
                     elected.append((topic.topic, part.partition_id))
         return sorted(elected), sorted(refused)
 
-    # ---- how
-
-    def _patiently(self, attempt: Callable[[], T]) -> T:
-        """Again while the controller changes or a broker is gone; all of this may be done twice."""
-        deadline = time.monotonic() + self._seconds_max
-        lost = False
-        while True:
-            try:
-                return attempt()
-            except RejectedError as error:
-                if error.code not in _PASSING or time.monotonic() >= deadline:
-                    raise
-            except (UnreachableError, TimedOutError):
-                # Once: a connection that had gone stale. Twice: nobody is there.
-                if lost or time.monotonic() >= deadline:
-                    raise
-                lost = True
-            time.sleep(_RETRY_SECONDS)
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        return self._client.with_retries(attempt, idempotent=True, codes=RETRIABLE_CODES)
 
 
 def _by_topic(parts: Iterable[Part]) -> dict[str, list[int]]:
@@ -280,5 +242,5 @@ def _check(code: int, message: str | None, doing: str) -> None:
 
 
 def _refusal(topic: str, partition: int, code: int, message: str | None) -> PartitionRefusal:
-    words = next((text for known, text in _WORDS.items() if known == code), None)
+    words = next((text for known, text in _MESSAGES.items() if known == code), None)
     return PartitionRefusal(topic, partition, code, words or message or _name(code))

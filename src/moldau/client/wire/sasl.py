@@ -1,5 +1,6 @@
-"""Owns SASL as a client speaks it: PLAIN and SCRAM, and the ways in which Kafka's users write down
-their names and passwords. Does no I/O: a connection carries the messages.
+"""SASL client: PLAIN and SCRAM, and how Kafka clients configure names and passwords.
+
+No I/O: a connection carries the messages.
 """
 
 import base64
@@ -17,7 +18,7 @@ PLAIN: Final = "PLAIN"
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS: Final = (PLAIN, *_HASHES)
 ITERATIONS_MIN: Final = 4096
-"""As in Kafka's clients: a broker that asks for fewer may be one that collects passwords."""
+"""As in Kafka's clients: a server that requests fewer may be collecting passwords."""
 ITERATIONS_MAX: Final = 1_000_000
 
 _JAAS: Final = re.compile(
@@ -32,16 +33,16 @@ _JAAS_OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sasl:
-    """Who we are. Its text never shows the password."""
+    """Credentials. The repr never shows the password."""
 
     mechanism: str
     username: str
     password: str = field(repr=False)
     prefix: str = ""
-    """Of the names of options in errors."""
+    """Prefix of option names in errors."""
 
     def exchange(self) -> Generator[bytes, bytes, None]:
-        """Yields what to send, takes what the broker answers. Raises ClientError."""
+        """Yields messages to send, is sent the responses. Raises ClientError."""
         if self.mechanism == PLAIN:
             yield f"\0{self.username}\0{self.password}".encode()
         else:
@@ -53,17 +54,20 @@ class Sasl:
         name = self.username.replace("=", "=3D").replace(",", "=2C")
         first = f"n={name},r={nonce}"
         challenge = bytes((yield f"n,,{first}".encode()))
-        told = _attributes(challenge)
+        attributes = _attributes(challenge)
         try:
-            salt, iterations = base64.b64decode(told["s"], validate=True), int(told["i"])
-            both = told["r"]
+            salt, iterations = (
+                base64.b64decode(attributes["s"], validate=True),
+                int(attributes["i"]),
+            )
+            both = attributes["r"]
         except (KeyError, ValueError):
-            raise self._failure("the broker's answer is not one of SCRAM") from None
+            raise self._failure("the broker's response is not a SCRAM message") from None
         if not both.startswith(nonce) or both == nonce:
-            raise self._failure("the broker answers somebody else")
+            raise self._failure("the broker's response has another nonce")
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise self._failure(
-                f"the broker asks for {iterations} iterations; "
+                f"the broker requests {iterations} iterations; "
                 f"{ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
             )
         final = f"c=biws,r={both}"
@@ -79,12 +83,12 @@ class Sasl:
             raise self._failure("the broker did not prove that it knows the password")
 
     def _failure(self, reason: str) -> ClientError:
-        return ClientError(f"cannot log in with {self.mechanism}: {reason}")
+        return ClientError(f"cannot authenticate with {self.mechanism}: {reason}")
 
     def refused(self, address: str, reason: str | None) -> ClientError:
-        """The broker does not take the name or the password."""
+        """The error if the broker rejects the name or password."""
         return ClientError(
-            f"{address} refuses user {self.username} ({self.mechanism}): "
+            f"{address} rejected user {self.username} ({self.mechanism}): "
             f"{reason or 'authentication failed'}",
             hint=f"check name and password: option {self.prefix}sasl.jaas.config, or "
             f"{self.prefix}sasl.username and {self.prefix}sasl.password",
@@ -97,9 +101,9 @@ def _attributes(message: bytes) -> dict[str, str]:
 
 
 def parse_sasl(given: Mapping[str, str], prefix: str = "") -> Sasl:
-    """Of `sasl.*` as Kafka's clients call them. Raises InvalidArgumentError, without secrets."""
+    """Parse `sasl.*` options. Raises InvalidArgumentError, without secrets."""
     named = given.get("sasl.mechanism") or given.get("sasl.mechanisms")
-    # What Kafka's own clients take if nobody says.
+    # The default of Kafka's own clients.
     mechanism = (named or "GSSAPI").upper()
     if mechanism not in MECHANISMS:
         said = "" if named else ", the default"
@@ -126,7 +130,7 @@ def _parse_jaas(text: str, mechanism: str, option: str) -> tuple[str, str]:
     )
     found = _JAAS.fullmatch(text)
     if found is None:
-        raise InvalidArgumentError(f"option {option} cannot be read", hint=f"write {example}")
+        raise InvalidArgumentError(f"option {option} cannot be parsed", hint=f"write {example}")
     if not found["module"].endswith(module):
         raise InvalidArgumentError(
             f"option {option} names the login module {found['module']}, "
@@ -138,7 +142,7 @@ def _parse_jaas(text: str, mechanism: str, option: str) -> tuple[str, str]:
     while left.strip():
         part = _JAAS_OPTION.match(left)
         if part is None:
-            raise InvalidArgumentError(f"option {option} cannot be read", hint=f"write {example}")
+            raise InvalidArgumentError(f"option {option} cannot be parsed", hint=f"write {example}")
         options[part["name"]] = _unquoted(part["value"])
         left = left[part.end() :]
     if options.get("tokenauth", "false").lower() == "true":

@@ -1,7 +1,7 @@
-"""Owns what secures connections, by the names that Kafka's clients have for it: TLS and SASL.
+"""TLS and SASL options of connections, with the names that Kafka clients use.
 
-Files are read when the properties are parsed, and what they hold travels with the options: a task
-needs none of the driver's files, and a wrong one is told before anything runs.
+Files are read when the options are parsed, and their content travels with the options: a Spark task
+needs no files of the driver, and a wrong file is reported before anything runs.
 """
 
 import functools
@@ -26,17 +26,17 @@ _TLS_VERSIONS: Final = {
 _JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _OTHER_HOST: Final = (62, 64)
-"""What OpenSSL calls a certificate for other names, and for other addresses."""
+"""OpenSSL's codes for a certificate of another host name or IP address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How to encrypt. Its text never shows the key."""
+    """TLS options. The repr never shows the key."""
 
     prefix: str = ""
-    """Of the names of options in errors."""
+    """Prefix of option names in errors."""
     authorities: str = field(default="", repr=False)
-    """Certificates in PEM of whom to trust; none: those that the system trusts."""
+    """Trusted certificates in PEM; empty: those that the system trusts."""
     chain: str = field(default="", repr=False)
     key: str = field(default="", repr=False)
     key_password: str = field(default="", repr=False)
@@ -45,42 +45,42 @@ class Tls:
     version_last: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED
 
     def failure(self, error: OSError, address: str) -> ClientError:
-        """What a failed handshake means, and which option to change."""
+        """The error for a failed handshake, with the option to change."""
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message.rstrip(".").lower()
             if error.verify_code in _OTHER_HOST:
                 return ClientError(
-                    f"the certificate of {address} is one of another host ({reason})",
-                    hint="use a name that it has, or switch the check off: option "
+                    f"the certificate of {address} is for another host ({reason})",
+                    hint="use a name in the certificate, or disable the check: option "
                     f"{self.prefix}{HOST_CHECK} with an empty value",
                 )
             return ClientError(
                 f"the certificate of {address} is not trusted ({reason})",
-                hint="name who signed it: option "
+                hint="set its certificate authority: option "
                 f"{self.prefix}ssl.truststore.certificates or {self.prefix}ssl.truststore.location",
             )
         reason = (getattr(error, "reason", None) or error.strerror or str(error)).lower()
         if "alert" in reason:
             return ClientError(
-                f"{address} refuses the TLS handshake ({reason})",
-                hint="does it ask for a certificate? see options "
+                f"{address} rejected the TLS handshake ({reason})",
+                hint="does it require a certificate? see options "
                 f"{self.prefix}ssl.keystore.location, "
                 f"{self.prefix}ssl.keystore.certificate.chain and {self.prefix}ssl.keystore.key",
             )
         kind = UnreachableError if not isinstance(error, ssl.SSLError) else ClientError
         if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            # It may have died just now.
+            # The broker may have just failed.
             kind = UnreachableError
         return kind(
             f"cannot encrypt the connection to {address} ({reason}): see option "
             f"{self.prefix}{PROTOCOL}",
-            hint="does the broker speak TLS at that port?",
+            hint="does the broker accept TLS on that port?",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """Of all connections of a client; plain text unless it says otherwise. Travels to tasks."""
+    """Security options of a client's connections; plain text by default. Sent to Spark tasks."""
 
     prefix: str = ""
     tls: Tls | None = None
@@ -88,14 +88,14 @@ class Security:
 
 
 def parse_security(given: Mapping[str, str], prefix: str = "") -> Security:
-    """Of `security.*`, `ssl.*` and `sasl.*`.
+    """Parse `security.*`, `ssl.*` and `sasl.*` options; `prefix` precedes their names in errors.
 
-    `prefix` stands before the names in errors. Raises InvalidArgumentError, without secrets.
+    Raises InvalidArgumentError, without secrets.
     """
     protocol = (given.get(PROTOCOL) or PROTOCOLS[0]).upper()
     if protocol not in PROTOCOLS:
         raise InvalidArgumentError(
-            f"option {prefix}{PROTOCOL} is one of {', '.join(PROTOCOLS)}, not {protocol!r}"
+            f"option {prefix}{PROTOCOL} must be one of {', '.join(PROTOCOLS)}, not {protocol!r}"
         )
     return Security(
         prefix=prefix,
@@ -106,18 +106,18 @@ def parse_security(given: Mapping[str, str], prefix: str = "") -> Security:
 
 @functools.lru_cache(maxsize=16)
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Made once in a process. Raises InvalidArgumentError."""
+    """Created once per process. Raises InvalidArgumentError."""
     try:
         context = ssl.create_default_context(cadata=tls.authorities or None)
     except ssl.SSLError as error:
         raise InvalidArgumentError(
-            f"option {tls.prefix}ssl.truststore.certificates holds no certificate that can be "
-            f"read ({error.reason})"
+            f"option {tls.prefix}ssl.truststore.certificates contains no readable certificate "
+            f"({error.reason})"
         ) from None
     context.check_hostname = tls.checks_host
     context.minimum_version, context.maximum_version = tls.version_first, tls.version_last
     if tls.chain:
-        # The library reads keys from files only; this one is ours alone, and gone at once.
+        # OpenSSL reads keys from files only; this one is private, and deleted at once.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(tls.key + tls.chain)
             file.flush()
@@ -125,8 +125,8 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
                 context.load_cert_chain(file.name, password=lambda: tls.key_password)
             except (ssl.SSLError, ValueError):
                 raise InvalidArgumentError(
-                    f"options {tls.prefix}ssl.keystore…: the key cannot be read, or is not that "
-                    "of the certificate",
+                    f"options {tls.prefix}ssl.keystore…: the key cannot be read, or does not match "
+                    "the certificate",
                     hint=f"is the key encrypted? see option {tls.prefix}ssl.key.password",
                 ) from None
     return context
@@ -136,13 +136,13 @@ def _parse_tls(given: Mapping[str, str], prefix: str) -> Tls:
     algorithm = given.get(HOST_CHECK, "https").lower()
     if algorithm not in ("https", "", "none"):
         raise InvalidArgumentError(
-            f"option {prefix}{HOST_CHECK} is https, or empty to check no names; not {algorithm!r}"
+            f"option {prefix}{HOST_CHECK} must be https, or empty to disable it, not {algorithm!r}"
         )
     for which in ("truststore", "keystore"):
         kind = given.get(f"ssl.{which}.type", "PEM").upper()
         if kind not in ("PEM", "PKCS12", "JKS"):
             raise InvalidArgumentError(
-                f"option {prefix}ssl.{which}.type is PEM or PKCS12, not {kind}"
+                f"option {prefix}ssl.{which}.type must be PEM or PKCS12, not {kind}"
             )
     trusted = _trusted(given, prefix)
     own = _own(given, prefix)
@@ -160,7 +160,7 @@ def _parse_tls(given: Mapping[str, str], prefix: str) -> Tls:
     if bool(tls.chain) != bool(tls.key):
         missing = "key" if tls.chain else "certificate"
         raise InvalidArgumentError(
-            f"options {prefix}ssl.keystore… hold no {missing}",
+            f"options {prefix}ssl.keystore… contain no {missing}",
             hint=f"see {prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key",
         )
     tls_context(tls)
@@ -169,17 +169,17 @@ def _parse_tls(given: Mapping[str, str], prefix: str) -> Tls:
 
 def _versions(given: Mapping[str, str], prefix: str) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
     name = "ssl.enabled.protocols"
-    asked = [text.strip().upper() for text in given.get(name, "").split(",") if text.strip()]
-    known = sorted(_TLS_VERSIONS[text] for text in asked if text in _TLS_VERSIONS)
-    if not asked:
+    names = [text.strip().upper() for text in given.get(name, "").split(",") if text.strip()]
+    known = sorted(_TLS_VERSIONS[text] for text in names if text in _TLS_VERSIONS)
+    if not names:
         return ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.MAXIMUM_SUPPORTED
     if not known:
-        raise InvalidArgumentError(f"option {prefix}{name} names neither TLSv1.2 nor TLSv1.3")
+        raise InvalidArgumentError(f"option {prefix}{name} must name TLSv1.2 or TLSv1.3")
     return known[0], known[-1]
 
 
 class _Store(NamedTuple):
-    """What a file or an option holds, in PEM."""
+    """Certificates and key of a file or an option, in PEM."""
 
     certificates: tuple[str, ...] = ()
     key: str = ""
@@ -190,7 +190,7 @@ def _trusted(given: Mapping[str, str], prefix: str) -> _Store:
         found = _store(given, name, "ssl.truststore.password", prefix)
         if found is not None:
             if not found.certificates:
-                raise InvalidArgumentError(f"option {prefix}{name} holds no certificate")
+                raise InvalidArgumentError(f"option {prefix}{name} contains no certificate")
             return found
     return _Store()
 
@@ -214,7 +214,7 @@ def _own(given: Mapping[str, str], prefix: str) -> _Store:
 
 
 def _store(given: Mapping[str, str], name: str, password: str, prefix: str) -> _Store | None:
-    """What an option holds, or the file that it names; None if it is not set."""
+    """The content of an option or of the file it names; None if it is not set."""
     value = given.get(name)
     if not value:
         return None
@@ -230,8 +230,7 @@ def _store(given: Mapping[str, str], name: str, password: str, prefix: str) -> _
     if data.startswith(_JAVA_STORES):
         store = name.split(".")[1]
         raise InvalidArgumentError(
-            f"option {prefix}{name}: {value} is a store of Java's own format (JKS), which only "
-            "Java reads",
+            f"option {prefix}{name}: {value} is a Java key store (JKS), which only Java can read",
             hint=f"convert it: keytool -importkeystore -srckeystore {value} -destkeystore "
             f"{Path(value).stem}.p12 -deststoretype PKCS12, and set {prefix}ssl.{store}.type to "
             "PKCS12",
@@ -245,7 +244,7 @@ def _from_pem(text: str, option: str) -> _Store:
     certificates, key = [], ""
     for kind, body in _PEM.findall(text):
         if ":" not in body:
-            # In options it often stands in one line, which Java reads and OpenSSL does not.
+            # In options it is often a single line, which Java can read and OpenSSL cannot.
             letters = "".join(body.split())
             lines = [letters[at : at + 64] for at in range(0, len(letters), 64)]
             body = "\n" + "\n".join(lines) + "\n"
@@ -255,7 +254,9 @@ def _from_pem(text: str, option: str) -> _Store:
         elif kind.endswith("CERTIFICATE"):
             certificates.append(block)
     if not certificates and not key:
-        raise InvalidArgumentError(f"option {option} holds neither a certificate nor a key in PEM")
+        raise InvalidArgumentError(
+            f"option {option} contains neither a certificate nor a key in PEM"
+        )
     return _Store(tuple(certificates), key)
 
 
@@ -269,19 +270,19 @@ def _from_pkcs12(data: bytes, password: str, option: str, password_option: str) 
         )
     except ImportError:
         raise InvalidArgumentError(
-            f"option {option}: to read PKCS12, the package cryptography is needed",
+            f"option {option}: reading PKCS12 needs the package cryptography",
             hint="pip install cryptography, or use PEM",
         ) from None
     try:
         found = pkcs12.load_pkcs12(data, password.encode() or None)
     except ValueError:
         raise InvalidArgumentError(
-            f"option {option} names no PKCS12 store, or {password_option} is wrong"
+            f"option {option} is not a PKCS12 store, or {password_option} is wrong"
         ) from None
-    held = [] if found.cert is None else [found.cert]
+    own = [] if found.cert is None else [found.cert]
     certificates = [
         each.certificate.public_bytes(Encoding.PEM).decode()
-        for each in [*held, *found.additional_certs]
+        for each in [*own, *found.additional_certs]
     ]
     key = ""
     if found.key is not None:

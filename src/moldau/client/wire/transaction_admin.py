@@ -1,18 +1,18 @@
-"""Owns the requests about transactions: who has one open, since when, and to end it.
+"""Administrative requests about transactions: list, describe and abort them.
 
-librdkafka's Python client has no requests for it, so these go over our own connections.
+librdkafka's Python client does not have them, so they go over our own connections.
 """
 
-import time
-from collections.abc import Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self, TypeVar
 
 from moldau.client.errors import NotFoundError, RejectedError
+from moldau.client.retry import RETRIABLE_CODES
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.describe_transactions import (
+    DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
@@ -24,18 +24,9 @@ from moldau.wire.messages.list_transactions import (
 )
 
 REQUEST_SECONDS_MAX = 15.0
-_RETRY_SECONDS = 0.1
 _TRANSACTION = 1
 
-# The coordinator changes or is loading, or the transaction is ending: all of this passes.
-_PASSING = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-    }
-)
+T = TypeVar("T")
 
 
 class TransactionInfo(NamedTuple):
@@ -48,7 +39,7 @@ class TransactionInfo(NamedTuple):
 
 
 class TransactionDetail(NamedTuple):
-    """All that is told of a transactional id."""
+    """Everything a coordinator knows about a transactional id."""
 
     transactional_id: str
     producer_id: int
@@ -57,15 +48,14 @@ class TransactionDetail(NamedTuple):
     coordinator: int
     timeout_ms: int
     started_ms: int
-    """-1 while none is open."""
+    """-1 if no transaction is open."""
     partitions: tuple[tuple[str, int], ...]
 
 
 class TransactionAdmin:
-    """Transactions of the cluster at `brokers`."""
+    """Transactions of the cluster at `brokers`. Requests are retried for `seconds_max`."""
 
     def __init__(self, brokers: str, *, seconds_max: float = REQUEST_SECONDS_MAX) -> None:
-        self._seconds_max = seconds_max
         self._client = KafkaClient(brokers, timeout=seconds_max)
 
     def close(self) -> None:
@@ -74,18 +64,13 @@ class TransactionAdmin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def transactions(
         self, states: Sequence[str] = (), open_seconds_min: float = 0.0
     ) -> list[TransactionInfo]:
-        """The transactional ids that all brokers know, by name."""
+        """The transactional ids of all brokers, by name."""
         duration_ms = int(open_seconds_min * 1000)
         request = ListTransactionsRequest(
             state_filters=list(states),
@@ -94,11 +79,12 @@ class TransactionAdmin:
         )
         found = []
         for broker in self._client.metadata().brokers:
-            connection = self._client.connection(broker.host, broker.port)
-            response = self._list(connection, request)
+            response = self._list((broker.host, broker.port), request)
             if response.unknown_state_filters:
                 unknown = ", ".join(response.unknown_state_filters)
-                raise RejectedError(f"there is no state {unknown}", ErrorCode.INVALID_REQUEST)
+                raise RejectedError(
+                    f"unknown transaction state: {unknown}", ErrorCode.INVALID_REQUEST
+                )
             found += [
                 TransactionInfo(
                     each.transactional_id,
@@ -111,20 +97,21 @@ class TransactionAdmin:
         return sorted(found)
 
     def transaction(self, transactional_id: str) -> TransactionDetail:
-        """What its coordinator knows of an id. Raises NotFoundError."""
-        deadline = time.monotonic() + self._seconds_max
-        doing = f"describe the transaction of {transactional_id}"
-        while True:
+        """Describe a transactional id. Raises NotFoundError."""
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+
+        def attempt() -> tuple[int, DescribedTransaction]:
             node, connection = self._coordinator(transactional_id)
-            request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
             (found,) = connection.ask(request, DescribeTransactionsResponse).transaction_states
             if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise NotFoundError(
-                    f"no transactional id {transactional_id}", hint="see: moldau transaction list"
+                    f"unknown transactional id {transactional_id}",
+                    hint="list them: moldau transaction list",
                 )
-            if not found.error_code:
-                break
-            self._pause(found.error_code, doing, deadline)
+            _check(found.error_code, f"describe the transaction of {transactional_id}")
+            return node, found
+
+        node, found = self._retry(attempt)
         return TransactionDetail(
             transactional_id=transactional_id,
             producer_id=found.producer_id,
@@ -139,51 +126,45 @@ class TransactionAdmin:
         )
 
     def abort(self, transactional_id: str) -> TransactionDetail:
-        """Abort the open transaction and lock its producer out; what was there before.
+        """Abort the open transaction and fence its producer; returns the state before.
 
-        As another producer with the same id would do it. Raises NotFoundError.
+        Works like a new producer with the same id. Raises NotFoundError.
         """
         before = self.transaction(transactional_id)
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=before.timeout_ms
         )
-        deadline = time.monotonic() + self._seconds_max
-        while True:
-            _, connection = self._coordinator(transactional_id)
-            response = connection.ask(request, InitProducerIdResponse)
-            if not response.error_code:
-                return before
-            self._pause(
-                response.error_code, f"abort the transaction of {transactional_id}", deadline
-            )
 
-    # ---- how
+        def attempt() -> None:
+            _, connection = self._coordinator(transactional_id)
+            code = connection.ask(request, InitProducerIdResponse).error_code
+            _check(code, f"abort the transaction of {transactional_id}")
+
+        self._retry(attempt)
+        return before
 
     def _coordinator(self, transactional_id: str) -> tuple[int, KafkaConnection]:
         request = FindCoordinatorRequest(coordinator_keys=[transactional_id], key_type=_TRANSACTION)
-        deadline = time.monotonic() + self._seconds_max
-        doing = f"find the coordinator of {transactional_id}"
-        while True:
-            # Any broker knows.
-            broker = self._client.metadata().brokers[0]
-            connection = self._client.connection(broker.host, broker.port)
-            (found,) = connection.ask(request, FindCoordinatorResponse, 4).coordinators
-            if not found.error_code:
-                return found.node_id, self._client.connection(found.host, found.port)
-            self._pause(found.error_code, doing, deadline)
+        broker = self._client.metadata().brokers[0]
+        connection = self._client.connection(broker.host, broker.port)
+        (found,) = connection.ask(request, FindCoordinatorResponse, 4).coordinators
+        _check(found.error_code, f"find the coordinator of {transactional_id}")
+        return found.node_id, self._client.connection(found.host, found.port)
 
     def _list(
-        self, connection: KafkaConnection, request: ListTransactionsRequest
+        self, broker: tuple[str, int], request: ListTransactionsRequest
     ) -> ListTransactionsResponse:
-        deadline = time.monotonic() + self._seconds_max
-        while True:
-            response = connection.ask(request, ListTransactionsResponse, 1)
-            if not response.error_code:
-                return response
-            self._pause(response.error_code, "list transactions", deadline)
+        def attempt() -> ListTransactionsResponse:
+            response = self._client.connection(*broker).ask(request, ListTransactionsResponse, 1)
+            _check(response.error_code, "list transactions")
+            return response
 
-    def _pause(self, code: int, doing: str, deadline: float) -> None:
-        """Raises RejectedError unless it is worth another try."""
-        if code not in _PASSING or time.monotonic() >= deadline:
-            raise RejectedError(f"cannot {doing}: {RejectedError('', code).name}", code)
-        time.sleep(_RETRY_SECONDS)
+        return self._retry(attempt)
+
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        return self._client.with_retries(attempt, idempotent=True, codes=RETRIABLE_CODES)
+
+
+def _check(code: int, doing: str) -> None:
+    if code:
+        raise RejectedError(f"cannot {doing}: {RejectedError('', code).name}", code)

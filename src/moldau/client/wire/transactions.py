@@ -1,8 +1,8 @@
-"""Owns transactions over our own connections, for those who must know producer id and epoch.
+"""Transactions over our own connections, for callers that need the producer id and epoch.
 
-A transaction that is left open can be ended by another process, which was told its name, producer
-id and epoch. So the versions of requests are those in which the three stay the same until the end:
-AddPartitionsToTxn 3, EndTxn 4, and Produce 11 for what is written.
+Another process can end an open transaction if it knows its transactional id, producer id and epoch.
+So the requests use versions in which these stay the same until the end: AddPartitionsToTxn 3,
+EndTxn 4, and Produce 11.
 """
 
 import time
@@ -36,7 +36,7 @@ from moldau.wire.messages.list_transactions import (
 from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 PRODUCE_VERSION_MAX: Final = 11
-"""From the next one on, a write enters its partition into the transaction by itself."""
+"""From the next version on, a write adds its partition to the transaction implicitly."""
 ONGOING: Final = "Ongoing"
 
 _ADD_VERSION_MAX: Final = 3
@@ -59,11 +59,11 @@ T = TypeVar("T")
 
 
 class FencedError(RejectedError):
-    """The transaction is not this producer's any more: it timed out, or someone took its name."""
+    """The producer is fenced: its transaction timed out, or another producer uses its id."""
 
 
 class TransactionalProducer(NamedTuple):
-    """A producer as coordinators know it; it stands for one transaction if each begins anew."""
+    """A producer as the coordinator knows it."""
 
     name: str
     producer_id: int
@@ -71,7 +71,7 @@ class TransactionalProducer(NamedTuple):
 
 
 class TransactionClient:
-    """Transactions of a cluster. Waits out elections for `seconds_max`. Not for two threads."""
+    """Transactions of a cluster. Retries for up to `seconds_max`. Not thread-safe."""
 
     def __init__(self, client: KafkaClient, *, seconds_max: float = 60.0) -> None:
         self._client = client
@@ -79,14 +79,14 @@ class TransactionClient:
         self._coordinators: dict[str, tuple[str, int]] = {}
 
     def begin(self, name: str, *, timeout_ms: int) -> TransactionalProducer:
-        """A producer of that name. Whoever had the name is locked out, its transaction aborted."""
+        """Initialise a producer. An older one with this name is fenced, its transaction aborted."""
         return self._init(name, timeout_ms, -1, -1)
 
     def go_on(self, producer: TransactionalProducer, *, timeout_ms: int) -> TransactionalProducer:
-        """The same with a new epoch, for the next transaction.
+        """The same producer with a new epoch, for the next transaction.
 
-        Raises FencedError if anyone has gone on or begun since, unless with the same request and
-        without having entered a partition: then that one and this are told the same.
+        Raises FencedError if another producer with this name was initialised since, unless by the
+        same request and without having added a partition: then both get the same epoch.
         """
         return self._init(producer.name, timeout_ms, producer.producer_id, producer.epoch)
 
@@ -105,19 +105,19 @@ class TransactionClient:
             found = self._coordinator(name).ask(request, InitProducerIdResponse)
             if found.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise InvalidArgumentError(
-                    f"cannot {doing}: the brokers allow no transaction of {timeout_ms} ms",
+                    f"cannot {doing}: the timeout of {timeout_ms} ms exceeds the brokers' maximum",
                     hint="lower kafka.transaction.timeout.ms, or raise transaction.timeout_ms_max "
                     "of the brokers (transaction.max.timeout.ms in Kafka)",
                 )
             check(found.error_code, doing)
             return TransactionalProducer(name, found.producer_id, found.producer_epoch)
 
-        return self._patiently(name, attempt, doing)
+        return self._retry(name, attempt, doing)
 
     def add_partitions(
         self, producer: TransactionalProducer, partitions: Mapping[str, Sequence[int]]
     ) -> None:
-        """Enter partitions of topics into the transaction, before anything is written to them."""
+        """Add partitions to the transaction; required before the first write to them."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=producer.name,
             v3_and_below_producer_id=producer.producer_id,
@@ -127,7 +127,7 @@ class TransactionClient:
                 for topic, indexes in partitions.items()
             ],
         )
-        doing = f"enter partitions into the transaction of {producer.name}"
+        doing = f"add partitions to the transaction of {producer.name}"
 
         def attempt() -> None:
             coordinator = self._coordinator(producer.name)
@@ -138,14 +138,14 @@ class TransactionClient:
                 for topic in found.results_by_topic_v3_and_below
                 for answer in topic.results_by_partition
             }
-            # With one partition refused, the others are told only that they were not tried.
+            # If one partition is rejected, the others only get OPERATION_NOT_ATTEMPTED.
             for code in sorted(codes, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
                 check(code, doing)
 
-        self._patiently(producer.name, attempt, doing)
+        self._retry(producer.name, attempt, doing)
 
     def end(self, producer: TransactionalProducer, *, commit: bool) -> None:
-        """End the transaction; also if it has ended this way before. Raises FencedError."""
+        """End the transaction; succeeds if it already ended this way. Raises FencedError."""
         request = _end_request(producer, commit=commit)
         doing = f"{'commit' if commit else 'abort'} the transaction of {producer.name}"
 
@@ -154,12 +154,12 @@ class TransactionClient:
             version = min(coordinator.version_for(request), _END_VERSION_MAX)
             check(coordinator.ask(request, EndTxnResponse, version).error_code, doing)
 
-        self._patiently(producer.name, attempt, doing)
+        self._retry(producer.name, attempt, doing)
 
     def end_all(
         self, producers: Iterable[TransactionalProducer], *, commit: bool
     ) -> dict[TransactionalProducer, FencedError]:
-        """End many, several at a time; which of them could not be, for good."""
+        """End many transactions, several at a time; the ones that were fenced."""
         waiting = list(producers)
         fenced: dict[TransactionalProducer, FencedError] = {}
         for first in range(0, len(waiting), _UNDER_WAY_MAX):
@@ -174,7 +174,7 @@ class TransactionClient:
     def _end_at_once(
         self, producers: Sequence[TransactionalProducer], *, commit: bool
     ) -> list[TransactionalProducer]:
-        """Ask for all ends before waiting for any; those that have to be asked for again."""
+        """Send all EndTxn requests before waiting for any; the producers to retry."""
         self._find(producer.name for producer in producers)
         version = min(EndTxnRequest.VERSIONS.last, _END_VERSION_MAX)
         reached: dict[TransactionalProducer, KafkaConnection] = {}
@@ -195,7 +195,7 @@ class TransactionClient:
         return [producer for producer in producers if producer not in ended]
 
     def describe(self, names: Iterable[str]) -> dict[str, DescribedTransaction]:
-        """What coordinators know of these names; those that nobody knows are left out."""
+        """Describe these transactional ids; unknown ones are left out."""
         found: dict[str, DescribedTransaction] = {}
         left = set(names)
 
@@ -204,8 +204,8 @@ class TransactionClient:
             by_coordinator: dict[tuple[str, int], list[str]] = {}
             for name in sorted(left):
                 by_coordinator.setdefault(self._coordinators[name], []).append(name)
-            for address, asked in by_coordinator.items():
-                request = DescribeTransactionsRequest(transactional_ids=asked)
+            for address, ids in by_coordinator.items():
+                request = DescribeTransactionsRequest(transactional_ids=ids)
                 answer = self._client.connection(*address).ask(
                     request, DescribeTransactionsResponse
                 )
@@ -228,9 +228,9 @@ class TransactionClient:
     def expiring(
         self, transactions: Mapping[str, DescribedTransaction], seconds: float
     ) -> set[str]:
-        """Which of some open transactions may time out within so many seconds.
+        """Which of these open transactions may time out within `seconds`.
 
-        Their coordinators judge, by the clock by which they also end them: the clock of this
+        The coordinators decide, by the clock with which they also end them: the clock of this
         machine may be off by hours.
         """
         if not transactions:
@@ -249,8 +249,8 @@ class TransactionClient:
                 connection = self._client.connection(*address)
                 version = min(connection.version_for(request), _LIST_VERSION_MAX)
                 if version < _LIST_VERSION_MAX:
-                    # A broker that does not compare: Kafka before 3.8.
-                    return {n for n, told in transactions.items() if seconds_left(told) < seconds}
+                    # Kafka before 3.8 has no duration filter.
+                    return {n for n, each in transactions.items() if seconds_left(each) < seconds}
                 answer = connection.ask(request, ListTransactionsResponse, version)
                 check(answer.error_code, "list transactions")
                 found |= {each.transactional_id for each in answer.transaction_states}
@@ -264,9 +264,9 @@ class TransactionClient:
         )
 
     def open_names(self, prefix: str) -> list[str]:
-        """Names of transactions that are open, as all brokers tell that can be reached.
+        """Transactional ids with an open transaction, of all brokers that can be reached.
 
-        What a lost broker looked after is found once another one has taken over.
+        Those of a failed broker are listed again when another broker has taken over.
         """
         request = ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[])
         everyone = MetadataRequest(topics=[], allow_auto_topic_creation=False)
@@ -284,13 +284,11 @@ class TransactionClient:
                 found += [each.transactional_id for each in answer.transaction_states]
             return sorted(name for name in set(found) if name.startswith(prefix))
 
-        return retry(
-            attempt, forget=_nothing, seconds_max=self._seconds_max, doing="list transactions"
-        )
+        return retry(attempt, seconds_max=self._seconds_max, doing="list transactions")
 
-    # -- where to ask
+    # -- coordinators
 
-    def _patiently(self, name: str, attempt: Callable[[], T], doing: str) -> T:
+    def _retry(self, name: str, attempt: Callable[[], T], doing: str) -> T:
         return retry(
             attempt,
             forget=partial(self._forget, name),
@@ -307,7 +305,7 @@ class TransactionClient:
         return self._client.connection(*self._coordinators[name])
 
     def _find(self, names: Iterable[str]) -> None:
-        """Learn where these names are looked after, as far as that is not known."""
+        """Find the coordinators of these names that are not cached."""
         unknown = sorted(name for name in names if name not in self._coordinators)
         if not unknown:
             return
@@ -332,7 +330,7 @@ def seconds_left(found: DescribedTransaction) -> float:
 
 
 def check(code: int, doing: str) -> None:
-    """Raises RejectedError, or FencedError if the producer can only begin anew."""
+    """Raises RejectedError, or FencedError if the producer must be initialised again."""
     if not code:
         return
     name = RejectedError("", code).name
@@ -340,7 +338,7 @@ def check(code: int, doing: str) -> None:
         raise FencedError(
             f"cannot {doing}: {name}",
             code,
-            hint="the transaction timed out, was aborted, or another producer took its name",
+            hint="the transaction timed out, was aborted, or another producer uses its id",
         )
     raise RejectedError(f"cannot {doing}: {name}", code)
 
@@ -352,7 +350,3 @@ def _end_request(producer: TransactionalProducer, *, commit: bool) -> EndTxnRequ
         producer_epoch=producer.epoch,
         committed=commit,
     )
-
-
-def _nothing() -> None:
-    return

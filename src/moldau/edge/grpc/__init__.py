@@ -1,1 +1,1 @@
-"""The gRPC door: the queue API of proto/moldau/v1/queue.proto over the service layer."""
+"""The gRPC protocol server: the queue API of proto/moldau/v1/queue.proto."""

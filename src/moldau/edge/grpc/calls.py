@@ -1,24 +1,26 @@
-"""Owns what holds for every call: bytes that are no message, refusals, defects, and the stop.
+"""Common behaviour of all calls: malformed messages, errors, internal errors, shutdown.
 
 A call is a coroutine that gets a message and returns one, or gets a stream; it raises
-QueueRefusedError or RefusedError. Here it becomes a handler of gRPC, which never shows a client
-more than a status, its trailers and a text.
+QueueRefusedError or RefusedError. It is wrapped in a gRPC handler, which sends clients only a
+status, trailers and a message.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
-from moldau.edge.grpc.errors import STOPPING, ErrorStatus, internal_error, invalid, short, status_of
+from moldau.api.queues import invalid
+from moldau.edge.grpc.errors import STOPPING, ErrorStatus, internal_error, short, status_of
 from moldau.model.errors import MoldauError
 
 Q = TypeVar("Q", bound=Message)
-A = TypeVar("A", bound=Message)
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -26,22 +28,22 @@ if TYPE_CHECKING:
 
 
 class RefusedCallError(MoldauError):
-    """A refusal that says all that there is to say."""
+    """The call fails with this status."""
 
-    def __init__(self, refusal: ErrorStatus) -> None:
-        super().__init__(refusal.text)
-        self.refusal = refusal
+    def __init__(self, status: ErrorStatus) -> None:
+        super().__init__(status.text)
+        self.status = status
 
 
 class _Malformed:
-    """In place of a message that could not be read."""
+    """Stands for a message that could not be decoded."""
 
 
 _MALFORMED: Final = _Malformed()
 
 
-class Call(Generic[Q, A]):
-    """One call as its handler sees it: more requests, the answers, and how long there is."""
+class Call(Generic[Q, R]):
+    """One call, for its handler: further requests, responses, and the deadline."""
 
     def __init__(self, calls: "Calls", context: "Context", kind: type[Q]) -> None:
         self._calls = calls
@@ -49,30 +51,30 @@ class Call(Generic[Q, A]):
         self._kind = kind
 
     async def read(self) -> Q | None:
-        """The next request; None: the client has no more. Raises QueueRefusedError."""
+        """The next request; None: the client sent the last one. Raises QueueRefusedError."""
         request: Q | _Malformed | object = await self._context.read()
-        return None if request is aio.EOF else checked(cast(Q | _Malformed, request), self._kind)
+        return None if request is aio.EOF else decoded(cast(Q | _Malformed, request), self._kind)
 
-    async def write(self, answer: A) -> None:
-        """Returns when the client has room for it."""
+    async def write(self, response: R) -> None:
+        """Returns when the response is accepted by flow control."""
         with self._calls.writing():
-            await self._context.write(answer)
+            await self._context.write(response)
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the client waits no more; None: it does not say."""
+        """Seconds until the client's deadline; None: it has none."""
         left = self._context.time_remaining()
         return None if left is None else float(left)
 
 
-def checked(request: Q | _Malformed, kind: type[Q]) -> Q:
+def decoded(request: Q | _Malformed, kind: type[Q]) -> Q:
     if isinstance(request, _Malformed):
-        raise invalid(f"the bytes are no {kind.DESCRIPTOR.name}")
+        raise invalid(f"cannot decode the request as {kind.DESCRIPTOR.name}")
     return request
 
 
 class Calls:
-    """Makes handlers, and knows who waits."""
+    """Creates handlers, and tracks the calls that wait."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Task[Any]] = set()
@@ -80,7 +82,7 @@ class Calls:
         """Done when the broker stops."""
 
     def stop(self) -> None:
-        """Refuse whoever waits for something that may never come, and whoever comes."""
+        """Fail waiting calls and all new ones."""
         if not self.stopping.done():
             self.stopping.set_result(None)
         for task in self._waiting:
@@ -88,10 +90,10 @@ class Calls:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """What is awaited inside is given up when the broker stops."""
+        """The call is cancelled inside this block when the broker stops."""
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("only calls wait")
+            raise RuntimeError("must run in a task")
         self._waiting.add(task)
         try:
             yield
@@ -100,7 +102,7 @@ class Calls:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A stop does not break in: gRPC would not take the refusal behind half a message."""
+        """A stop does not interrupt a write: gRPC cannot send an error after half a message."""
         task = asyncio.current_task()
         if task not in self._waiting:
             yield
@@ -112,74 +114,63 @@ class Calls:
             self._waiting.add(task)
         self._check_running()
 
-    # ---- the four kinds
+    # ---- kinds of calls
 
-    def unary(self, kind: type[Q], work: Callable[[Q, Call[Q, A]], Awaitable[A]]) -> "Handler":
-        async def handle(request: Q | _Malformed, context: "Context") -> A:
-            try:
-                self._check_running()
-                return await work(checked(request, kind), Call(self, context, kind))
-            except BaseException as error:
-                refusal = self._refusal(error)
-            return await _abort(context, refusal)
+    def unary(self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[R]]) -> "Handler":
+        async def handle(request: Q | _Malformed, context: "Context") -> R:
+            call: Call[Q, R] = Call(self, context, kind)
+            return await self._run(context, lambda: work(decoded(request, kind), call))
 
         return grpc.unary_unary_rpc_method_handler(
             handle, request_deserializer=_reader(kind), response_serializer=_write
         )
 
     def unary_stream(
-        self, kind: type[Q], work: Callable[[Q, Call[Q, A]], Awaitable[None]]
+        self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[None]]
     ) -> "Handler":
         async def handle(request: Q | _Malformed, context: "Context") -> None:
-            try:
-                self._check_running()
-                await work(checked(request, kind), Call(self, context, kind))
-                return
-            except BaseException as error:
-                refusal = self._refusal(error)
-            await _abort(context, refusal)
+            call: Call[Q, R] = Call(self, context, kind)
+            await self._run(context, lambda: work(decoded(request, kind), call))
 
         return grpc.unary_stream_rpc_method_handler(
             handle, request_deserializer=_reader(kind), response_serializer=_write
         )
 
     def stream_stream(
-        self, kind: type[Q], work: Callable[[Call[Q, A]], Awaitable[None]]
+        self, kind: type[Q], work: Callable[[Call[Q, R]], Awaitable[None]]
     ) -> "Handler":
         async def handle(requests: object, context: "Context") -> None:
-            try:
-                self._check_running()
-                await work(Call(self, context, kind))
-                return
-            except BaseException as error:
-                refusal = self._refusal(error)
-            await _abort(context, refusal)
+            await self._run(context, lambda: work(Call(self, context, kind)))
 
         return grpc.stream_stream_rpc_method_handler(
             handle, request_deserializer=_reader(kind), response_serializer=_write
         )
 
+    async def _run(self, context: "Context", work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            self._check_running()
+            return await work()
+        except BaseException as error:
+            status = self._status(error)
+        await context.abort(status.code, short(status.text), status.trailers)
+        raise RuntimeError("an aborted call continued")
+
     def _check_running(self) -> None:
         if self.stopping.done():
             raise RefusedCallError(STOPPING)
 
-    def _refusal(self, error: BaseException) -> ErrorStatus:
-        """What a client is told of an error, whatever it is. Raises what is none of ours."""
+    def _status(self, error: BaseException) -> ErrorStatus:
+        """The status for an error. Re-raises a cancellation by the client."""
         if isinstance(error, RefusedCallError):
-            return error.refusal
+            return error.status
         if isinstance(error, MoldauError):
             return status_of(error)
         if isinstance(error, asyncio.CancelledError) and self.stopping.done():
             return STOPPING
         if isinstance(error, Exception):
             return internal_error(error)
-        # The client has gone.
+        # The client disconnected.
         raise error
-
-
-async def _abort(context: "Context", refusal: ErrorStatus) -> NoReturn:
-    await context.abort(refusal.status, short(refusal.text), refusal.trailers)
-    raise RuntimeError("an aborted call went on")
 
 
 def _reader(kind: type[Q]) -> Callable[[bytes], Q | _Malformed]:
@@ -194,5 +185,5 @@ def _reader(kind: type[Q]) -> Callable[[bytes], Q | _Malformed]:
     return read
 
 
-def _write(answer: Message) -> bytes:
-    return answer.SerializeToString()
+def _write(response: Message) -> bytes:
+    return response.SerializeToString()

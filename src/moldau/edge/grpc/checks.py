@@ -1,14 +1,13 @@
-"""Owns the checks of what a request holds, before anybody works on it. They raise
-QueueRefusedError with INVALID_ARGUMENT."""
+"""Validates fields of requests. All functions raise QueueRefusedError with INVALID_ARGUMENT."""
 
 from typing import Final
 
-from moldau.edge.grpc.errors import invalid
+from moldau.api.queues import invalid
 from moldau.model.limits import TOPIC_NAME_LENGTH_MAX
 from moldau.model.topology import Endpoint
 
 NAME_LENGTH_MAX: Final = 1000
-"""Of groups, consumers and clients; what a name may hold is decided below."""
+"""Of groups, consumers and clients; the services check further."""
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
@@ -17,26 +16,26 @@ def number(field: str, value: int, *, least: int = 0, most: int = LONG_MAX) -> i
     if least <= value <= most:
         return value
     bounds = f"at least {least}" if most == LONG_MAX else f"{least} to {most}"
-    raise invalid(f"{field} is {value}; it must be {bounds}")
+    raise invalid(f"{field} is {value}, but must be {bounds}")
 
 
 def topic_name(field: str, name: str) -> str:
     if not name:
         raise invalid(f"{field} is empty")
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        raise invalid(f"{field} has {len(name)} characters; it may have {TOPIC_NAME_LENGTH_MAX}")
+        raise invalid(f"{field} has {len(name)} characters; the limit is {TOPIC_NAME_LENGTH_MAX}")
     return name
 
 
-def needed_name(field: str, name: str) -> str:
+def required_name(field: str, name: str) -> str:
     if not name:
         raise invalid(f"{field} is empty")
-    return short_name(field, name)
+    return optional_name(field, name)
 
 
-def short_name(field: str, name: str) -> str:
+def optional_name(field: str, name: str) -> str:
     if len(name) > NAME_LENGTH_MAX:
-        raise invalid(f"{field} has {len(name)} characters; it may have {NAME_LENGTH_MAX}")
+        raise invalid(f"{field} has {len(name)} characters; the limit is {NAME_LENGTH_MAX}")
     return name
 
 
@@ -49,5 +48,5 @@ def endpoint(field: str, text: str) -> Endpoint:
         host = ""
     is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535
     if not host or len(host) > NAME_LENGTH_MAX or not is_port:
-        raise invalid(f"{field} is '{text[:100]}'; it must be HOST:PORT")
+        raise invalid(f"{field} is '{text[:100]}', but must be HOST:PORT")
     return Endpoint(host, int(port))

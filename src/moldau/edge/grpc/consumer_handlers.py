@@ -1,13 +1,32 @@
-"""Owns the calls of consumers, and of those who look after groups."""
+"""Handlers of the calls of consumers, and of group management."""
 
 from collections.abc import Iterable
 from typing import Final
 
+from moldau.api.queues import (
+    Assignment,
+    ConnectOptions,
+    Mode,
+    PartitionsByTopic,
+    PollOptions,
+    QueueService,
+    QueueSettings,
+    StartAt,
+    TokenResult,
+    invalid,
+)
 from moldau.edge.grpc.calls import Call, Calls
-from moldau.edge.grpc.checks import INT_MAX, needed_name, number, short_name, topic_name
-from moldau.edge.grpc.errors import REASON_OF_WHY, invalid, short
+from moldau.edge.grpc.checks import INT_MAX, number, optional_name, required_name, topic_name
+from moldau.edge.grpc.errors import PROTO_REASON, short
 from moldau.edge.grpc.messages import write_delivery, write_record
-from moldau.metadata.queue_groups import QueueSettings
+from moldau.model.queue_limits import (
+    PEEK_MESSAGES_MAX,
+    POLL_RESPONSE_MESSAGES_MAX,
+    POLL_WAIT_MS_MAX,
+    REASON_BYTES_MAX,
+    TOKENS_PER_CALL_MAX,
+    TOPICS_PER_CONSUMER_MAX,
+)
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import (
     AckRequest,
@@ -33,35 +52,19 @@ from moldau.proto.v1.queue_pb2 import (
     StatsResponse,
     TopicPartitions,
 )
-from moldau.queues.request_checks import REASON_BYTES_MAX
-from moldau.queues.service import QueueService
-from moldau.queues.types import (
-    Assignment,
-    ConnectOptions,
-    Mode,
-    Owned,
-    PollOptions,
-    StartAt,
-    TokenResult,
-)
 
-TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 100_000
-TOKENS_MAX: Final = 10_000
 TOKEN_BYTES_MAX: Final = 1000
-POLL_COUNT_MAX: Final = 1000
-POLL_WAIT_MS_MAX: Final = 60_000
 PEEK_COUNT: Final = 10
-PEEK_COUNT_MAX: Final = 1000
-_ANSWER_SECONDS: Final = 0.25
-"""For the way back: a client that gives up too early leaves messages leased to nobody."""
+_RESPONSE_SECONDS: Final = 0.25
+"""Reserved for the response: a client whose deadline ends too early leaves messages leased."""
 
 _MODES: Final = {
     queue_pb2.MODE_UNSPECIFIED: None,
     queue_pb2.ORDERED: Mode.ORDERED,
     queue_pb2.QUEUE: Mode.QUEUE,
 }
-_MODES_SHOWN: Final = {Mode.ORDERED: queue_pb2.ORDERED, Mode.QUEUE: queue_pb2.QUEUE}
+_PROTO_MODES: Final = {Mode.ORDERED: queue_pb2.ORDERED, Mode.QUEUE: queue_pb2.QUEUE}
 _STARTS: Final = {
     queue_pb2.START_UNSPECIFIED: StartAt.EARLIEST,
     queue_pb2.EARLIEST: StartAt.EARLIEST,
@@ -70,7 +73,7 @@ _STARTS: Final = {
 
 
 class ConsumerHandlers:
-    """Hands on to the queues what is asked, and tells what they say."""
+    """Adapts the queue service to gRPC."""
 
     def __init__(self, queues: QueueService, calls: Calls) -> None:
         self._queues = queues
@@ -81,100 +84,104 @@ class ConsumerHandlers:
     async def connect(
         self, request: ConnectRequest, call: Call[ConnectRequest, ConnectResponse]
     ) -> ConnectResponse:
-        connected = await self._queues.connect(_connect_asked(request))
-        answer = ConnectResponse(
+        connected = await self._queues.connect(_connect_options(request))
+        response = ConnectResponse(
             consumer_id=connected.consumer,
-            mode=_MODES_SHOWN[connected.mode],
+            mode=_PROTO_MODES[connected.mode],
             heartbeat_interval_ms=connected.heartbeat_interval_ms,
             session_timeout_ms=connected.session_timeout_ms,
         )
         if connected.settings is not None:
-            answer.settings.CopyFrom(_show_settings(connected.settings))
-        answer.assignment.CopyFrom(_show_assignment(connected.assignment))
-        return answer
+            response.settings.CopyFrom(_settings_message(connected.settings))
+        response.assignment.CopyFrom(_assignment_message(connected.assignment))
+        return response
 
     async def disconnect(
         self, request: DisconnectRequest, call: Call[DisconnectRequest, DisconnectResponse]
     ) -> DisconnectResponse:
-        await self._queues.disconnect(*_who(request))
+        await self._queues.disconnect(*_consumer_of(request))
         return DisconnectResponse()
 
     async def heartbeat(self, call: Call[HeartbeatRequest, HeartbeatResponse]) -> None:
         with self._calls.waiting():
             while (request := await call.read()) is not None:
-                group, consumer = _who(request)
+                group, consumer = _consumer_of(request)
                 epoch = number("epoch", request.epoch, least=-1, most=INT_MAX)
-                beat = await self._queues.heartbeat(
+                reply = await self._queues.heartbeat(
                     group, consumer, epoch, _partitions("owned", request.owned)
                 )
-                answer = HeartbeatResponse(heartbeat_interval_ms=beat.heartbeat_interval_ms)
-                if beat.assignment is not None:
-                    answer.assignment.CopyFrom(_show_assignment(beat.assignment))
-                await call.write(answer)
+                response = HeartbeatResponse(heartbeat_interval_ms=reply.heartbeat_interval_ms)
+                if reply.assignment is not None:
+                    response.assignment.CopyFrom(_assignment_message(reply.assignment))
+                await call.write(response)
 
     # ---- messages
 
     async def poll(
         self, request: PollRequest, call: Call[PollRequest, PollResponse]
     ) -> PollResponse:
-        group, consumer = _who(request)
+        group, consumer = _consumer_of(request)
         wait_ms = min(number("wait_ms", request.wait_ms), POLL_WAIT_MS_MAX)
         if wait_ms and (left := call.seconds_left) is not None:
-            wait_ms = max(0, min(wait_ms, int((left - _ANSWER_SECONDS) * 1000)))
-        asked = PollOptions(
+            wait_ms = max(0, min(wait_ms, int((left - _RESPONSE_SECONDS) * 1000)))
+        options = PollOptions(
             group=group,
             consumer=consumer,
-            count_max=min(number("max_messages", request.max_messages) or 1, POLL_COUNT_MAX),
+            count_max=min(
+                number("max_messages", request.max_messages) or 1, POLL_RESPONSE_MESSAGES_MAX
+            ),
             wait_ms=wait_ms,
             visibility_ms=number("visibility_ms", request.visibility_ms) or None,
             partitions=_partitions("partitions", request.partitions) or None,
         )
         with self._calls.waiting():
-            polled = await self._queues.poll(asked)
-        answer = PollResponse(is_full=polled.is_full)
-        add = answer.messages.add
+            polled = await self._queues.poll(options)
+        response = PollResponse(is_full=polled.is_full)
+        add = response.messages.add
         for delivery in polled.deliveries:
             write_delivery(add(), delivery)
-        return answer
+        return response
 
     async def ack(
         self, request: AckRequest, call: Call[AckRequest, SettleResponse]
     ) -> SettleResponse:
-        return _settled(await self._queues.ack(*_who(request), _tokens(request.tokens)))
+        return _settle_response(
+            await self._queues.ack(*_consumer_of(request), _tokens(request.tokens))
+        )
 
     async def nack(
         self, request: NackRequest, call: Call[NackRequest, SettleResponse]
     ) -> SettleResponse:
         delay_ms = number("delay_ms", request.delay_ms) if request.HasField("delay_ms") else None
-        verdicts = await self._queues.nack(
-            *_who(request),
+        results = await self._queues.nack(
+            *_consumer_of(request),
             _tokens(request.tokens),
             delay_ms=delay_ms,
-            reason=_cut(request.reason),
+            reason=_truncate(request.reason),
         )
-        return _settled(verdicts)
+        return _settle_response(results)
 
     async def extend(
         self, request: ExtendRequest, call: Call[ExtendRequest, SettleResponse]
     ) -> SettleResponse:
-        verdicts = await self._queues.extend(
-            *_who(request),
+        results = await self._queues.extend(
+            *_consumer_of(request),
             _tokens(request.tokens),
             visibility_ms=number("visibility_ms", request.visibility_ms, least=1),
         )
-        return _settled(verdicts)
+        return _settle_response(results)
 
     # ---- groups
 
     async def stats(
         self, request: StatsRequest, call: Call[StatsRequest, StatsResponse]
     ) -> StatsResponse:
-        found = await self._queues.stats(needed_name("group", request.group))
-        answer = StatsResponse(
-            group=found.group, settings=_show_settings(found.settings), consumers=found.consumers
+        found = await self._queues.stats(required_name("group", request.group))
+        response = StatsResponse(
+            group=found.group, settings=_settings_message(found.settings), consumers=found.consumers
         )
         for partition in found.partitions:
-            answer.partitions.add(
+            response.partitions.add(
                 topic=partition.topic,
                 partition=partition.partition,
                 leader=partition.leader,
@@ -186,52 +193,52 @@ class ConsumerHandlers:
                 floor=partition.floor,
                 end=partition.end,
             )
-        return answer
+        return response
 
     async def list_groups(
         self, request: ListGroupsRequest, call: Call[ListGroupsRequest, ListGroupsResponse]
     ) -> ListGroupsResponse:
         topic = topic_name("topic", request.topic) if request.topic else None
-        answer = ListGroupsResponse()
+        response = ListGroupsResponse()
         for group in await self._queues.list_groups(topic):
-            answer.groups.add(
-                group=group.name, topics=group.topics, settings=_show_settings(group.settings)
+            response.groups.add(
+                group=group.name, topics=group.topics, settings=_settings_message(group.settings)
             )
-        return answer
+        return response
 
     async def peek(
         self, request: PeekRequest, call: Call[PeekRequest, PeekResponse]
     ) -> PeekResponse:
         peeked = await self._queues.peek(
-            needed_name("group", request.group),
+            required_name("group", request.group),
             topic_name("topic", request.topic),
             count_max=min(
-                number("max_messages", request.max_messages) or PEEK_COUNT, PEEK_COUNT_MAX
+                number("max_messages", request.max_messages) or PEEK_COUNT, PEEK_MESSAGES_MAX
             ),
         )
-        answer = PeekResponse()
+        response = PeekResponse()
         for one in peeked:
-            shown = answer.messages.add(
+            message = response.messages.add(
                 state=PeekedMessage.State.Value(one.state.name),
                 consumer_id=one.consumer,
                 reason=short(one.reason),
                 due_ms=one.due,
             )
-            write_record(shown.message, one.topic, one.partition, one.record)
-            shown.message.attempt = one.attempt
-        return answer
+            write_record(message.message, one.topic, one.partition, one.record)
+            message.message.attempt = one.attempt
+        return response
 
     async def delete_group(
         self, request: DeleteGroupRequest, call: Call[DeleteGroupRequest, DeleteGroupResponse]
     ) -> DeleteGroupResponse:
-        await self._queues.delete_group(needed_name("group", request.group))
+        await self._queues.delete_group(required_name("group", request.group))
         return DeleteGroupResponse()
 
 
 # ---- reading
 
 
-def _who(
+def _consumer_of(
     request: DisconnectRequest
     | HeartbeatRequest
     | PollRequest
@@ -239,81 +246,83 @@ def _who(
     | NackRequest
     | ExtendRequest,
 ) -> tuple[str, str]:
-    group = needed_name("group", request.group)
-    return group, needed_name("consumer_id", request.consumer_id)
+    group = required_name("group", request.group)
+    return group, required_name("consumer_id", request.consumer_id)
 
 
-def _connect_asked(request: ConnectRequest) -> ConnectOptions:
-    if not 0 < len(request.topics) <= TOPICS_MAX:
-        raise invalid(f"{len(request.topics)} topics; there must be 1 to {TOPICS_MAX}")
+def _connect_options(request: ConnectRequest) -> ConnectOptions:
+    if not 0 < len(request.topics) <= TOPICS_PER_CONSUMER_MAX:
+        raise invalid(
+            f"{len(request.topics)} topics; a consumer must have 1 to {TOPICS_PER_CONSUMER_MAX}"
+        )
     if request.mode not in _MODES:
-        raise invalid(f"mode is {request.mode}; it must be 1 (ORDERED) or 2 (QUEUE)")
+        raise invalid(f"mode is {request.mode}, but must be 1 (ORDERED) or 2 (QUEUE)")
     if request.start not in _STARTS:
-        raise invalid(f"start is {request.start}; it must be 1 (EARLIEST) or 2 (LATEST)")
+        raise invalid(f"start is {request.start}, but must be 1 (EARLIEST) or 2 (LATEST)")
     settings = request.settings
     return ConnectOptions(
-        group=needed_name("group", request.group),
+        group=required_name("group", request.group),
         topics=tuple(topic_name("a topic", name) for name in request.topics),
         mode=_MODES[request.mode],
-        client_id=short_name("client_id", request.client_id),
+        client_id=optional_name("client_id", request.client_id),
         session_timeout_ms=number("session_timeout_ms", request.session_timeout_ms) or None,
         visibility_ms=number("settings.visibility_ms", settings.visibility_ms) or None,
         attempts_max=number("settings.attempts_max", settings.attempts_max) or None,
         backoff_ms=number("settings.backoff_ms", settings.backoff_ms) or None,
         backoff_ms_max=number("settings.backoff_ms_max", settings.backoff_ms_max) or None,
-        dead_letter_topic=short_name("settings.dead_letter_topic", settings.dead_letter_topic)
+        dead_letter_topic=optional_name("settings.dead_letter_topic", settings.dead_letter_topic)
         or None,
         start=_STARTS[request.start],
     )
 
 
-def _partitions(field: str, named: Iterable[TopicPartitions]) -> Owned:
+def _partitions(field: str, named: Iterable[TopicPartitions]) -> PartitionsByTopic:
     found: dict[str, set[int]] = {}
     count = 0
     for one in named:
         count += len(one.partitions)
         if count > PARTITIONS_MAX:
-            raise invalid(f"{field} has more than {PARTITIONS_MAX} partitions")
+            raise invalid(f"{field} has too many partitions; the limit is {PARTITIONS_MAX}")
         if one.partitions and min(one.partitions) < 0:
-            raise invalid(f"{field} has a partition below 0")
+            raise invalid(f"{field} has a negative partition")
         found.setdefault(topic_name(f"a topic of {field}", one.topic), set()).update(one.partitions)
     return {topic: frozenset(indexes) for topic, indexes in found.items()}
 
 
 def _tokens(tokens: Iterable[bytes]) -> list[bytes]:
     found = list(tokens)
-    if not 0 < len(found) <= TOKENS_MAX:
-        raise invalid(f"{len(found)} tokens; there must be 1 to {TOKENS_MAX}")
+    if not 0 < len(found) <= TOKENS_PER_CALL_MAX:
+        raise invalid(f"{len(found)} tokens; a call must have 1 to {TOKENS_PER_CALL_MAX}")
     if max(map(len, found)) > TOKEN_BYTES_MAX:
-        raise invalid("a token is longer than any that was given out")
+        raise invalid(f"a token has more than {TOKEN_BYTES_MAX} bytes")
     return found
 
 
 # ---- showing
 
 
-def _cut(reason: str) -> str:
-    """What is kept of a reason: a long one, as of a stack trace, is no reason to refuse a nack."""
+def _truncate(reason: str) -> str:
+    """A long reason, such as a stack trace, is truncated rather than rejected."""
     return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
 
 
-def _settled(verdicts: list[TokenResult]) -> SettleResponse:
-    answer = SettleResponse()
+def _settle_response(results: list[TokenResult]) -> SettleResponse:
+    response = SettleResponse()
     done = 0
-    for index, verdict in enumerate(verdicts):
-        if verdict.why is None:
+    for index, result in enumerate(results):
+        if result.reason is None:
             done += 1
         else:
-            answer.refused.add(
+            response.refused.add(
                 index=index,
-                reason=REASON_OF_WHY[verdict.why],
-                message=short(verdict.message or verdict.why.value),
+                reason=PROTO_REASON[result.reason],
+                message=short(result.message or result.reason.value),
             )
-    answer.done = done
-    return answer
+    response.done = done
+    return response
 
 
-def _show_settings(settings: QueueSettings) -> queue_pb2.QueueSettings:
+def _settings_message(settings: QueueSettings) -> queue_pb2.QueueSettings:
     return queue_pb2.QueueSettings(
         visibility_ms=settings.visibility_ms,
         attempts_max=settings.attempts_max,
@@ -323,13 +332,10 @@ def _show_settings(settings: QueueSettings) -> queue_pb2.QueueSettings:
     )
 
 
-def _show_assignment(assignment: Assignment) -> queue_pb2.Assignment:
-    shown = queue_pb2.Assignment(epoch=assignment.epoch)
+def _assignment_message(assignment: Assignment) -> queue_pb2.Assignment:
+    message = queue_pb2.Assignment(epoch=assignment.epoch)
     for one in assignment.partitions:
-        shown.partitions.add(
-            topic=one.topic,
-            partition=one.partition,
-            leader=one.leader,
-            leader_address=one.address,
+        message.partitions.add(
+            topic=one.topic, partition=one.partition, leader=one.leader, leader_address=one.address
         )
-    return shown
+    return message

@@ -1,23 +1,22 @@
-"""Owns how a refusal is told over gRPC: a status, a reason for programs, a text for people."""
+"""Errors as gRPC statuses: a status code, a reason for programs, a message for people."""
 
 import logging
 from typing import Final, NamedTuple
 
 from grpc import StatusCode
 
-from moldau.api.retriable import PASSING
+from moldau.api.queues import ErrorReason, QueueRefusedError
 from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import Reason
-from moldau.queues.types import ErrorReason, QueueRefusedError
 
 log = logging.getLogger(__name__)
 
 _TEXT_BYTES_MAX: Final = 1000
-"""Of a message or a hint: clients take 8 KiB of trailers, in which a byte may become three."""
+"""Of a message or a hint: clients accept 8 KiB of trailers, and encoding may triple a byte."""
 
-REASON_OF_WHY: Final = {why: queue_pb2.Reason.Value(why.name) for why in ErrorReason}
+PROTO_REASON: Final = {reason: queue_pb2.Reason.Value(reason.name) for reason in ErrorReason}
 
 _STATUS: Final = {
     queue_pb2.INVALID_ARGUMENT: StatusCode.INVALID_ARGUMENT,
@@ -35,10 +34,10 @@ _STATUS: Final = {
     queue_pb2.OUT_OF_RANGE: StatusCode.OUT_OF_RANGE,
     queue_pb2.INTERNAL: StatusCode.INTERNAL,
 }
-"""Of the others, which are about single tokens: FAILED_PRECONDITION."""
+"""All others concern single tokens: FAILED_PRECONDITION."""
 
 _REASON_OF_CODE: Final = {
-    **dict.fromkeys(PASSING, queue_pb2.UNAVAILABLE),
+    **{code: queue_pb2.UNAVAILABLE for code in ErrorCode if code.is_unavailable},
     ErrorCode.OFFSET_OUT_OF_RANGE: queue_pb2.OUT_OF_RANGE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: queue_pb2.UNKNOWN_TOPIC,
     ErrorCode.UNKNOWN_TOPIC_ID: queue_pb2.UNKNOWN_TOPIC,
@@ -52,11 +51,11 @@ _REASON_OF_CODE: Final = {
     ErrorCode.GROUP_ID_NOT_FOUND: queue_pb2.UNKNOWN_GROUP,
     ErrorCode.UNKNOWN_SERVER_ERROR: queue_pb2.INTERNAL,
 }
-"""All others are about what was asked for: INVALID_ARGUMENT."""
+"""All others are caused by the request: INVALID_ARGUMENT."""
 
 
 class ErrorStatus(NamedTuple):
-    """What the client is told."""
+    """The error that the client receives."""
 
     reason: Reason.ValueType
     text: str
@@ -64,7 +63,7 @@ class ErrorStatus(NamedTuple):
     is_uncertain: bool = False
 
     @property
-    def status(self) -> StatusCode:
+    def code(self) -> StatusCode:
         return _STATUS.get(self.reason, StatusCode.FAILED_PRECONDITION)
 
     @property
@@ -77,24 +76,26 @@ class ErrorStatus(NamedTuple):
         return tuple(trailers)
 
 
-STOPPING: Final = ErrorStatus(queue_pb2.UNAVAILABLE, "the broker is stopping", "ask another one")
-_DEFECT: Final = ErrorStatus(
-    queue_pb2.INTERNAL, "the broker met a defect of its own", "its log says which"
+STOPPING: Final = ErrorStatus(
+    queue_pb2.UNAVAILABLE, "the broker is stopping", "retry on another broker"
+)
+_INTERNAL_ERROR: Final = ErrorStatus(
+    queue_pb2.INTERNAL, "internal error of the broker", "see the log of the broker"
 )
 
 
 def status_of(error: MoldauError) -> ErrorStatus:
     if isinstance(error, QueueRefusedError):
-        return ErrorStatus(REASON_OF_WHY[error.why], str(error), error.hint)
+        return ErrorStatus(PROTO_REASON[error.reason], str(error), error.hint)
     if isinstance(error, RefusedError):
         return ErrorStatus(reason_of(error.code), str(error), error.hint)
     return internal_error(error)
 
 
 def internal_error(error: Exception) -> ErrorStatus:
-    """The trace goes to the log, and not to the client."""
-    log.error("a gRPC call met a defect", exc_info=error)
-    return _DEFECT
+    """The traceback is logged, not sent."""
+    log.error("internal error while handling a gRPC call", exc_info=error)
+    return _INTERNAL_ERROR
 
 
 def reason_of(code: ErrorCode) -> Reason.ValueType:
@@ -102,12 +103,8 @@ def reason_of(code: ErrorCode) -> Reason.ValueType:
 
 
 def short(text: str) -> str:
-    """What fits a reply; names in it may be of any length, and no text in UTF-8."""
+    """Truncated to fit into trailers, and valid UTF-8: names in it may be arbitrary."""
     data = text.encode("utf-8", "replace")
     if len(data) <= _TEXT_BYTES_MAX:
         return data.decode()
     return data[:_TEXT_BYTES_MAX].decode("utf-8", "ignore") + "…"
-
-
-def invalid(text: str) -> QueueRefusedError:
-    return QueueRefusedError(ErrorReason.INVALID_ARGUMENT, text)

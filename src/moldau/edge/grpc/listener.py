@@ -1,187 +1,157 @@
-"""Owns the gRPC listener of a broker: a bound socket, and a server that starts when it is needed.
+"""The gRPC listener of a broker: its limits, reflection, health checks, start and stop.
 
-gRPC takes a tenth of a second and 17 MB to import, and most brokers are started, used over Kafka
-and stopped without one call. So the socket listens at once, and the first connections wait in its
-backlog while a thread imports the rest. This module must therefore not import it.
-
-gRPC opens its sockets itself: when it is loaded it takes the port over, and relay.py looks after
-those who came before.
+It shares the broker's event loop. gRPC reads and writes sockets in threads of its own, in C, and
+wakes the loop when a call has something for it.
 """
 
 import asyncio
+import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1.health_pb2 import DESCRIPTOR as HEALTH
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
-from moldau.edge.grpc.relay import Relay
+from moldau.api.broker import Broker
+from moldau.edge.grpc.calls import Calls
+from moldau.edge.grpc.service import SERVICE, handlers
+from moldau.model.queue_limits import SEND_REQUEST_BYTES_MAX
 from moldau.model.topology import Endpoint
-from moldau.net.reuseport import prefer_second, shared_socket
-
-if TYPE_CHECKING:
-    from moldau.api.broker import Broker
-    from moldau.edge.grpc.aio_server import AioServer
+from moldau.net.sockets import OS_SOCKETS
 
 log = logging.getLogger(__name__)
 
-MIB: Final = 1024 * 1024
-LOOPBACK: Final = "127.0.0.1"
+_REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 
 class GrpcLimits(Struct, frozen=True, kw_only=True):
-    """What protects the broker from those who connect."""
+    """They protect the broker from its clients."""
 
     connections_max: int = 1024
     calls_max: int = 8192
-    """At once; most of them wait."""
+    """Concurrent calls; most of them wait."""
     calls_per_connection_max: int = 1024
-    request_bytes_max: int = 6 * MIB
-    """As batches they go to another broker, which takes 8 MiB at once."""
-    answer_bytes_max: int = 64 * MIB
+    request_bytes_max: int = SEND_REQUEST_BYTES_MAX
+    response_bytes_max: int = 64 * 1024 * 1024
     handshake_ms_max: int = 20_000
     age_ms_max: int = 3_600_000
-    early_ms: int = 3_000
-    """A connection is renewed after this, when its calls are done; soon if it came so early that
-    it is passed on, which costs more."""
+    """Older connections are closed when their calls are done; clients reconnect."""
     idle_ms_max: int = 600_000
-    """A connection without a call is closed after this; clients open it again by themselves."""
-    silence_ms_max: int = 30_000
-    """A client that is silent for so long is asked whether it is there."""
+    """Connections without calls are closed after this; clients reconnect when needed."""
+    keepalive_ms: int = 30_000
+    """A client that sends nothing for this long is pinged."""
     ping_ms_min: int = 5_000
-    """Who asks more often whether we are there is cut off."""
-    backlog: int = 256
+    """Clients that send keepalive pings more often are disconnected."""
 
 
 DEFAULT_LIMITS: Final = GrpcLimits()
 
-_HANDOVER_SECONDS: Final = 1.0
-"""So long may a connection have been on its way when gRPC took over."""
-
-MakeEngine = Callable[[], "AioServer"]
-
 
 class GrpcListener:
-    """One gRPC address. Bind it, start it when the broker can answer, stop it once."""
+    """One gRPC address. Bind it, start it when the broker is ready, stop it once."""
 
     def __init__(
-        self,
-        *,
-        loop: AbstractEventLoop,
-        load: Callable[[], MakeEngine],
-        limits: GrpcLimits = DEFAULT_LIMITS,
+        self, broker: Broker, *, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS
     ) -> None:
-        """`load` is called in another thread when the first connection has come, and what it
-        returns is called in the loop."""
+        self._broker = broker
         self._loop = loop
-        self._load = load
         self._limits = limits
-        self._socket: socket.socket | None = None
-        self._address = ("", 0)
-        self._engine: AioServer | None = None
-        self._loading: asyncio.Task[None] | None = None
-        self._relay = Relay()
-
-    @property
-    def is_loaded(self) -> bool:
-        """Somebody has connected, and gRPC runs."""
-        return self._engine is not None
-
-    @property
-    def early_count(self) -> int:
-        """Connections that came before, and are still passed on."""
-        return self._relay.count
+        self._reserved: socket.socket | None = None
+        self._server: aio.Server | None = None
+        self._starting: asyncio.Task[None] | None = None
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Take the address; returns it (port 0 picks a free one). Raises OSError."""
-        self._socket, self._address = shared_socket(host, port)
-        return self._address
+        """Reserve the address and return it (port 0: a free one). Raises OSError.
+
+        The port stays closed: gRPC binds and listens in one step, in `start`.
+        """
+        self._reserved = OS_SOCKETS.bound(host, port)
+        address, bound_port = self._reserved.getsockname()[:2]
+        return address, bound_port
 
     def start(self) -> None:
-        """Begin to listen: before this, clients see a closed port and try again. Raises OSError."""
-        if self._socket is None:
+        """Listen and serve. Call it in the loop. Raises OSError."""
+        if self._reserved is None:
             raise RuntimeError("bind first")
-        self._socket.listen(self._limits.backlog)
-        self._loop.add_reader(self._socket, self._on_first_connection, self._socket)
-
-    def _on_first_connection(self, sock: socket.socket) -> None:
-        self._loop.remove_reader(sock)
-        self._loading = self._loop.create_task(self._take_over(sock))
-        self._loading.add_done_callback(self._on_loaded)
-
-    async def _take_over(self, sock: socket.socket) -> None:
-        make = await self._loop.run_in_executor(None, self._load)
-        engine = make()
-        # Both listen for a while, so that nobody finds the port closed.
-        early_port = engine.bind(str(Endpoint(*self._address)))
-        prefer_second(sock)
-        self._engine = engine
-        await engine.start()
-
-        def pass_on() -> None:
-            self._relay.pass_on(_accept_all(sock), LOOPBACK, early_port)
-
-        pass_on()
-        self._loop.add_reader(sock, pass_on)
+        self._calls = Calls()
+        self._health = health.aio.HealthServicer()
+        server = self._make_server()
         try:
-            await asyncio.sleep(_HANDOVER_SECONDS)
-        finally:
-            self._loop.remove_reader(sock)
-            pass_on()
-            self._close()
+            server.add_insecure_port(str(Endpoint(*self._reserved.getsockname()[:2])))
+        except RuntimeError as error:
+            # gRPC does not report the reason; most likely another process took the port.
+            raise OSError(errno.EADDRINUSE, str(error)) from None
+        self._release()
+        self._server = server
+        self._starting = self._loop.create_task(self._serve(server))
+        self._starting.add_done_callback(_log_failure)
 
-    def _on_loaded(self, task: asyncio.Task[None]) -> None:
-        """A defect here costs the broker its gRPC, and nothing else: Kafka clients stay served."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("gRPC is not served", exc_info=error)
-            self._close()
+    async def _serve(self, server: aio.Server) -> None:
+        await server.start()
+        await self._health.set(SERVICE, HealthCheckResponse.SERVING)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Refuse who waits, let calls finish for so long, then cut them."""
-        loading = self._loading
-        if loading is None:
-            if self._socket is not None:
-                self._loop.remove_reader(self._socket)
-        elif not loading.done():
-            loading.cancel()
-            await asyncio.wait({loading})
-        if self._engine is not None:
-            await self._engine.stop(grace_seconds)
-        await self._relay.stop()
-        self._close()
+        """Reject waiting and new calls, let others finish for `grace_seconds`, then cancel them."""
+        self._release()
+        if self._server is None or self._starting is None:
+            return
+        await asyncio.wait({self._starting})
+        await self._health.enter_graceful_shutdown()
+        self._calls.stop()
+        await self._server.stop(grace_seconds)
 
-    def _close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+    def _release(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+
+    def _make_server(self) -> aio.Server:
+        server = aio.server(
+            options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls_max
+        )
+        names = (SERVICE, HEALTH.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        # The same messages as in v1alpha, under the name that tools try first.
+        reflecting = grpc.stream_stream_rpc_method_handler(
+            reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+            request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        served = {SERVICE: handlers(self._broker, self._calls)}
+        served[_REFLECTION_V1] = {"ServerReflectionInfo": reflecting}
+        server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(*one) for one in served.items())
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(names, server)
+        return server
 
 
-def _accept_all(sock: socket.socket) -> list[socket.socket]:
-    sock.setblocking(False)
-    accepted: list[socket.socket] = []
-    while True:
-        try:
-            connection, _ = sock.accept()
-        except BlockingIOError:
-            return accepted
-        except OSError:
-            # That one has gone, or there is no descriptor for it.
-            log.debug("a connection could not be accepted", exc_info=True)
-            return accepted
-        connection.setblocking(False)
-        accepted.append(connection)
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """The broker keeps serving its other protocols."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("cannot start the gRPC server; gRPC is not served", exc_info=error)
 
 
-def listener_for(
-    broker: "Broker", *, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS
-) -> GrpcListener:
-    """The listener of a broker's whole gRPC API."""
-
-    def load() -> MakeEngine:
-        from moldau.edge.grpc.aio_server import AioServer
-
-        return lambda: AioServer(broker, limits)
-
-    return GrpcListener(loop=loop, load=load, limits=limits)
+def _options(limits: GrpcLimits) -> list[tuple[str, int]]:
+    return [
+        # No second process may listen on the same address.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.request_bytes_max),
+        ("grpc.max_send_message_length", limits.response_bytes_max),
+        ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
+        ("grpc.max_allowed_incoming_connections", limits.connections_max),
+        ("grpc.server_handshake_timeout_ms", limits.handshake_ms_max),
+        ("grpc.max_connection_idle_ms", limits.idle_ms_max),
+        ("grpc.max_connection_age_ms", limits.age_ms_max),
+        ("grpc.keepalive_time_ms", limits.keepalive_ms),
+        ("grpc.keepalive_timeout_ms", limits.handshake_ms_max),
+        ("grpc.http2.min_ping_interval_without_data_ms", limits.ping_ms_min),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]

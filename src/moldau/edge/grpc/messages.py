@@ -1,14 +1,13 @@
-"""Owns the way of messages between protobuf and records, one by one and as cheap as can be."""
+"""Converts between gRPC messages and records."""
 
 from collections.abc import Iterable
 from typing import Final
 
+from moldau.api.queues import Delivery, invalid
 from moldau.edge.grpc.checks import LONG_MAX, number
-from moldau.edge.grpc.errors import invalid
 from moldau.model.ids import Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER, DELIVER_DAYS_MAX
 from moldau.proto.v1.queue_pb2 import Header, Message, OutgoingMessage
-from moldau.queues.types import Delivery
 from moldau.records.record import Headers, Record
 
 _FIRST: Final = Offset(0)
@@ -18,7 +17,7 @@ _DAY_MS: Final = 24 * 3_600_000
 
 def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
     """Raises QueueRefusedError."""
-    # Asked only where it makes a difference: most have a key and a value.
+    # HasField is called only if it matters: most messages have a key and a value.
     key = message.key or (b"" if message.HasField("key") else None)
     value = message.value or (b"" if message.HasField("value") else None)
     timestamp, deliver_at = message.timestamp_ms, message.deliver_at_ms
@@ -30,7 +29,7 @@ def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
         if deliver_at - now > DELIVER_DAYS_MAX * _DAY_MS:
             days = -((now - deliver_at) // _DAY_MS)
             raise invalid(
-                f"deliver_at_ms is {days} days ahead; {DELIVER_DAYS_MAX} days are the most"
+                f"deliver_at_ms is {days} days ahead; the limit is {DELIVER_DAYS_MAX} days"
             )
         headers = [header for header in headers if header[0] != DELIVER_AT_HEADER]
         headers.append((DELIVER_AT_HEADER, b"%d" % deliver_at))
@@ -45,12 +44,12 @@ def _read_headers(headers: Iterable[Header]) -> Headers:
         (header.key, header.value if header.HasField("value") else None) for header in headers
     ]
     if len(found) > HEADERS_MAX:
-        raise invalid(f"{len(found)} headers; a message may have {HEADERS_MAX}")
+        raise invalid(f"{len(found)} headers; the limit is {HEADERS_MAX} per message")
     return found
 
 
 def write_record(message: Message, topic: str, partition: int, record: Record) -> None:
-    """Fill in what the log says of a message."""
+    """Fill in the fields that are stored in the log."""
     offset, timestamp, key, value, headers = record
     message.topic = topic
     message.partition = partition
@@ -70,7 +69,7 @@ def write_headers(message: Message, headers: Headers) -> None:
         try:
             header.key = name
         except (UnicodeEncodeError, ValueError):
-            # Written by a client of Kafka, where nobody checks that it is text.
+            # Written by a Kafka client: Kafka does not require valid text.
             header.key = name.encode("utf-8", "replace").decode()
         if value is not None:
             header.value = value

@@ -1,30 +1,28 @@
-"""Owns ReadFrom: a partition from an offset or a time on, in no group."""
+"""Handler of ReadFrom: reads a partition from an offset or a time on, without a group."""
 
 from typing import Final
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic, remote_leader
-from moldau.data.offsets import EARLIEST, LATEST
-from moldau.data.record_reader import offset_at, read_page
+from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
+from moldau.api.types import EARLIEST, LATEST
 from moldau.edge.grpc.calls import Call, Calls
 from moldau.edge.grpc.checks import INT_MAX, number, topic_name
-from moldau.edge.grpc.errors import invalid
 from moldau.edge.grpc.messages import write_record
 from moldau.model.ids import BrokerId
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import ReadFromRequest, ReadFromResponse
-from moldau.queues.types import ErrorReason, QueueRefusedError
 from moldau.records.record import Record
 
 READERS_MAX: Final = 256
-ANSWER_BYTES_MAX: Final = 1024 * 1024
-"""Of messages in one response; a single one may exceed it."""
+RESPONSE_BYTES_MAX: Final = 1024 * 1024
+"""Of the messages in one response; a single message may exceed it."""
 _RECORDS_PER_READ: Final = 1000
 _WAIT_MS: Final = 10_000
-"""How long one look for more may take; then comes the next."""
+"""Longest wait for new messages before the next read."""
 _RECORD_BYTES_EXTRA: Final = 64
 
-_PLACES: Final = {
+_STARTS: Final = {
     queue_pb2.START_UNSPECIFIED: EARLIEST,
     queue_pb2.EARLIEST: EARLIEST,
     queue_pb2.LATEST: LATEST,
@@ -32,7 +30,7 @@ _PLACES: Final = {
 
 
 class ReadFromHandler:
-    """All who read from this broker."""
+    """All ReadFrom calls of this broker."""
 
     def __init__(self, broker: Broker, calls: Calls) -> None:
         self._broker = broker
@@ -45,10 +43,11 @@ class ReadFromHandler:
         topic = topic_name("topic", request.topic)
         partition = number("partition", request.partition, most=INT_MAX)
         left = number("max_messages", request.max_messages) or None
-        offset = self._begin(request, topic, partition)
+        offset = self._first_offset(request, topic, partition)
         if self._count >= READERS_MAX:
             raise QueueRefusedError(
-                ErrorReason.BUSY, f"{READERS_MAX} read from this broker (the limit)"
+                ErrorReason.BUSY,
+                f"too many readers on this broker (limit {READERS_MAX}): retry later",
             )
         self._count += 1
         try:
@@ -57,7 +56,7 @@ class ReadFromHandler:
         finally:
             self._count -= 1
 
-    def _begin(self, request: ReadFromRequest, name: str, partition: int) -> int:
+    def _first_offset(self, request: ReadFromRequest, name: str, partition: int) -> int:
         """The first offset. Raises RefusedError, QueueRefusedError."""
         topic = find_topic(self._broker, name)
         leader = remote_leader(self._broker, topic, partition)
@@ -65,22 +64,24 @@ class ReadFromHandler:
             raise QueueRefusedError(
                 ErrorReason.NOT_LEADER,
                 f"broker {leader} leads {name}-{partition}",
-                hint=self._way_to(leader),
+                hint=self._hint(leader),
             )
         match request.WhichOneof("from"):
             case "offset":
                 return number("offset", request.offset)
             case "timestamp_ms":
-                place = number("timestamp_ms", request.timestamp_ms)
+                timestamp = number("timestamp_ms", request.timestamp_ms)
             case _:
-                if request.start not in _PLACES:
-                    raise invalid(f"start is {request.start}; it must be 1 or 2")
-                place = _PLACES[request.start]
-        return offset_at(self._broker.offsets, name, partition, place)
+                if request.start not in _STARTS:
+                    raise invalid(
+                        f"start is {request.start}, but must be 1 (EARLIEST) or 2 (LATEST)"
+                    )
+                timestamp = _STARTS[request.start]
+        return self._broker.offset_at(name, partition, timestamp)
 
-    def _way_to(self, leader: int) -> str:
+    def _hint(self, leader: int) -> str:
         known = self._broker.image.brokers.get(BrokerId(leader))
-        return f"ask {known.grpc}" if known is not None and known.grpc is not None else ""
+        return f"call {known.grpc}" if known is not None and known.grpc is not None else ""
 
     async def _stream(
         self,
@@ -93,8 +94,7 @@ class ReadFromHandler:
         follow: bool,
     ) -> None:
         while True:
-            page = await read_page(
-                self._broker.fetch,
+            page = await self._broker.read_page(
                 topic,
                 partition,
                 offset,
@@ -118,18 +118,18 @@ async def _write_page(
     records: list[Record],
     next_offset: int,
 ) -> None:
-    answer = ReadFromResponse()
+    response = ReadFromResponse()
     size = 0
     for record in records:
         _, _, key, value, headers = record
         bytes_more = _RECORD_BYTES_EXTRA + len(key or b"") + len(value or b"")
         bytes_more += sum(len(name) + len(content or b"") for name, content in headers)
-        if size and size + bytes_more > ANSWER_BYTES_MAX:
-            answer.next_offset = record.offset
-            await call.write(answer)
-            answer, size = ReadFromResponse(), 0
-        write_record(answer.messages.add(), topic, partition, record)
+        if size and size + bytes_more > RESPONSE_BYTES_MAX:
+            response.next_offset = record.offset
+            await call.write(response)
+            response, size = ReadFromResponse(), 0
+        write_record(response.messages.add(), topic, partition, record)
         size += bytes_more
     if records:
-        answer.next_offset = next_offset
-        await call.write(answer)
+        response.next_offset = next_offset
+        await call.write(response)

@@ -1,4 +1,4 @@
-"""Owns Send and SendBatch: messages become batches for the leaders of their partitions."""
+"""Handlers of Send and SendBatch: messages become batches for the partition leaders."""
 
 import asyncio
 from collections import deque
@@ -8,14 +8,15 @@ from typing import Any, Final
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic
+from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
 from moldau.api.record_producer import RecordProducer, offsets_of
-from moldau.data.append_forwarding import AppendResult
-from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from moldau.api.types import ACKS_ALL, ACKS_LEADER, ACKS_NONE, AppendResult
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
 from moldau.edge.grpc.checks import number, topic_name
-from moldau.edge.grpc.errors import STOPPING, ErrorStatus, invalid, reason_of, short, status_of
+from moldau.edge.grpc.errors import STOPPING, ErrorStatus, reason_of, short, status_of
 from moldau.edge.grpc.messages import read_message
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.queue_limits import SEND_MESSAGES_MAX
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import (
     OutgoingMessage,
@@ -25,15 +26,12 @@ from moldau.proto.v1.queue_pb2 import (
     SendRequest,
     SendResponse,
 )
-from moldau.queues.types import ErrorReason, QueueRefusedError
 from moldau.records.record import Record
 
 AHEAD_MAX: Final = 8
-"""Requests of one stream that are worked on at once; the next one stays in the connection."""
-MESSAGES_MAX: Final = 5_000
-"""Of a request: some ten milliseconds in which nothing else runs."""
+"""Concurrent requests of one stream; flow control holds back further ones."""
 BYTES_MAX: Final = 128 * 1024 * 1024
-"""Of requests that are being stored, of all clients; who finds no room comes again."""
+"""Of all requests that are being stored; above it, clients get BUSY and retry."""
 TIMEOUT_MS: Final = 30_000
 TIMEOUT_MS_MAX: Final = 300_000
 
@@ -45,38 +43,42 @@ _ACKS: Final = {
 
 
 class SendHandlers:
-    """Takes messages for any partition, whoever leads it."""
+    """Accepts messages for any partition, on any broker."""
 
     def __init__(self, broker: Broker, calls: Calls) -> None:
         self._broker = broker
         self._calls = calls
-        self._sender = RecordProducer(broker)
+        self._producer = RecordProducer(broker)
         self._bytes = 0
 
     async def send(
         self, request: SendRequest, call: Call[SendRequest, SendResponse]
     ) -> SendResponse:
         if not request.HasField("message"):
-            raise invalid("there is no message")
+            raise invalid("the request has no message")
         message = request.message
         acks, seconds = _acks(request), _seconds(request)
         record = read_message(message, self._broker.clock.wall_ms())
         topic = find_topic(self._broker, topic_name("topic", request.topic))
-        (partition,) = places = self._sender.places(topic, [(_partition(message), record.key)])
-        with self._room_for(request):
-            answers = await self._sender.store(
-                topic, [record], places, acks=acks, timeout_seconds=seconds
+        (partition,) = partitions = self._producer.partitions_for(
+            topic, [(_partition(message), record.key)]
+        )
+        with self._reserve(request):
+            results = await self._producer.store(
+                topic, [record], partitions, acks=acks, timeout_seconds=seconds
             )
-        found = answers[partition]
-        if found.error is not ErrorCode.NONE:
+        result = results[partition]
+        if result.error is not ErrorCode.NONE:
             raise RefusedCallError(
-                ErrorStatus(reason_of(found.error), found.message, is_uncertain=found.is_uncertain)
+                ErrorStatus(
+                    reason_of(result.error), result.message, is_uncertain=result.is_uncertain
+                )
             )
-        is_told = request.acks != queue_pb2.ACKS_NONE
-        return SendResponse(partition=partition, offset=found.base_offset if is_told else -1)
+        has_offset = request.acks != queue_pb2.ACKS_NONE
+        return SendResponse(partition=partition, offset=result.base_offset if has_offset else -1)
 
     async def send_batch(self, call: Call[SendBatchRequest, SendBatchResponse]) -> None:
-        """Works on several requests at once, and answers them in their order."""
+        """Handles several requests concurrently, and responds in their order."""
         pending: deque[asyncio.Task[SendBatchResponse]] = deque()
         reading: asyncio.Task[SendBatchRequest | None] | None = asyncio.create_task(call.read())
         stopping = self._calls.stopping
@@ -94,11 +96,11 @@ class SendHandlers:
                     request = reading.result()
                     reading = None
                     if request is not None:
-                        # Begun in the order of the stream, and so appended.
+                        # Started, and so appended, in the order of the stream.
                         pending.append(asyncio.create_task(self._store(request)))
                         reading = asyncio.create_task(call.read())
                 elif reading is not None and stopping.done():
-                    # What is under way is still answered.
+                    # Requests in progress still get a response.
                     reading.cancel()
                     reading = None
             if stopping.done():
@@ -108,43 +110,43 @@ class SendHandlers:
                 task.cancel()
 
     async def _store(self, request: SendBatchRequest) -> SendBatchResponse:
-        """Never raises what is the request's fault: the stream goes on."""
+        """Returns errors of the request in the response: the stream continues."""
         count = len(request.messages)
         try:
             if not count:
-                raise invalid("there are no messages")
-            if count > MESSAGES_MAX:
-                raise invalid(f"{count} messages; a request may have {MESSAGES_MAX}")
+                raise invalid("the request has no messages")
+            if count > SEND_MESSAGES_MAX:
+                raise invalid(f"{count} messages; the limit is {SEND_MESSAGES_MAX} per request")
             topic = find_topic(self._broker, topic_name("topic", request.topic))
             acks, seconds = _acks(request), _seconds(request)
-            records, asked = self._read(request)
-            places = self._sender.places(topic, asked)
-            with self._room_for(request):
-                answers = await self._sender.store(
-                    topic, records, places, acks=acks, timeout_seconds=seconds
+            records, placements = self._records(request)
+            partitions = self._producer.partitions_for(topic, placements)
+            with self._reserve(request):
+                results = await self._producer.store(
+                    topic, records, partitions, acks=acks, timeout_seconds=seconds
                 )
         except (QueueRefusedError, RefusedError) as error:
-            refusal = status_of(error)
+            status = status_of(error)
             failure = SendFailure(
-                indexes=range(count), reason=refusal.reason, message=short(refusal.text)
+                indexes=range(count), reason=status.reason, message=short(status.text)
             )
             nothing = [-1] * count
             return SendBatchResponse(partitions=nothing, offsets=nothing, failures=[failure])
-        offsets = offsets_of(places, answers)
-        if all(found.error is ErrorCode.NONE for found in answers.values()):
+        offsets = offsets_of(partitions, results)
+        if all(result.error is ErrorCode.NONE for result in results.values()):
             if request.acks == queue_pb2.ACKS_NONE:
                 offsets = [-1] * count
-            return SendBatchResponse(partitions=places, offsets=offsets)
-        return _with_failures(places, offsets, answers)
+            return SendBatchResponse(partitions=partitions, offsets=offsets)
+        return _with_failures(partitions, offsets, results)
 
     @contextmanager
-    def _room_for(self, request: SendRequest | SendBatchRequest) -> Iterator[None]:
+    def _reserve(self, request: SendRequest | SendBatchRequest) -> Iterator[None]:
         """Raises QueueRefusedError."""
         size = request.ByteSize()
         if self._bytes + size > BYTES_MAX:
             raise QueueRefusedError(
                 ErrorReason.BUSY,
-                f"{self._bytes:,} bytes are being stored; more than {BYTES_MAX:,} are not",
+                f"too many bytes are being stored (limit {BYTES_MAX:,}): retry later",
             )
         self._bytes += size
         try:
@@ -152,7 +154,7 @@ class SendHandlers:
         finally:
             self._bytes -= size
 
-    def _read(
+    def _records(
         self, request: SendBatchRequest
     ) -> tuple[list[Record], list[tuple[int | None, bytes | None]]]:
         now = self._broker.clock.wall_ms()
@@ -162,11 +164,11 @@ class SendHandlers:
                 records.append(read_message(message, now))
         except QueueRefusedError as error:
             raise invalid(f"message {len(records)}: {error}") from None
-        asked = [
+        placements = [
             (_partition(message), record.key)
             for message, record in zip(request.messages, records, strict=True)
         ]
-        return records, asked
+        return records, placements
 
 
 def _partition(message: OutgoingMessage) -> int | None:
@@ -174,30 +176,30 @@ def _partition(message: OutgoingMessage) -> int | None:
 
 
 def _with_failures(
-    places: list[int], offsets: list[int], answers: dict[int, AppendResult]
+    partitions: list[int], offsets: list[int], results: dict[int, AppendResult]
 ) -> SendBatchResponse:
     response = SendBatchResponse()
-    lost: dict[int, list[int]] = {}
-    for index, (partition, offset) in enumerate(zip(places, offsets, strict=True)):
-        is_safe = answers[partition].error is ErrorCode.NONE
-        response.partitions.append(partition if is_safe else -1)
+    failed: dict[int, list[int]] = {}
+    for index, (partition, offset) in enumerate(zip(partitions, offsets, strict=True)):
+        is_stored = results[partition].error is ErrorCode.NONE
+        response.partitions.append(partition if is_stored else -1)
         response.offsets.append(offset)
-        if not is_safe:
-            lost.setdefault(partition, []).append(index)
-    for partition, indexes in lost.items():
-        found = answers[partition]
+        if not is_stored:
+            failed.setdefault(partition, []).append(index)
+    for partition, indexes in failed.items():
+        result = results[partition]
         response.failures.add(
             indexes=indexes,
-            reason=reason_of(found.error),
-            message=short(found.message),
-            is_uncertain=found.is_uncertain,
+            reason=reason_of(result.error),
+            message=short(result.message),
+            is_uncertain=result.is_uncertain,
         )
     return response
 
 
 def _acks(request: SendRequest | SendBatchRequest) -> int:
     if request.acks not in _ACKS:
-        raise invalid(f"acks is {request.acks}; it must be 0 (all), 1 (leader) or 2 (none)")
+        raise invalid(f"acks is {request.acks}, but must be 0 (all), 1 (leader) or 2 (none)")
     return _ACKS[request.acks]
 
 

@@ -1,4 +1,4 @@
-"""Owns the service moldau.v1.Queue as a whole: which call is answered by what."""
+"""The service moldau.v1.Queue: the handler of each call."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["Queue"].full_name
 
 
 def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
-    """By the names of the calls."""
+    """Handlers by the name of the call."""
     cluster, sending = ClusterHandlers(broker), SendHandlers(broker, calls)
     consuming, reading = ConsumerHandlers(broker.queues, calls), ReadFromHandler(broker, calls)
     unary = calls.unary

@@ -1,5 +1,5 @@
-"""The HTTP door: JSON under /api/v1, health for those who watch over a broker.
+"""The HTTP protocol server: JSON under /api/v1, health checks and metrics.
 
-`server.py` listens; it imports neither starlette nor uvicorn until somebody connects. `app.py` puts
-the areas together, one module each.
+`listener.py` listens, and imports starlette and uvicorn only when the first client connects.
+`app.py` combines the routes, one module per resource.
 """

@@ -1,4 +1,4 @@
-"""Owns the HTTP interface as a whole: its areas put together, and what holds for every request."""
+"""Builds the HTTP application: all routes, the error handlers and the middleware."""
 
 import logging
 import re
@@ -26,42 +26,44 @@ from moldau.edge.http import (
     topology,
 )
 from moldau.edge.http.cors import Cors
-from moldau.edge.http.listener import ConnectionCounts, HttpLimits
+from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.edge.http.middleware import LimitsMiddleware
 from moldau.edge.http.responses import (
-    answer,
-    answer_error,
-    answer_http_error,
-    answer_refusal,
     check_query,
+    respond,
+    respond_error,
+    respond_http_error,
+    respond_refusal,
 )
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
 
 _CONVERTER = re.compile(r":\w+(?=})")
-"""How a part of a path is read: nothing for those who only want to know the path."""
+"""The converter of a path parameter, which is left out when routes are listed."""
 
 
 def build_app(
     broker: Broker,
-    vitals: MetricSources,
+    sources: MetricSources,
     *,
     limits: HttpLimits,
     connections: ConnectionCounts,
     cors_origins: Sequence[str] = (),
 ) -> LimitsMiddleware:
-    """The interface over one broker."""
+    """The HTTP application of one broker."""
     tails = tail.Tails(broker)
 
     def traffic() -> metrics.HttpTraffic:
-        return metrics.HttpTraffic(connections=connections, gate=gate, tails=tails.count)
+        return metrics.HttpTraffic(
+            connections=connections, middleware=middleware, tails=tails.count
+        )
 
     app = _build(
         broker,
         [
             *health.routes(broker),
-            *metrics.routes(broker, vitals, traffic),
+            *metrics.routes(broker, sources, traffic),
             *topology.routes(broker),
             *topics.routes(broker),
             *records.routes(broker),
@@ -72,10 +74,13 @@ def build_app(
             *openapi.routes(),
         ],
     )
-    gate = LimitsMiddleware(
-        app, held_bytes_max=limits.held_bytes_max, cors=Cors(cors_origins), on_stop=tails.stop
+    middleware = LimitsMiddleware(
+        app,
+        buffered_bytes_max=limits.buffered_bytes_max,
+        cors=Cors(cors_origins),
+        on_stop=tails.stop,
     )
-    return gate
+    return middleware
 
 
 def _build(broker: Broker, routes: list[Route]) -> Starlette:
@@ -83,7 +88,7 @@ def _build(broker: Broker, routes: list[Route]) -> Starlette:
 
     async def root(request: Request) -> Response:
         check_query(request)
-        return answer(
+        return respond(
             {
                 "name": "moldau",
                 "version": moldau.__version__,
@@ -96,13 +101,13 @@ def _build(broker: Broker, routes: list[Route]) -> Starlette:
     async def on_http_error(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code != 404:
             if error.status_code == 405:
-                error.detail = f"{request.method} is not possible for {request.scope['path']}"
-            return answer_http_error(error)
-        return answer_error(
+                error.detail = f"{request.method} is not allowed for {request.scope['path']}"
+            return respond_http_error(error)
+        return respond_error(
             404,
             ErrorCode.RESOURCE_NOT_FOUND,
-            f"There is nothing at {request.scope['path']}",
-            hint=f"known: {', '.join(known)}",
+            f"Path {request.scope['path']} not found",
+            hint=f"available: {', '.join(known)}",
         )
 
     app = Starlette(
@@ -111,7 +116,7 @@ def _build(broker: Broker, routes: list[Route]) -> Starlette:
             RefusedError: _on_refusal,
             HTTPException: on_http_error,
             ClientDisconnect: _on_disconnect,
-            Exception: _on_defect,
+            Exception: _on_internal_error,
         },
     )
     app.router.redirect_slashes = False
@@ -127,20 +132,21 @@ def _describe(route: Route) -> list[str]:
 async def _on_refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, RefusedError):
         raise error
-    return answer_refusal(error)
+    return respond_refusal(error)
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
-    """Nobody reads it; but a client that hangs up is no defect of ours to be logged."""
-    return answer_error(400, ErrorCode.NETWORK_EXCEPTION, "The body ended too early")
+    """The client does not see this; it only keeps a disconnect out of the error log."""
+    return respond_error(400, ErrorCode.NETWORK_EXCEPTION, "The client disconnected")
 
 
-async def _on_defect(request: Request, error: Exception) -> Response:
-    """The trace goes to the log, and not to the client."""
-    log.error("%s %s met a defect", request.method, request.scope["path"], exc_info=error)
-    return answer_error(
+async def _on_internal_error(request: Request, error: Exception) -> Response:
+    """The traceback goes to the log, not to the client."""
+    path = request.scope["path"]
+    log.error("internal error while handling %s %s", request.method, path, exc_info=error)
+    return respond_error(
         500,
         ErrorCode.UNKNOWN_SERVER_ERROR,
-        "The broker met a defect of its own",
-        hint="its log says which",
+        "Internal error of the broker",
+        hint="see the broker's log for details",
     )

@@ -1,4 +1,4 @@
-"""Owns /api/v1/cluster: brokers that come, go, and stay after all."""
+"""/api/v1/cluster: join a broker, drain it, or cancel its draining."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from moldau.api.broker import Broker
 from moldau.api.metadata_changes import MetadataChanges
-from moldau.edge.http.responses import answer, check_query, read_body
+from moldau.edge.http.responses import check_query, read_body, respond
 from moldau.model.topology import BrokerActionRequest, BrokerActionResponse, JoinRequest
 
 _join_request: Final = msgspec.json.Decoder(JoinRequest)
@@ -17,25 +17,25 @@ _broker_named: Final = msgspec.json.Decoder(BrokerActionRequest)
 
 
 def routes(broker: Broker) -> list[Route]:
-    decisions = MetadataChanges(broker)
+    changes = MetadataChanges(broker)
 
     async def join(request: Request) -> Response:
         check_query(request)
         wanted = await read_body(request, _join_request.decode)
-        return answer(await decisions.result(broker.cluster.join(wanted)))
+        return respond(await changes.result(broker.cluster.join(wanted)))
 
     async def leave(request: Request) -> Response:
-        """Accepted, not done: the replicas move away in the background."""
+        """202: the replicas move to other brokers in the background."""
         check_query(request)
         named = await read_body(request, _broker_named.decode)
-        await decisions.result(broker.cluster.drain(named.broker))
-        return answer(BrokerActionResponse(broker=named.broker, state="draining"), status=202)
+        await changes.result(broker.cluster.drain(named.broker))
+        return respond(BrokerActionResponse(broker=named.broker, state="draining"), status=202)
 
     async def keep(request: Request) -> Response:
         check_query(request)
         named = await read_body(request, _broker_named.decode)
-        await decisions.result(broker.cluster.keep(named.broker))
-        return answer(BrokerActionResponse(broker=named.broker, state="active"))
+        await changes.result(broker.cluster.keep(named.broker))
+        return respond(BrokerActionResponse(broker=named.broker, state="active"))
 
     return [
         Route("/api/v1/cluster/join", join, methods=["POST"]),

@@ -1,9 +1,9 @@
-"""Owns which web pages of other origins may read what a broker answers: none, unless configured.
+"""Decides which web origins may read the broker's responses (CORS): none, unless configured.
 
-Without it a browser shows no answer to a foreign page, and sends nothing that changes anything:
-bodies must say that they are JSON, which a form cannot, and what can is asked for first. A page
-whose name was made to point here (DNS rebinding) is no foreign one to the browser, but it tells its
-origin when it writes; and a broker has no pages of its own.
+Without permission a browser hides responses from pages of other origins, and does not send their
+writes: bodies need a JSON Content-Type, which needs a preflight. DNS rebinding makes a foreign page
+look local to the browser, but its writes still carry an Origin header, and the broker serves no
+pages of its own; so every write with an Origin that is not allowed is rejected.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
-from moldau.edge.http.responses import answer_error
+from moldau.edge.http.responses import respond_error
 from moldau.model.errors import ErrorCode
 
 ANY: Final = "*"
@@ -26,13 +26,13 @@ _EXPOSED: Final = b"location, retry-after"
 
 
 class Cors:
-    """The origins that are allowed; `*` is all of them."""
+    """The allowed origins; `*` allows all."""
 
     def __init__(self, origins: Iterable[str] = ()) -> None:
         self._origins = frozenset(origin.encode("latin-1", "replace") for origin in origins)
 
     def _allowed(self, scope: Scope) -> bytes | None:
-        """What to say to the one who asks, if it may."""
+        """The value of Access-Control-Allow-Origin; None if the origin is not allowed."""
         if not self._origins:
             return None
         if ANY.encode() in self._origins:
@@ -43,20 +43,20 @@ class Cors:
         return None
 
     def refusal(self, scope: Scope) -> Response | None:
-        """The answer to a page that would change something and is not allowed to."""
+        """The 403 response to a write from an origin that is not allowed."""
         if scope["method"] in _READS:
             return None
         if all(name != b"origin" for name, _ in scope["headers"]) or self._allowed(scope):
             return None
-        return answer_error(
+        return respond_error(
             403,
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            "A web page of this origin may change nothing here",
-            hint="name its origin in the broker's setting http.cors_origins",
+            "Web pages of this origin may not change anything",
+            hint="add the origin to the broker's setting http.cors_origins",
         )
 
     def preflight(self, scope: Scope) -> Response | None:
-        """The answer to a browser that asks before it sends; None if this is no such question."""
+        """The response to a preflight request; None if this is not one."""
         if scope["method"] != "OPTIONS" or self._allowed(scope) is None:
             return None
         names = {name for name, _ in scope["headers"]}
@@ -65,14 +65,14 @@ class Cors:
         return Response(status_code=204, headers=_PREFLIGHT)
 
     def wrap(self, scope: Scope, send: Send) -> Send:
-        """A `send` that tells the browser who may read the reply."""
+        """A `send` that adds the CORS headers."""
         if not self._origins:
             return send
         allowed = self._allowed(scope)
 
-        async def told(message: Message) -> None:
+        async def send_with_cors(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # Also without permission: a cache must not give this reply to another origin.
+                # Also without permission: a cache must not serve this reply to another origin.
                 extra = [(b"vary", b"origin")]
                 if allowed is not None:
                     extra.append((b"access-control-allow-origin", allowed))
@@ -80,4 +80,4 @@ class Cors:
                 message = {**message, "headers": [*message["headers"], *extra]}
             await send(message)
 
-        return told
+        return send_with_cors

@@ -1,4 +1,4 @@
-"""Owns reading of /api/v1/groups: who is in a group, and how far it has come."""
+"""GET /api/v1/groups: members, committed offsets and lag of consumer groups."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -9,6 +9,13 @@ from starlette.routing import Route
 
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import PartitionExtent
+from moldau.api.types import (
+    CONSUMER_OFFSETS_TOPIC,
+    CommittedOffset,
+    DescribedMember,
+    read_assignment,
+    subscribed_topics,
+)
 from moldau.edge.http.query_parameters import (
     bad_parameter,
     page_size,
@@ -25,15 +32,12 @@ from moldau.edge.http.resources import (
     PositionShown,
     TopicAssigned,
 )
-from moldau.edge.http.responses import answer, check_query
-from moldau.groups.consumer_protocol import read_assignment, subscribed_topics
-from moldau.groups.results import CommittedOffset, DescribedMember
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
+from moldau.edge.http.responses import check_query, respond
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
 
 MEMBERS_MAX: Final = 1000
-_NO_PLACE: Final = TopicPartition("", PartitionIndex(-1))
+_START: Final = TopicPartition("", PartitionIndex(-1))
 
 
 class _Described(NamedTuple):
@@ -49,7 +53,7 @@ def routes(broker: Broker) -> list[Route]:
     async def groups(request: Request) -> Response:
         check_query(request, "limit", "after")
         size, after = page_size(request), read_text(request, "after")
-        found, silent = await broker.views.groups()
+        found, silent = await broker.queries.groups()
         page, has_more = take_page(
             (one for one in found if after is None or one[0].group_id > after), size
         )
@@ -64,23 +68,23 @@ def routes(broker: Broker) -> list[Route]:
             for group, coordinator in page
         ]
         following = listed[-1].group if has_more else None
-        return answer(GroupList(groups=listed, next=following, silent=list(silent)))
+        return respond(GroupList(groups=listed, next=following, silent=list(silent)))
 
     async def group(request: Request) -> Response:
         check_query(request, "limit", "after")
-        size, after = page_size(request), _read_place(request)
+        size, after = page_size(request), _read_after(request)
         name = request.path_params["group"]
         if broker.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
-            # To look for the coordinator would create the topic, and nobody has a group yet.
+            # No group exists yet; finding a coordinator would create the topic.
             raise _no_group(name)
         coordinator = await broker.groups.find_coordinator(name)
         if coordinator != broker.broker_id:
             return redirect_to(broker, coordinator, request)
-        return answer(await _show(broker, name, size, after))
+        return respond(await _show(broker, name, size, after))
 
     return [
         Route("/api/v1/groups", groups, methods=["GET"]),
-        # Names of groups are free, also to contain a slash.
+        # Group names may contain slashes.
         Route("/api/v1/groups/{group:path}", group, methods=["GET"]),
     ]
 
@@ -89,14 +93,14 @@ def _no_group(name: str) -> RefusedError:
     return RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group '{name}' does not exist")
 
 
-def _read_place(request: Request) -> TopicPartition:
+def _read_after(request: Request) -> TopicPartition:
     text = read_text(request, "after")
     if text is None:
-        return _NO_PLACE
+        return _START
     topic, _, partition = text.rpartition("/")
     index = parse_int(partition)
     if index is None:
-        raise bad_parameter("after", "must be a topic, a slash and a partition")
+        raise bad_parameter("after", "must be TOPIC/PARTITION")
     return TopicPartition(topic, PartitionIndex(index))
 
 
@@ -104,13 +108,15 @@ async def _show(broker: Broker, name: str, size: int, after: TopicPartition) -> 
     described = _describe(broker, name)
     fetched = await broker.groups.fetch_offsets(name)
     if fetched.error is not ErrorCode.NONE:
-        raise RefusedError(fetched.error, f"The positions of group '{name}' cannot be read now")
-    ends = await broker.views.extents(fetched.offsets)
+        raise RefusedError(
+            fetched.error, f"The offsets of group '{name}' are temporarily unavailable"
+        )
+    ends = await broker.queries.extents(fetched.offsets)
     positions = {
-        place: _position(place, stored, ends.get(place))
-        for place, stored in fetched.offsets.items()
+        partition: _position(partition, stored, ends.get(partition))
+        for partition, stored in fetched.offsets.items()
     }
-    page, has_more = take_page((place for place in sorted(positions) if place > after), size)
+    page, has_more = take_page((one for one in sorted(positions) if one > after), size)
     known = [one.lag for one in positions.values() if one.lag is not None]
     return GroupShown(
         group=name,
@@ -121,17 +127,17 @@ async def _show(broker: Broker, name: str, size: int, after: TopicPartition) -> 
         member_count=len(described.members),
         members=described.members[:MEMBERS_MAX],
         lag=sum(known) if len(known) == len(positions) else None,
-        offsets=[positions[place] for place in page],
+        offsets=[positions[partition] for partition in page],
         next=f"{page[-1].topic}/{page[-1].partition}" if has_more else None,
     )
 
 
 def _position(
-    place: TopicPartition, stored: CommittedOffset, extent: PartitionExtent | None
+    partition: TopicPartition, stored: CommittedOffset, extent: PartitionExtent | None
 ) -> PositionShown:
     return PositionShown(
-        topic=place.topic,
-        partition=place.partition,
+        topic=partition.topic,
+        partition=partition.partition,
         committed=stored.offset,
         metadata=_text(stored.metadata),
         end_offset=None if extent is None else extent.end,
@@ -159,13 +165,13 @@ def _describe(broker: Broker, name: str) -> _Described:
     if classic.error is ErrorCode.GROUP_ID_NOT_FOUND:
         raise _no_group(name)
     if classic.error is not ErrorCode.NONE:
-        raise RefusedError(classic.error, f"Group '{name}' cannot be described now")
+        raise RefusedError(classic.error, f"Group '{name}' is temporarily unavailable")
     members = [_classic_member(member) for member in classic.members]
     return _Described("classic", str(classic.state), classic.protocol_name, members)
 
 
 def _classic_member(member: DescribedMember) -> MemberShown:
-    """Bytes that are not a consumer's show nothing."""
+    """Metadata that is not in the consumer protocol is shown as empty."""
     read = read_assignment(member.assignment)
     assigned = {} if read is None else read.partitions
     return MemberShown(
@@ -185,12 +191,12 @@ def _named(broker: Broker, assigned: Mapping[TopicId, frozenset[int]]) -> list[T
     found = []
     for topic_id, partitions in assigned.items():
         topic = broker.image.topic_by_id(topic_id)
-        # Deleted a moment ago: it has no name by which it could be told.
+        # None: the topic was just deleted.
         if topic is not None:
             found.append(TopicAssigned(topic=topic.name, partitions=sorted(partitions)))
     return sorted(found, key=lambda one: one.topic)
 
 
 def _text(text: str) -> str:
-    """JSON has no way to say what is no text in UTF-8."""
+    """JSON cannot represent invalid UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")

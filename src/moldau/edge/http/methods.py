@@ -1,4 +1,4 @@
-"""Owns routes that do one thing per method: one route, so that a refusal names all methods."""
+"""Routes with one handler per method, as one route: so a 405 lists all allowed methods."""
 
 from collections.abc import Awaitable, Callable
 

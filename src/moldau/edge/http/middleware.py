@@ -1,9 +1,8 @@
-"""Owns what surrounds every request: the bytes it makes the broker hold, its count, its duration.
+"""Middleware around every request: limits the memory of bodies and replies, counts and times.
 
-Bodies that arrive and replies that wait for a slow reader are memory that clients decide about.
-Each has a bound of its own, and so has all of it together: above that, who comes next is told to
-come again. Large replies leave in pieces, so that what a client does not read stays here, counted,
-and not in a buffer that nobody looks at.
+Clients decide how long bodies arrive and how long replies wait to be read. Each has a limit, and
+all together have one: above it, further requests get a retriable error. Large replies are sent in
+pieces, so that what a client has not read is counted here and not in a hidden buffer.
 """
 
 from collections import Counter
@@ -14,96 +13,96 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moldau.edge.http.cors import Cors
-from moldau.edge.http.responses import answer_refusal
+from moldau.edge.http.responses import respond_refusal
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.histogram import Histogram
 
 _PIECE_BYTES: Final = 256 * 1024
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-"""Told by name; a client may invent any number of others."""
+"""Counted by name; all others, which a client may invent, count as one."""
 
 
 class LimitsMiddleware:
-    """Every request passes here."""
+    """Wraps the application; every request goes through it."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        held_bytes_max: int,
+        buffered_bytes_max: int,
         cors: Cors,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._app = app
         self.stop = on_stop
-        """Ends the replies that go on for ever."""
-        self._held_bytes_max = held_bytes_max
+        """Ends replies that stream indefinitely."""
+        self._buffered_bytes_max = buffered_bytes_max
         self._cors = cors
-        self.held_bytes = 0
-        """Of bodies and replies that are on their way."""
+        self.buffered_bytes = 0
+        """Of bodies being received and replies being sent."""
         self.refused_total = 0
-        """Requests that found no room."""
+        """Requests rejected because of `buffered_bytes_max`."""
         self.requests: Counter[tuple[str, int]] = Counter()
-        """Answered, by method and status."""
+        """Responses by method and status."""
         self.seconds = Histogram()
-        """From a request's head to the end of its reply; without those that stream."""
+        """From the request head to the end of the reply; without streams."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began = perf_counter()
-        passage = _Passage(self, receive, self._cors.wrap(scope, send))
+        exchange = _Exchange(self, receive, self._cors.wrap(scope, send))
         app = self._cors.preflight(scope) or self._cors.refusal(scope) or self._app
         try:
-            await app(scope, passage.receive, passage.send)
+            await app(scope, exchange.receive, exchange.send)
         finally:
-            self.held_bytes -= passage.held_bytes
+            self.buffered_bytes -= exchange.buffered_bytes
             method = scope["method"]
-            if passage.status:
+            if exchange.status:
                 named = method if method in _METHODS else "other"
-                self.requests[named, passage.status] += 1
-            if not passage.streams:
+                self.requests[named, exchange.status] += 1
+            if not exchange.streams:
                 self.seconds.add(perf_counter() - began)
 
-    def hold(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
         """Raises RefusedError."""
-        if self.held_bytes + count > self._held_bytes_max:
+        if self.buffered_bytes + count > self._buffered_bytes_max:
             self.refused_total += 1
             raise RefusedError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"bodies and replies of {self.held_bytes} bytes are on their way; "
-                f"{self._held_bytes_max} may be",
+                f"{self.buffered_bytes} bytes of bodies and replies are in memory; "
+                f"the limit is {self._buffered_bytes_max}",
             )
-        self.held_bytes += count
+        self.buffered_bytes += count
 
 
-class _Passage:
-    """One request on its way through."""
+class _Exchange:
+    """One request and its response."""
 
-    __slots__ = ("_gate", "_receive", "_send", "_start", "held_bytes", "status", "streams")
+    __slots__ = ("_limits", "_receive", "_send", "_start", "buffered_bytes", "status", "streams")
 
-    def __init__(self, gate: LimitsMiddleware, receive: Receive, send: Send) -> None:
-        self._gate = gate
+    def __init__(self, limits: LimitsMiddleware, receive: Receive, send: Send) -> None:
+        self._limits = limits
         self._receive = receive
         self._send = send
         self._start: Message | None = None
-        self.held_bytes = 0
+        self.buffered_bytes = 0
         self.status = 0
         self.streams = False
 
     async def receive(self) -> Message:
-        """Raises RefusedError: whoever reads the body lets it through, and it is answered."""
+        """Raises RefusedError, which the handler that reads the body lets through."""
         message = await self._receive()
         count = len(message.get("body", b""))
         if count:
-            self._gate.hold(count)
-            self.held_bytes += count
+            self._limits.reserve(count)
+            self.buffered_bytes += count
         return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            # Not sent before it is known whether there is room for what follows.
+            # Sent once the memory for the body is reserved.
             self._start = message
             return
         body = message.get("body", b"")
@@ -113,7 +112,7 @@ class _Passage:
             await self._send(message)
             return
         try:
-            self._gate.hold(len(body))
+            self._limits.reserve(len(body))
         except RefusedError as refusal:
             if self._start is None:
                 raise
@@ -125,14 +124,10 @@ class _Passage:
                 is_last = at + _PIECE_BYTES >= len(body)
                 piece = bytes(body[at : at + _PIECE_BYTES])
                 await self._send(
-                    {
-                        "type": "http.response.body",
-                        "body": piece,
-                        "more_body": more or not is_last,
-                    }
+                    {"type": "http.response.body", "body": piece, "more_body": more or not is_last}
                 )
         finally:
-            self._gate.held_bytes -= len(body)
+            self._limits.buffered_bytes -= len(body)
 
     async def _begin(self, streams: bool) -> None:
         start, self._start = self._start, None
@@ -143,7 +138,7 @@ class _Passage:
 
     async def _refuse(self, refusal: RefusedError) -> None:
         self._start = None
-        reply = answer_refusal(refusal)
+        reply = respond_refusal(refusal)
         self.status = reply.status_code
         await self._send(
             {

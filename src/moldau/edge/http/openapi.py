@@ -1,7 +1,7 @@
-"""Owns /api/v1/openapi.json: the interface as tools read it (OpenAPI 3.1).
+"""/api/v1/openapi.json: the OpenAPI 3.1 document.
 
-The shapes come from the structs that are read and written, so they cannot differ from them. What
-the paths are, and what may follow them, is written down here; a test compares it with the routes.
+The schemas are generated from the structs that are decoded and encoded. The paths and parameters
+are listed here; a test compares them with the routes.
 """
 
 from typing import Any, Final
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
+from moldau.api.types import INT_MAX, LONG_MAX
 from moldau.edge.http import tail
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
@@ -27,9 +28,8 @@ from moldau.edge.http.resources import (
     TopicList,
     TopicShown,
 )
-from moldau.edge.http.responses import PROBLEM_TYPE, answer, check_query
+from moldau.edge.http.responses import PROBLEM_TYPE, check_query, respond
 from moldau.edge.http.topics import TopicWanted
-from moldau.metadata.config_types import INT_MAX, LONG_MAX
 from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -61,184 +61,163 @@ _RECORDS: Final[dict[str, Schema]] = {
     "partition": _number(0, INT_MAX),
     "offset": {
         "anyOf": [{"enum": ["earliest", "latest"]}, _number(0, LONG_MAX)],
-        "description": "Not together with time.",
+        "description": "Cannot be combined with time.",
     },
     "time": _number(0, LONG_MAX, description="Milliseconds since 1970."),
     "key_encoding": _ENCODING,
     "value_encoding": _ENCODING,
     "header_encoding": {"enum": ["text", "base64"], "default": "text"},
     "key": {**_TEXT, "description": "Only records with this key."},
-    "contains": {**_TEXT, "description": "Only records with this in their value."},
+    "contains": {**_TEXT, "description": "Only records whose value contains this."},
     "header": {
         "type": "array",
         "items": _TEXT,
         "maxItems": HEADERS_MAX,
-        "description": "Only records with a header of this name, or with NAME:VALUE; all of them, "
-        "if several are given.",
+        "description": "Only records with this header: NAME or NAME:VALUE. All given must match.",
     },
 }
 
 
-class Operation(Struct, frozen=True, kw_only=True):
-    """One method of one path. `answers`: by status; a string is a media type without a schema."""
+class Operation(Struct, frozen=True):
+    """One method of one path. `answers`: by status; a string is a media type without schema."""
 
     name: str
     summary: str
     answers: dict[int, type | str]
     query: dict[str, Schema] | None = None
-    """None: unknown parameters are ignored here."""
+    """None: unknown parameters are ignored."""
     body: type | None = None
     refusals: tuple[int, ...] = ()
     problem: type = ErrorReply
 
 
 OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
-    ("GET", "/"): Operation(
-        name="root", summary="What there is", answers={200: "application/json"}, query={}
-    ),
-    ("GET", "/healthz"): Operation(
-        name="alive", summary="The process serves", answers={200: "application/json"}
-    ),
-    ("GET", "/readyz"): Operation(
-        name="ready", summary="Clients are served", answers={200: Readiness, 503: Readiness}
-    ),
-    ("GET", "/metrics"): Operation(
-        name="metrics", summary="For Prometheus", answers={200: METRICS_TYPE}
-    ),
-    ("GET", PATH): Operation(
-        name="openapi", summary="This document", answers={200: "application/json"}, query={}
-    ),
+    ("GET", "/"): Operation("root", "Name, version and all paths", {200: "application/json"}, {}),
+    ("GET", "/healthz"): Operation("alive", "Liveness", {200: "application/json"}),
+    ("GET", "/readyz"): Operation("ready", "Readiness", {200: Readiness, 503: Readiness}),
+    ("GET", "/metrics"): Operation("metrics", "Metrics for Prometheus", {200: METRICS_TYPE}),
+    ("GET", PATH): Operation("openapi", "This document", {200: "application/json"}, {}),
     ("GET", "/api/v1/topology"): Operation(
-        name="topology",
-        summary="Brokers, topics, and who leads what",
-        answers={200: Topology},
-        query={"topic": {"type": "array", "items": _TEXT}},
+        "topology",
+        "Brokers, topics and partition leaders",
+        {200: Topology},
+        {"topic": {"type": "array", "items": _TEXT}},
         refusals=(404,),
     ),
     ("GET", "/api/v1/topics"): Operation(
-        name="listTopics",
-        summary="Topics, in pages",
-        answers={200: TopicList},
-        query={**_PAGE_BY_NAME, "internal": {"type": "boolean", "default": False}},
+        "listTopics",
+        "Topics, in pages",
+        {200: TopicList},
+        {**_PAGE_BY_NAME, "internal": {"type": "boolean", "default": False}},
     ),
     ("POST", "/api/v1/topics"): Operation(
-        name="createTopic",
-        summary="Create a topic",
-        answers={200: TopicShown, 201: TopicShown},
-        query={},
+        "createTopic",
+        "Create a topic",
+        {200: TopicShown, 201: TopicShown},
+        {},
         body=TopicWanted,
         refusals=(409,),
     ),
     ("GET", "/api/v1/topics/{topic}"): Operation(
-        name="showTopic",
-        summary="One topic with settings and a page of its partitions",
-        answers={200: TopicShown},
-        query=_PAGE_BY_NUMBER,
+        "showTopic",
+        "Describe a topic: settings and a page of its partitions",
+        {200: TopicShown},
+        _PAGE_BY_NUMBER,
         refusals=(404,),
     ),
     ("DELETE", "/api/v1/topics/{topic}"): Operation(
-        name="deleteTopic",
-        summary="Delete a topic with all its records",
-        answers={200: TopicDeleted},
-        query={},
+        "deleteTopic",
+        "Delete a topic with all its records",
+        {200: TopicDeleted},
+        {},
         refusals=(404, 409),
     ),
     ("GET", "/api/v1/topics/{topic}/records"): Operation(
-        name="readRecords",
-        summary="Read a partition by offset or time",
-        answers={200: RecordsShown},
-        query={**_RECORDS, **_LIMIT, "wait_ms": _number(0, WAIT_MS_MAX, default=0)},
+        "readRecords",
+        "Read a partition by offset or time",
+        {200: RecordsShown},
+        {**_RECORDS, **_LIMIT, "wait_ms": _number(0, WAIT_MS_MAX, default=0)},
         refusals=(307, 404),
     ),
     ("POST", "/api/v1/topics/{topic}/records"): Operation(
-        name="storeRecords",
-        summary="Store records in any partitions of a topic",
-        answers={200: RecordsStored},
-        query={},
+        "storeRecords",
+        "Store records in any partitions of a topic",
+        {200: RecordsStored},
+        {},
         body=RecordsSent,
         refusals=(404,),
         problem=StoreProblem,
     ),
     ("GET", "/api/v1/topics/{topic}/tail"): Operation(
-        name="followRecords",
-        summary="Records of a partition as they come, by Server-Sent Events",
-        answers={200: tail.MEDIA_TYPE},
-        query=_RECORDS,
+        "followRecords",
+        "Follow a partition with Server-Sent Events",
+        {200: tail.MEDIA_TYPE},
+        _RECORDS,
         refusals=(307, 404),
     ),
     ("GET", "/api/v1/brokers"): Operation(
-        name="listBrokers",
-        summary="Brokers, in pages",
-        answers={200: BrokerList},
-        query=_PAGE_BY_NUMBER,
+        "listBrokers", "Brokers, in pages", {200: BrokerList}, _PAGE_BY_NUMBER
     ),
     ("GET", "/api/v1/brokers/{broker}"): Operation(
-        name="showBroker",
-        summary="One broker with its settings",
-        answers={200: BrokerShown},
-        query={},
-        refusals=(404,),
+        "showBroker", "Describe a broker and its settings", {200: BrokerShown}, {}, refusals=(404,)
     ),
     ("GET", "/api/v1/groups"): Operation(
-        name="listGroups",
-        summary="Consumer groups of the cluster, in pages",
-        answers={200: GroupList},
-        query=_PAGE_BY_NAME,
+        "listGroups", "Consumer groups of the cluster, in pages", {200: GroupList}, _PAGE_BY_NAME
     ),
     ("GET", "/api/v1/groups/{group}"): Operation(
-        name="showGroup",
-        summary="One group with members, positions and lag",
-        answers={200: GroupShown},
-        query={**_LIMIT, "after": {"type": "string", "pattern": "/-?[0-9]{1,19}$"}},
+        "showGroup",
+        "Describe a group: members, committed offsets and lag",
+        {200: GroupShown},
+        {**_LIMIT, "after": {"type": "string", "pattern": "/-?[0-9]{1,19}$"}},
         refusals=(307, 404),
     ),
     ("GET", "/api/v1/queues"): Operation(
-        name="listQueues",
-        summary="Queue groups of the cluster, in pages",
-        answers={200: QueueList},
-        query={**_PAGE_BY_NAME, "topic": _TEXT},
+        "listQueues",
+        "Queue groups of the cluster, in pages",
+        {200: QueueList},
+        {**_PAGE_BY_NAME, "topic": _TEXT},
     ),
     ("POST", "/api/v1/cluster/join"): Operation(
-        name="join",
-        summary="Take a broker into the cluster",
-        answers={200: JoinReply},
-        query={},
+        "join",
+        "Add a broker to the cluster",
+        {200: JoinReply},
+        {},
         body=JoinRequest,
         refusals=(409,),
     ),
     ("POST", "/api/v1/cluster/leave"): Operation(
-        name="leave",
-        summary="Drain a broker, which then leaves",
-        answers={202: BrokerActionResponse},
-        query={},
+        "leave",
+        "Drain a broker and remove it from the cluster",
+        {202: BrokerActionResponse},
+        {},
         body=BrokerActionRequest,
         refusals=(404, 409),
     ),
     ("POST", "/api/v1/cluster/keep"): Operation(
-        name="keep",
-        summary="Take a leave back",
-        answers={200: BrokerActionResponse},
-        query={},
+        "keep",
+        "Cancel the draining of a broker",
+        {200: BrokerActionResponse},
+        {},
         body=BrokerActionRequest,
         refusals=(404, 409),
     ),
 }
 
 _REASONS: Final = {
-    307: "Another broker answers this: its address is in Location",
-    400: "The body, a parameter, or what was asked for does not fit",
-    403: "A web page of this origin may not do that",
-    404: "There is no such thing",
-    409: "In conflict with what is there",
+    307: "Served by another broker: its address is in Location",
+    400: "Invalid body, parameter or value",
+    403: "Web pages of this origin may not do that",
+    404: "Not found",
+    409: "In conflict with the current state",
     413: "The body is too large",
-    415: "The body does not say that it is JSON",
-    500: "A defect of the broker",
-    503: "Not just now: try again",
+    415: "The Content-Type is not JSON",
+    500: "Internal error of the broker",
+    503: "Temporarily unavailable: retry",
 }
 
 
 def document() -> Schema:
-    """The whole of it."""
+    """The OpenAPI document."""
     structs = {
         shape
         for operation in OPERATIONS.values()
@@ -281,7 +260,7 @@ def _describe(method: str, path: str, operation: Operation, schemas: dict[type, 
         described["requestBody"] = {"required": True, "content": content}
     answers: Schema = {}
     for status, shape in operation.answers.items():
-        words = {200: "As asked", 201: "Created", 202: "Accepted, and going on"}
+        words = {200: "OK", 201: "Created", 202: "Accepted; continues in the background"}
         content = (
             {shape: {}}
             if isinstance(shape, str)
@@ -301,7 +280,7 @@ def _describe(method: str, path: str, operation: Operation, schemas: dict[type, 
 
 
 def _refusals(method: str, operation: Operation) -> list[int]:
-    # 503 also where nothing is to be waited for: when too much is on its way already.
+    # 503 is possible everywhere: the memory limit for bodies and replies.
     general = [500, 503]
     if operation.query is not None or operation.body is not None:
         general.append(400)
@@ -313,12 +292,12 @@ def _refusals(method: str, operation: Operation) -> list[int]:
 
 
 def routes() -> list[Route]:
-    told: list[Response] = []
+    cached: list[Response] = []
 
     async def openapi(request: Request) -> Response:
         check_query(request)
-        if not told:
-            told.append(answer(document()))
-        return told[0]
+        if not cached:
+            cached.append(respond(document()))
+        return cached[0]
 
     return [Route(PATH, openapi, methods=["GET"])]

@@ -1,4 +1,4 @@
-"""Owns what the operating system says about this process, under the names Prometheus uses."""
+"""Metrics of the process from the operating system, under Prometheus' standard names."""
 
 import os
 import resource
@@ -11,11 +11,11 @@ _START_TICKS_FIELD = 19
 
 
 def process_families() -> Iterator[MetricFamily]:
-    """Processor time everywhere; memory, descriptors and the start where /proc tells."""
+    """CPU time everywhere; memory, file descriptors and start time where /proc exists."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield counter(
         "process_cpu_seconds_total",
-        "Processor time of the broker's process.",
+        "CPU time of the broker process.",
         used.ru_utime + used.ru_stime,
     )
     try:
@@ -24,7 +24,7 @@ def process_families() -> Iterator[MetricFamily]:
         return
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
-        yield gauge("process_max_fds", "How many descriptors may be open.", soft)
+        yield gauge("process_max_fds", "Limit of open file descriptors.", soft)
 
 
 def _from_proc() -> Iterator[MetricFamily]:
@@ -36,7 +36,7 @@ def _from_proc() -> Iterator[MetricFamily]:
         booted = next(int(line.split()[1]) for line in file if line.startswith(b"btime "))
     page = os.sysconf("SC_PAGE_SIZE")
     started = booted + int(fields[_START_TICKS_FIELD]) / os.sysconf("SC_CLK_TCK")
-    yield gauge("process_resident_memory_bytes", "Memory in use.", resident * page)
-    yield gauge("process_virtual_memory_bytes", "Address space in use.", size * page)
-    yield gauge("process_open_fds", "Open descriptors.", len(os.listdir("/proc/self/fd")) - 1)
-    yield gauge("process_start_time_seconds", "Start, in seconds since 1970.", started)
+    yield gauge("process_resident_memory_bytes", "Resident memory.", resident * page)
+    yield gauge("process_virtual_memory_bytes", "Virtual memory.", size * page)
+    yield gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")) - 1)
+    yield gauge("process_start_time_seconds", "Start time, in seconds since 1970.", started)

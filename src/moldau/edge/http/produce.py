@@ -1,4 +1,4 @@
-"""Owns POST /api/v1/topics/{topic}/records: records as JSON become batches for the leaders."""
+"""POST /api/v1/topics/{topic}/records: turns JSON records into batches for the leaders."""
 
 import base64
 import binascii
@@ -12,18 +12,17 @@ from starlette.responses import Response
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic
 from moldau.api.record_producer import RecordProducer, offsets_of
-from moldau.data.append_forwarding import AppendResult
-from moldau.data.produce import ACKS_ALL, ACKS_LEADER
+from moldau.api.types import ACKS_ALL, ACKS_LEADER, INT_MAX, LONG_MAX, AppendResult
+from moldau.edge.http.record_json import Encoding, HeaderEncoding
 from moldau.edge.http.responses import (
     PROBLEM_TYPE,
-    answer,
     check_query,
     problem,
     read_body,
+    respond,
     retry_headers,
     status_of,
 )
-from moldau.metadata.config_types import INT_MAX, LONG_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import ErrorReply
@@ -39,11 +38,8 @@ _new_record: Final = tuple.__new__
 
 
 def _nothing() -> Raw:
-    # By a call: a default value would have to be told in the schema, and this kind cannot be.
+    # A factory: a default value would appear in the schema, which cannot express it.
     return _NOTHING
-
-
-Encoding = Literal["text", "json", "base64"]
 
 
 class _Sent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,18 +54,18 @@ class RecordSent(_Sent, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _TextSent(_Sent, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record whose key and value are strings: read at once, and not one by one."""
+    """A record whose key and value are strings: all are decoded in one step."""
 
     key: str | None = None
     value: str | None = None
 
 
 class _Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for all records of a body."""
+    """Options for all records of a body."""
 
     key_encoding: Encoding = "text"
     value_encoding: Encoding = "text"
-    header_encoding: Literal["text", "base64"] = "text"
+    header_encoding: HeaderEncoding = "text"
     acks: Literal["all", "leader"] = "all"
     timeout_ms: Annotated[int, Meta(ge=1, le=TIMEOUT_MS_MAX)] = 10_000
 
@@ -85,7 +81,7 @@ class _TextsSent(_Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class RecordStored(Struct, frozen=True, kw_only=True):
     partition: int
     offset: int | None
-    """null: it was not stored, or it is not known whether it was."""
+    """null: not stored, or unknown whether it was."""
     error: str | None = None
 
 
@@ -94,7 +90,7 @@ class RecordsStored(Struct, frozen=True, kw_only=True):
 
 
 class StoreProblem(ErrorReply, frozen=True, kw_only=True):
-    """Some were not stored: which, is told one by one; not if all was refused as a whole."""
+    """`records` has the result of each record; empty if the request was rejected as a whole."""
 
     records: list[RecordStored] = []
 
@@ -105,7 +101,7 @@ _decode_text: Final = msgspec.json.Decoder(str | None).decode
 
 
 def _decode(body: bytes | bytearray) -> RecordsSent | _TextsSent:
-    """Raises msgspec.DecodeError, with the words of the general reader."""
+    """Raises msgspec.DecodeError, always with the message of the general decoder."""
     if b'"json"' not in body:
         try:
             sent = _decode_texts(body)
@@ -117,48 +113,52 @@ def _decode(body: bytes | bytearray) -> RecordsSent | _TextsSent:
 
 
 class ProduceHandler:
-    """Takes records for any partition, whoever leads it."""
+    """Stores records in any partition, on whichever broker its leader is."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._sender = RecordProducer(broker)
+        self._producer = RecordProducer(broker)
 
     async def store(self, request: Request) -> Response:
         check_query(request)
         sent = await read_body(request, _decode, bytes_max=BODY_BYTES_MAX)
         topic = find_topic(self._broker, request.path_params["topic"])
         records = _read_records(sent, self._broker.clock.wall_ms())
-        asked = zip(sent.records, records, strict=True)
-        places = self._sender.places(topic, ((one.partition, record.key) for one, record in asked))
-        acks = ACKS_ALL if sent.acks == "all" else ACKS_LEADER
-        answers = await self._sender.store(
-            topic, records, places, acks=acks, timeout_seconds=sent.timeout_ms / 1000
+        pairs = zip(sent.records, records, strict=True)
+        partitions = self._producer.partitions_for(
+            topic, ((one.partition, record.key) for one, record in pairs)
         )
-        return _answer(places, answers)
+        acks = ACKS_ALL if sent.acks == "all" else ACKS_LEADER
+        results = await self._producer.store(
+            topic, records, partitions, acks=acks, timeout_seconds=sent.timeout_ms / 1000
+        )
+        return _answer(partitions, results)
 
 
-def _answer(places: list[int], answers: dict[int, AppendResult]) -> Response:
-    failed = next((found for found in answers.values() if found.error is not ErrorCode.NONE), None)
-    told = zip(places, offsets_of(places, answers), strict=True)
+def _answer(partitions: list[int], results: dict[int, AppendResult]) -> Response:
+    failed = next((found for found in results.values() if found.error is not ErrorCode.NONE), None)
+    pairs = zip(partitions, offsets_of(partitions, results), strict=True)
     if failed is None:
-        stored = [RecordStored(partition=partition, offset=offset) for partition, offset in told]
-        return answer(RecordsStored(records=stored))
+        stored = [RecordStored(partition=partition, offset=offset) for partition, offset in pairs]
+        return respond(RecordsStored(records=stored))
     stored = []
-    for partition, offset in told:
-        error = answers[partition].error
+    for partition, offset in pairs:
+        error = results[partition].error
         if error is ErrorCode.NONE:
             stored.append(RecordStored(partition=partition, offset=offset))
         else:
             stored.append(RecordStored(partition=partition, offset=None, error=error.name))
     lost = sum(record.offset is None for record in stored)
     status = status_of(failed.error)
-    details = problem(status, failed.error, f"{lost} of {len(stored)} not stored: {failed.message}")
+    details = problem(
+        status, failed.error, f"{lost} of {len(stored)} records not stored: {failed.message}"
+    )
     body = StoreProblem(**msgspec.structs.asdict(details), records=stored)
-    return answer(body, status, retry_headers(status), media_type=PROBLEM_TYPE)
+    return respond(body, status, retry_headers(status), media_type=PROBLEM_TYPE)
 
 
 def _read_records(sent: RecordsSent | _TextsSent, now: TimestampMs) -> list[Record]:
-    """Raises RefusedError, and says which record it is about."""
+    """Raises RefusedError with the number of the invalid record."""
     records: list[Record] = []
     try:
         if isinstance(sent, _TextsSent):
@@ -167,7 +167,7 @@ def _read_records(sent: RecordsSent | _TextsSent, now: TimestampMs) -> list[Reco
             _read_raws(sent, now, records)
     except (msgspec.DecodeError, binascii.Error, UnicodeError) as error:
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"Record {len(records)} is not as its encoding says: {error}"
+            ErrorCode.INVALID_REQUEST, f"Record {len(records)} does not match its encoding: {error}"
         ) from None
     return records
 
@@ -205,9 +205,7 @@ def _read_raws(sent: RecordsSent, now: TimestampMs, records: list[Record]) -> No
         records.append(_new_record(Record, fields))
 
 
-def _read_headers(
-    sent: tuple[tuple[str, str | None], ...], encoding: Literal["text", "base64"]
-) -> Headers:
+def _read_headers(sent: tuple[tuple[str, str | None], ...], encoding: HeaderEncoding) -> Headers:
     return [(name, _read_text(text, encoding)) for name, text in sent]
 
 
@@ -217,7 +215,7 @@ def _read_field(raw: Raw, encoding: Encoding) -> bytes | None:
         return None
     if encoding == "json":
         if not data.isascii():
-            # The reader of JSON steps over strings without looking into them.
+            # Raw JSON is not checked for valid UTF-8 by the decoder.
             data.decode()
         return data
     text = _decode_text(data)

@@ -1,4 +1,4 @@
-"""Owns parameters of a query that are numbers, and pages: how many at once, and from where on."""
+"""Query parameters: typed values with limits, and pages."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -21,15 +21,15 @@ def bad_parameter(name: str, why: str) -> RefusedError:
 
 
 def read_text(request: Request, name: str) -> str | None:
-    """The one value of a parameter. Raises RefusedError if there are two."""
+    """The value of a parameter. Raises RefusedError if it is given twice."""
     values = request.query_params.getlist(name)
     if len(values) > 1:
-        raise bad_parameter(name, "may be given once")
+        raise bad_parameter(name, "may be given only once")
     return values[0] if values else None
 
 
 def read_bytes(request: Request, name: str) -> list[bytes]:
-    """All values of a parameter, byte by byte: what is quoted need not be text in UTF-8."""
+    """All values of a parameter as bytes: percent-encoded values need not be UTF-8."""
     found = []
     for pair in request.scope["query_string"].split(b"&"):
         given, _, value = pair.partition(b"=")
@@ -39,15 +39,15 @@ def read_bytes(request: Request, name: str) -> list[bytes]:
 
 
 def read_bytes_once(request: Request, name: str) -> bytes | None:
-    """Raises RefusedError if there are two."""
+    """Raises RefusedError if it is given twice."""
     found = read_bytes(request, name)
     if len(found) > 1:
-        raise bad_parameter(name, "may be given once")
+        raise bad_parameter(name, "may be given only once")
     return found[0] if found else None
 
 
 def read_int(request: Request, name: str, *, least: int, most: int) -> int | None:
-    """The parameter as a number within bounds. Raises RefusedError."""
+    """The parameter as a number within limits. Raises RefusedError."""
     text = read_text(request, name)
     if text is None:
         return None
@@ -58,7 +58,7 @@ def read_int(request: Request, name: str, *, least: int, most: int) -> int | Non
 
 
 def parse_int(text: str) -> int | None:
-    """Plain decimal digits only, and not so many that the reading of them takes long."""
+    """Plain decimal digits only, and few enough to parse quickly."""
     digits = text.removeprefix("-")
     if not digits.isascii() or not digits.isdigit() or len(digits) > _DIGITS_MAX:
         return None
@@ -78,6 +78,6 @@ def page_size(request: Request) -> int:
 
 
 def take_page(items: Iterable[T], size: int) -> tuple[list[T], bool]:
-    """The first so many, and whether there are more."""
+    """The first `size` items, and whether there are more."""
     found = list(islice(items, size + 1))
     return found[:size], len(found) > size

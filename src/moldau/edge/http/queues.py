@@ -1,6 +1,6 @@
-"""Owns reading of /api/v1/queues: which queue groups there are, of which topics and with what.
+"""GET /api/v1/queues: queue groups with their topics and settings.
 
-What a group has before it is known to the leaders of its partitions only, and told over gRPC.
+Their backlog is known only to the leaders of their partitions, and served over gRPC.
 """
 
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from starlette.routing import Route
 from moldau.api.broker import Broker
 from moldau.edge.http.query_parameters import page_size, read_text, take_page
 from moldau.edge.http.resources import QueueList, QueueListed
-from moldau.edge.http.responses import answer, check_query
+from moldau.edge.http.responses import check_query, respond
 
 
 def routes(broker: Broker) -> list[Route]:
@@ -36,6 +36,6 @@ def routes(broker: Broker) -> list[Route]:
             )
             for group in page
         ]
-        return answer(QueueList(queues=listed, next=listed[-1].group if has_more else None))
+        return respond(QueueList(queues=listed, next=listed[-1].group if has_more else None))
 
     return [Route("/api/v1/queues", queues, methods=["GET"])]

@@ -1,4 +1,4 @@
-"""Owns how records are shown in JSON, and which of them somebody asked for."""
+"""Records as JSON, and the filters that select them."""
 
 import asyncio
 import base64
@@ -15,13 +15,13 @@ Encoding = Literal["text", "json", "base64"]
 HeaderEncoding = Literal["text", "base64"]
 
 _INLINE_BYTES_MAX: Final = 64 * 1024
-"""Records that are larger together are shown in a thread: clients of the broker do not wait."""
-# One, since JSON that is read takes many times its bytes.
+"""Larger lists are encoded in a thread, so that the event loop is not blocked."""
+# One thread: decoded JSON takes many times its size.
 _thread: Final = ThreadPoolExecutor(1, thread_name_prefix="show")
 
 
 class RecordShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What cannot be shown as asked is null, and stands in base64 beside."""
+    """A field that does not match its encoding is null, with its bytes in `*_base64`."""
 
     offset: int
     timestamp: int
@@ -33,7 +33,7 @@ class RecordShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RecordSelection(NamedTuple):
-    """What somebody asked for: how it is shown, and what is left out."""
+    """How a client wants records encoded, and which ones."""
 
     key_encoding: Encoding = "text"
     value_encoding: Encoding = "text"
@@ -41,11 +41,11 @@ class RecordSelection(NamedTuple):
     key: bytes | None = None
     """Only records with this key."""
     contains: bytes | None = None
-    """Only records with this in their value."""
+    """Only records whose value contains this."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
     """Only records with all of these headers; None: with any value."""
 
-    def wants(self, record: Record) -> bool:
+    def matches(self, record: Record) -> bool:
         if self.key is not None and record.key != self.key:
             return False
         if self.contains is not None and (
@@ -65,24 +65,24 @@ _encode: Final = msgspec.json.Encoder().encode
 _NULL: Final = Raw(b"null")
 
 
-async def show_all(records: Sequence[Record], chosen: RecordSelection) -> list[RecordShown]:
+async def show_all(records: Sequence[Record], selection: RecordSelection) -> list[RecordShown]:
     size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
     if size <= _INLINE_BYTES_MAX:
-        return _show_all(records, chosen)
+        return _show_all(records, selection)
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_thread, _show_all, records, chosen)
+    return await loop.run_in_executor(_thread, _show_all, records, selection)
 
 
-def _show_all(records: Sequence[Record], chosen: RecordSelection) -> list[RecordShown]:
-    return [show(record, chosen) for record in records]
+def _show_all(records: Sequence[Record], selection: RecordSelection) -> list[RecordShown]:
+    return [show(record, selection) for record in records]
 
 
-def show(record: Record, chosen: RecordSelection) -> RecordShown:
-    key, key_base64 = _show_field(record.key, chosen.key_encoding)
-    value, value_base64 = _show_field(record.value, chosen.value_encoding)
+def show(record: Record, selection: RecordSelection) -> RecordShown:
+    key, key_base64 = _show_field(record.key, selection.key_encoding)
+    value, value_base64 = _show_field(record.value, selection.value_encoding)
     headers = []
     for name, content in record.headers:
-        shown, _ = _show_field(content, chosen.header_encoding)
+        shown, _ = _show_field(content, selection.header_encoding)
         if shown is _NULL and content is not None:
             shown, _ = _show_field(content, "base64")
         headers.append((name.encode("utf-8", "replace").decode(), shown))
@@ -98,14 +98,14 @@ def show(record: Record, chosen: RecordSelection) -> RecordShown:
 
 
 def _show_field(content: bytes | None, encoding: Encoding) -> tuple[Raw, str | None]:
-    """As JSON; or null, and what to give beside it."""
+    """As JSON; or null and its base64."""
     if content is None:
         return _NULL, None
     try:
         if encoding == "text":
             return Raw(_encode(content.decode())), None
         if encoding == "json":
-            # Read and written anew: bytes that only look like JSON would spoil the answer.
+            # Decoded and encoded again: invalid JSON would break the response.
             return Raw(_encode(msgspec.json.decode(content))), None
     except (UnicodeError, msgspec.DecodeError, RecursionError):
         return _NULL, base64.b64encode(content).decode()

@@ -1,4 +1,4 @@
-"""Owns /api/v1/topics/{topic}/records: reading a partition by offset or by time."""
+"""/api/v1/topics/{topic}/records: reads a partition by offset or timestamp."""
 
 from typing import Final, cast, get_args
 
@@ -9,8 +9,7 @@ from starlette.routing import Route
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic, remote_leader
-from moldau.data.offsets import EARLIEST, LATEST
-from moldau.data.record_reader import offset_at, read_page
+from moldau.api.types import EARLIEST, INT_MAX, LATEST, LONG_MAX, Topic
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.produce import ProduceHandler
 from moldau.edge.http.query_parameters import (
@@ -30,18 +29,16 @@ from moldau.edge.http.record_json import (
     show_all,
 )
 from moldau.edge.http.redirect import redirect_to
-from moldau.edge.http.responses import answer, check_query
-from moldau.metadata.config_types import INT_MAX, LONG_MAX
-from moldau.metadata.image import Topic
+from moldau.edge.http.responses import check_query, respond
 
 WAIT_MS_MAX: Final = 10_000
 SCANS_MAX: Final = 8
-"""Reads of one request, while a filter finds nothing."""
+"""Pages that one request scans while a filter matches nothing."""
 
 HEADERS_MAX: Final = 10
-"""Headers that a filter may ask for."""
+"""Header filters per request."""
 
-CHOICE: Final = (
+FILTER_PARAMETERS: Final = (
     "key_encoding",
     "value_encoding",
     "header_encoding",
@@ -49,7 +46,7 @@ CHOICE: Final = (
     "contains",
     "header",
 )
-PLACE: Final = ("partition", "offset", "time")
+POSITION_PARAMETERS: Final = ("partition", "offset", "time")
 
 
 class RecordsShown(Struct, frozen=True, kw_only=True):
@@ -57,17 +54,17 @@ class RecordsShown(Struct, frozen=True, kw_only=True):
     partition: int
     records: list[RecordShown]
     next_offset: int
-    """Where to go on."""
+    """Where to continue."""
     start_offset: int
     end_offset: int
 
 
 def routes(broker: Broker) -> list[Route]:
-    door = ProduceHandler(broker)
+    produce = ProduceHandler(broker)
 
     async def read(request: Request) -> Response:
-        check_query(request, *PLACE, *CHOICE, "limit", "wait_ms")
-        limit, chosen = page_size(request), read_choice(request)
+        check_query(request, *POSITION_PARAMETERS, *FILTER_PARAMETERS, "limit", "wait_ms")
+        limit, selection = page_size(request), read_selection(request)
         wait_ms = read_int(request, "wait_ms", least=0, most=WAIT_MS_MAX) or 0
         topic = find_topic(broker, request.path_params["topic"])
         partition = read_partition(request, topic)
@@ -76,32 +73,31 @@ def routes(broker: Broker) -> list[Route]:
             return redirect_to(broker, leader, request)
         offset = read_offset(broker, request, topic, partition, by_default=EARLIEST)
         for _ in range(SCANS_MAX):
-            page = await read_page(
-                broker.fetch,
+            page = await broker.read_page(
                 topic.name,
                 partition,
                 offset,
                 limit=limit,
-                wants=chosen.wants,
+                wants=selection.matches,
                 wait_ms_max=wait_ms,
             )
-            # Once: with each read of a filter that finds nothing, it would be many times as long.
+            # Wait only once, not with every page that a filter skips.
             wait_ms = 0
             moved, offset = page.next_offset > offset, page.next_offset
             if page.records or not moved:
                 break
-        return answer(
+        return respond(
             RecordsShown(
                 topic=topic.name,
                 partition=partition,
-                records=await show_all(page.records, chosen),
+                records=await show_all(page.records, selection),
                 next_offset=page.next_offset,
                 start_offset=page.start_offset,
                 end_offset=page.end_offset,
             )
         )
 
-    return [by_method("/api/v1/topics/{topic}/records", GET=read, POST=door.store)]
+    return [by_method("/api/v1/topics/{topic}/records", GET=read, POST=produce.store)]
 
 
 def read_partition(request: Request, topic: Topic) -> int:
@@ -109,7 +105,9 @@ def read_partition(request: Request, topic: Topic) -> int:
     partition = read_int(request, "partition", least=0, most=INT_MAX)
     if partition is None:
         if len(topic.partitions) > 1:
-            raise bad_parameter("partition", f"is needed: there are {len(topic.partitions)}")
+            raise bad_parameter(
+                "partition", f"is required: the topic has {len(topic.partitions)} partitions"
+            )
         return 0
     return partition
 
@@ -117,30 +115,30 @@ def read_partition(request: Request, topic: Topic) -> int:
 def read_offset(
     broker: Broker, request: Request, topic: Topic, partition: int, *, by_default: int
 ) -> int:
-    """Where to begin: at an offset, at a time, or at either end. Raises RefusedError."""
+    """The start offset: as given, by timestamp, or either end. Raises RefusedError."""
     text, time = read_text(request, "offset"), read_int(request, "time", least=0, most=LONG_MAX)
     if text is not None and time is not None:
-        raise bad_parameter("time", "and 'offset' exclude each other")
-    place = by_default
+        raise bad_parameter("time", "cannot be combined with 'offset'")
+    timestamp = by_default
     if time is not None:
-        place = time
+        timestamp = time
     elif text in ("earliest", "latest"):
-        place = EARLIEST if text == "earliest" else LATEST
+        timestamp = EARLIEST if text == "earliest" else LATEST
     elif text is not None:
         offset = parse_int(text)
         if offset is None or not 0 <= offset <= LONG_MAX:
-            raise bad_parameter("offset", "must be earliest, latest, or a number from 0 on")
+            raise bad_parameter("offset", "must be earliest, latest, or a number >= 0")
         return offset
-    return offset_at(broker.offsets, topic.name, partition, place)
+    return broker.offset_at(topic.name, partition, timestamp)
 
 
-def read_choice(request: Request) -> RecordSelection:
+def read_selection(request: Request) -> RecordSelection:
     """Raises RefusedError."""
     headers = []
     wanted = read_bytes(request, "header")
     if len(wanted) > HEADERS_MAX:
-        # Each is looked for in every record.
-        raise bad_parameter("header", f"may be given {HEADERS_MAX} times")
+        # Each is searched for in every record.
+        raise bad_parameter("header", f"may be given at most {HEADERS_MAX} times")
     for given in wanted:
         name, colon, value = given.partition(b":")
         headers.append((name.decode("utf-8", "surrogateescape"), value if colon else None))

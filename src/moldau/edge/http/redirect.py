@@ -1,32 +1,32 @@
-"""Owns the way to another broker: what only that one can answer is asked there by the client.
+"""Redirects requests that only another broker can serve.
 
-The answer is 307, which keeps method and body; `curl -L` and every library follow it by themselves.
+The status is 307, which keeps method and body; `curl -L` and HTTP libraries follow it.
 """
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from moldau.api.broker import Broker
-from moldau.edge.http.responses import answer
+from moldau.edge.http.responses import respond
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 
 
 def redirect_to(broker: Broker, other: int, request: Request) -> Response:
-    """To the same address on that broker. Raises RefusedError if it has none."""
+    """A redirect to the same path on `other`. Raises RefusedError if it cannot be reached."""
     known = broker.image.brokers.get(BrokerId(other))
     if known is None or known.http is None:
         raise RefusedError(
-            ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {other} is to be asked, and not to be found"
+            ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {other} serves this, but has no HTTP address"
         )
     if other not in broker.cluster.alive:
-        # The address of one that died would be of no use; who follows it is elected soon.
+        # A redirect to a dead broker would not help; its successor is elected soon.
         raise RefusedError(
-            ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {other} is to be asked, and is not heard of"
+            ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {other} serves this, but is not reachable"
         )
     host = f"[{known.http.host}]" if ":" in known.http.host else known.http.host
-    # As it came: what the client has quoted stays quoted.
+    # Undecoded, so that percent-encoding stays as the client sent it.
     path = request.scope.get("raw_path", b"").decode("ascii", "replace") or request.scope["path"]
     query = request.scope["query_string"].decode("ascii", "replace")
     target = f"http://{host}:{known.http.port}{path}" + (f"?{query}" if query else "")
-    return answer({"broker": other, "location": target}, 307, {"location": target})
+    return respond({"broker": other, "location": target}, 307, {"location": target})

@@ -1,5 +1,6 @@
-"""Owns docs/reference/http-api.md: every operation and every shape, as the OpenAPI document tells
-them. `python -m moldau.edge.http.reference` writes it anew; a test compares."""
+"""Generates docs/reference/http-api.md from the OpenAPI document.
+
+`python -m moldau.edge.http.reference` writes the file; a test checks that it is current."""
 
 import json
 import sys
@@ -10,25 +11,24 @@ from typing import Any, Final
 from moldau.edge.http.openapi import document
 
 PAGE: Final = Path("docs/reference/http-api.md")
-_HEAD: Final = """# HTTP: operations and shapes
+_HEAD: Final = """# HTTP: operations and schemas
 
-Written from the OpenAPI document (`GET /api/v1/openapi.json`) by `make docs`. What it is for, with
-examples, limits and metrics, is in [http.md](http.md).
+Generated from the OpenAPI document (`GET /api/v1/openapi.json`) by `make docs`. For examples,
+limits and metrics see [http.md](http.md).
 """
 
 Schema = dict[str, Any]
 
 
 def render() -> str:
-    """The whole page."""
     spec = document()
     lines = [_HEAD, "## Operations", ""]
     for path, methods in spec["paths"].items():
         for method, operation in methods.items():
             lines += _operation(method.upper(), path, operation)
-    lines += ["## Shapes", ""]
+    lines += ["## Schemas", ""]
     for name, schema in sorted(spec["components"]["schemas"].items()):
-        lines += _shape(name, schema)
+        lines += _schema(name, schema)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -53,11 +53,11 @@ def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
     if body is not None:
         yield f"Body: {_type(body['content']['application/json']['schema'])}."
         yield ""
-    yield "| status | answer | |"
+    yield "| status | response | |"
     yield "|---|---|---|"
-    for status, answer in operation["responses"].items():
-        kinds = [_content(media, content) for media, content in answer.get("content", {}).items()]
-        yield f"| {status} | {', '.join(kinds)} | {answer['description']} |"
+    for status, response in operation["responses"].items():
+        kinds = [_content(media, content) for media, content in response.get("content", {}).items()]
+        yield f"| {status} | {', '.join(kinds)} | {response['description']} |"
     yield ""
 
 
@@ -68,7 +68,7 @@ def _content(media: str, content: Schema) -> str:
     return _type(content["schema"]) + problem
 
 
-def _shape(name: str, schema: Schema) -> Iterator[str]:
+def _schema(name: str, schema: Schema) -> Iterator[str]:
     yield f"### {name}"
     yield ""
     if schema.get("type") == "array":
@@ -79,7 +79,7 @@ def _shape(name: str, schema: Schema) -> Iterator[str]:
     yield "|---|---|---|"
     required = schema.get("required", ())
     for field, kind in schema.get("properties", {}).items():
-        words = "" if field in required else _default(kind) or "may be missing"
+        words = "" if field in required else _default(kind) or "optional"
         yield f"| `{field}` | {_type(kind)} | {words} |"
     yield ""
 

@@ -1,4 +1,4 @@
-"""Owns the shapes in which topics, brokers and groups are told over HTTP."""
+"""The JSON structures of topics, brokers, groups and queues."""
 
 from msgspec import Struct
 
@@ -18,13 +18,13 @@ class TopicListed(Struct, frozen=True, kw_only=True):
 class TopicList(Struct, frozen=True, kw_only=True):
     topics: list[TopicListed]
     next: str | None
-    """For `after`, to get the following page; null on the last one."""
+    """Pass as `after` to get the next page; null on the last one."""
 
 
 class Setting(Struct, frozen=True, kw_only=True):
     name: str
     value: str | None
-    """null if it is secret."""
+    """null if it is sensitive."""
     source: str
     type: str
     read_only: bool
@@ -40,7 +40,7 @@ class PartitionShown(Struct, frozen=True, kw_only=True):
     removing: list[int]
     start_offset: int | None
     end_offset: int | None
-    """Of the records that are committed; null while no leader tells."""
+    """The high watermark; null while the leader does not respond."""
     log_bytes: int | None
 
 
@@ -82,7 +82,7 @@ class GroupList(Struct, frozen=True, kw_only=True):
     groups: list[GroupListed]
     next: str | None
     silent: list[int]
-    """Brokers that did not say which groups they coordinate: theirs are missing."""
+    """Brokers that did not respond: the groups that they coordinate are missing."""
 
 
 class QueueListed(Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class PositionShown(Struct, frozen=True, kw_only=True):
     metadata: str
     end_offset: int | None
     lag: int | None
-    """null while the leader of the partition does not tell its end."""
+    """null while the leader of the partition does not respond."""
 
 
 class GroupShown(Struct, frozen=True, kw_only=True):
@@ -132,8 +132,8 @@ class GroupShown(Struct, frozen=True, kw_only=True):
     coordinator: int
     member_count: int
     members: list[MemberShown]
-    """The first thousand."""
+    """At most 1,000."""
     lag: int | None
-    """Over all partitions; null if that of one is not known."""
+    """Over all partitions; null if the lag of one is unknown."""
     offsets: list[PositionShown]
     next: str | None

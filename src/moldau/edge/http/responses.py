@@ -1,4 +1,4 @@
-"""Owns how requests are read and answers are written: JSON, bounds, and a status for each error."""
+"""Reads request bodies and writes responses: JSON, size limits, and a status for each error."""
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moldau.api.retriable import PASSING
 from moldau.edge.http.hints import hint_for
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import ErrorReply
@@ -50,7 +49,7 @@ _encoder: Final = msgspec.json.Encoder()
 T = TypeVar("T")
 
 
-def answer(
+def respond(
     body: object,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
@@ -65,7 +64,7 @@ def answer(
     )
 
 
-def answer_error(
+def respond_error(
     status: int,
     code: ErrorCode,
     message: str,
@@ -73,14 +72,14 @@ def answer_error(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     details = problem(status, code, message, hint)
-    return answer(details, status, headers, media_type=PROBLEM_TYPE)
+    return respond(details, status, headers, media_type=PROBLEM_TYPE)
 
 
 def problem(status: int, code: ErrorCode, message: str, hint: str = "") -> ErrorReply:
-    # A name in it may be no text in UTF-8, and would end the answer instead of the question.
+    # A name in it may not be valid UTF-8, which would make the response fail.
     words = message.encode("utf-8", "replace").decode("utf-8")
     if len(words) > DETAIL_CHARS_MAX:
-        # It repeats what a client sent, which may be as long as a head can be.
+        # It repeats what the client sent, which may be as long as a request head.
         words = words[:DETAIL_CHARS_MAX] + "…"
     return ErrorReply(
         title=HTTPStatus(status).phrase,
@@ -91,26 +90,26 @@ def problem(status: int, code: ErrorCode, message: str, hint: str = "") -> Error
     )
 
 
-def answer_refusal(error: RefusedError) -> Response:
+def respond_refusal(error: RefusedError) -> Response:
     status = status_of(error.code)
-    return answer_error(status, error.code, str(error), error.hint, retry_headers(status))
+    return respond_error(status, error.code, str(error), error.hint, retry_headers(status))
 
 
 def retry_headers(status: int) -> Mapping[str, str]:
-    """When to come again, if that may help."""
+    """Retry-After, for responses that a retry may change."""
     return {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
 
 
-def answer_http_error(error: HTTPException) -> Response:
-    """What the router or the reading of the body refused."""
+def respond_http_error(error: HTTPException) -> Response:
+    """An error of the router, or of reading the body."""
     status = error.status_code
     code = _CODES_OF_STATUS.get(status, ErrorCode.INVALID_REQUEST)
     hint = ""
     if status == 405 and error.headers is not None:
-        hint = f"possible: {error.headers.get('Allow', '')}"
+        hint = f"allowed: {error.headers.get('Allow', '')}"
     elif status == 415:
-        hint = "send it as it is, with Content-Type: application/json"
-    return answer_error(status, code, error.detail, hint, headers=error.headers)
+        hint = "send uncompressed JSON with Content-Type: application/json"
+    return respond_error(status, code, error.detail, hint, headers=error.headers)
 
 
 def status_of(code: ErrorCode) -> int:
@@ -118,7 +117,7 @@ def status_of(code: ErrorCode) -> int:
         return 404
     if code in _CONFLICT:
         return 409
-    if code in PASSING:
+    if code.is_unavailable:
         return 503
     return 500 if code is ErrorCode.UNKNOWN_SERVER_ERROR else 400
 
@@ -126,7 +125,7 @@ def status_of(code: ErrorCode) -> int:
 async def read_body(
     request: Request, decode: Callable[[bytearray], T], *, bytes_max: int | None = None
 ) -> T:
-    """The body as what `decode` makes of it. Raises HTTPException or RefusedError."""
+    """The decoded body. Raises HTTPException or RefusedError."""
     _check_media_type(request)
     if bytes_max is None:
         bytes_max = BODY_BYTES_MAX
@@ -140,17 +139,15 @@ async def read_body(
     try:
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"The body is not as expected: {error}"
-        ) from None
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"Invalid request body: {error}") from None
 
 
 def _check_media_type(request: Request) -> None:
-    """Only what says that it is JSON: a form on a foreign web page cannot say so."""
+    """Requires a JSON Content-Type, which an HTML form of another web site cannot send."""
     media, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if media.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
-        raise HTTPException(415, "The body must be application/json; say so in Content-Type")
+        raise HTTPException(415, "Content-Type must be application/json")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HTTPException(415, "The body must not be compressed")
 
@@ -161,16 +158,16 @@ def _announced_bytes(request: Request) -> int:
 
 
 def _too_large(bytes_max: int) -> HTTPException:
-    # The server throws the rest away as it comes, for as long as a request may take to arrive:
-    # closing at once would reset the connection, and the client never read why.
-    return HTTPException(413, f"The body may have {bytes_max} bytes")
+    # The server discards the rest as it arrives, until the request times out: closing at once would
+    # reset the connection, and the client would not see this response.
+    return HTTPException(413, f"The body is too large; the limit is {bytes_max} bytes")
 
 
 def check_query(request: Request, *known: str) -> None:
-    """A parameter that is not known would be ignored, and the answer another than was meant."""
+    """Rejects unknown parameters: ignoring a misspelled one would return something else."""
     for name in request.query_params:
         if name not in known:
-            knows = f"known: {', '.join(known)}" if known else "there are none"
+            accepted = f"accepted: {', '.join(known)}" if known else "none are accepted"
             raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"Unknown query parameter '{name}'; {knows}"
+                ErrorCode.INVALID_REQUEST, f"Unknown query parameter '{name}'; {accepted}"
             )

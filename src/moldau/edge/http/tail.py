@@ -1,7 +1,7 @@
-"""Owns GET /api/v1/topics/{topic}/tail: records as they come, by Server-Sent Events.
+"""GET /api/v1/topics/{topic}/tail: new records as Server-Sent Events.
 
-The id of an event is the record's offset, so a client that lost its connection says where it was
-and misses nothing; browsers do that by themselves.
+The id of an event is the record's offset, so that a client can resume after a disconnect with
+Last-Event-ID and miss nothing, as browsers do.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -15,37 +15,41 @@ from starlette.types import Receive, Scope, Send
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic, remote_leader
-from moldau.data.offsets import LATEST
-from moldau.data.record_reader import ReadPage, read_page
+from moldau.api.types import LATEST, LONG_MAX, ReadPage
 from moldau.edge.http.query_parameters import parse_int
 from moldau.edge.http.record_json import RecordSelection, show_all
-from moldau.edge.http.records import CHOICE, PLACE, read_choice, read_offset, read_partition
+from moldau.edge.http.records import (
+    FILTER_PARAMETERS,
+    POSITION_PARAMETERS,
+    read_offset,
+    read_partition,
+    read_selection,
+)
 from moldau.edge.http.redirect import redirect_to
 from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, problem, status_of
-from moldau.metadata.config_types import LONG_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 
 MEDIA_TYPE: Final = "text/event-stream"
 TAILS_MAX: Final = 64
 QUIET_MS_MAX: Final = 10_000
-"""After so long without a record a comment is sent: so that proxies stay patient."""
+"""After this long without a record, a comment is sent, so that proxies keep the connection open."""
 
 _RECORDS_PER_READ: Final = 1000
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class _Followed(NamedTuple):
-    """What a client follows."""
+class _Subscription(NamedTuple):
+    """The partition and filter of one client."""
 
     topic: str
     topic_id: TopicId
     partition: int
-    chosen: RecordSelection
+    selection: RecordSelection
 
 
 class Tails:
-    """All who follow a partition at this broker."""
+    """All tail streams of this broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -53,14 +57,14 @@ class Tails:
         self.count = 0
 
     def stop(self) -> None:
-        """End them all: the clients go on elsewhere, and the broker need not wait for them."""
+        """End all streams; their clients reconnect to another broker."""
         self._is_stopping = True
-        # Among them are those who wait here for records. No Kafka client is left by then.
+        # Wakes the streams that wait for records. No Kafka client is connected by then.
         self._broker.fetch.complete_all()
 
     async def follow(self, request: Request) -> Response:
-        check_query(request, *PLACE, *CHOICE)
-        chosen = read_choice(request)
+        check_query(request, *POSITION_PARAMETERS, *FILTER_PARAMETERS)
+        selection = read_selection(request)
         topic = find_topic(self._broker, request.path_params["topic"])
         partition = read_partition(request, topic)
         leader = remote_leader(self._broker, topic, partition)
@@ -69,73 +73,74 @@ class Tails:
         if self.count >= TAILS_MAX:
             raise RefusedError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"{TAILS_MAX} follow at this broker (the limit)",
+                f"The limit of {TAILS_MAX} tail streams per broker is reached",
             )
         offset = _resumed(request)
         if offset is None:
             offset = read_offset(self._broker, request, topic, partition, by_default=LATEST)
-        place = _Followed(topic.name, topic.topic_id, partition, chosen)
-        # Counted before the first wait: else any number could come while one of them waits.
+        subscription = _Subscription(topic.name, topic.topic_id, partition, selection)
+        # Counted before the first await, so that concurrent requests cannot exceed the limit.
         self.count += 1
         try:
-            # Before the answer begins: a place that does not exist is an error like any other.
-            first = await self._read(place, offset, wait_ms_max=0)
+            # Before the response starts, so that a bad offset gets a normal error response.
+            first = await self._read(subscription, offset, wait_ms_max=0)
         except BaseException:
             self._ended()
             raise
         if request.method == "HEAD":
             self._ended()
             return Response(headers=HEADERS, media_type=MEDIA_TYPE)
-        return _TailResponse(self._events(place, first), on_end=self._ended)
+        return _TailResponse(self._events(subscription, first), on_end=self._ended)
 
     def _ended(self) -> None:
         self.count -= 1
 
-    async def _read(self, place: _Followed, offset: int, *, wait_ms_max: int) -> ReadPage:
-        topic = self._broker.image.topic(place.topic)
-        if topic is None or topic.topic_id != place.topic_id:
-            # Another of the same name has other records behind the same offsets.
+    async def _read(
+        self, subscription: _Subscription, offset: int, *, wait_ms_max: int
+    ) -> ReadPage:
+        topic = self._broker.image.topic(subscription.topic)
+        if topic is None or topic.topic_id != subscription.topic_id:
+            # A new topic of the same name has other records at the same offsets.
             raise RefusedError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{place.topic}' was deleted"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{subscription.topic}' was deleted"
             )
-        return await read_page(
-            self._broker.fetch,
-            place.topic,
-            place.partition,
+        return await self._broker.read_page(
+            subscription.topic,
+            subscription.partition,
             offset,
             limit=_RECORDS_PER_READ,
-            wants=place.chosen.wants,
+            wants=subscription.selection.matches,
             wait_ms_max=wait_ms_max,
         )
 
-    async def _events(self, place: _Followed, page: ReadPage) -> AsyncIterator[bytes]:
-        """Until the client goes, or the partition does."""
+    async def _events(self, subscription: _Subscription, page: ReadPage) -> AsyncIterator[bytes]:
+        """Runs until the client disconnects or the partition cannot be read."""
         clock = self._broker.clock.monotonic
         try:
             yield b"retry: %d\n\n" % (RETRY_SECONDS * 1000)
-            told_at = clock()
+            sent_at = clock()
             while True:
                 if page.records:
-                    shown = await show_all(page.records, place.chosen)
+                    shown = await show_all(page.records, subscription.selection)
                     yield b"".join(
                         b"id: %d\ndata: %b\n\n" % (record.offset, _encode(record))
                         for record in shown
                     )
-                    told_at = clock()
-                page = await self._read(place, page.next_offset, wait_ms_max=QUIET_MS_MAX)
+                    sent_at = clock()
+                page = await self._read(subscription, page.next_offset, wait_ms_max=QUIET_MS_MAX)
                 if self._is_stopping:
                     raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping")
-                # Also while a filter leaves out all that comes. The wait may end a little early.
-                if not page.records and clock() - told_at >= QUIET_MS_MAX / 1000 * 0.9:
+                # Also while a filter skips everything. The wait may end slightly early.
+                if not page.records and clock() - sent_at >= QUIET_MS_MAX / 1000 * 0.9:
                     yield b":\n\n"
-                    told_at = clock()
+                    sent_at = clock()
         except RefusedError as error:
             details = problem(status_of(error.code), error.code, str(error), error.hint)
             yield b"event: error\ndata: %b\n\n" % _encode(details)
 
 
 class _TailResponse(StreamingResponse):
-    """Says when it is over, however it ends."""
+    """Calls `on_end` when the stream ends for any reason."""
 
     def __init__(self, events: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
         super().__init__(events, headers=HEADERS, media_type=MEDIA_TYPE)
@@ -149,7 +154,7 @@ class _TailResponse(StreamingResponse):
 
 
 def _resumed(request: Request) -> int | None:
-    """After the last event that the client has, if it says so. Raises RefusedError."""
+    """The offset after Last-Event-ID; None without that header. Raises RefusedError."""
     text = request.headers.get("last-event-id")
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Owns /api/v1/topics and /api/v1/brokers: what there is, and topics that come and go."""
+"""/api/v1/topics and /api/v1/brokers: list and describe; create and delete topics."""
 
 from collections.abc import Iterable
 from typing import Annotated, Final
@@ -12,7 +12,7 @@ from starlette.routing import Route
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic
 from moldau.api.metadata_changes import MetadataChanges, await_leaders
-from moldau.control.config_service import ResourceKind
+from moldau.api.types import INT_MAX, NO_LEADER_ID, ConfigEntry, ResourceKind, Topic
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.query_parameters import (
     PAGE_SIZE,
@@ -33,17 +33,13 @@ from moldau.edge.http.resources import (
     TopicListed,
     TopicShown,
 )
-from moldau.edge.http.responses import answer, check_query, read_body
-from moldau.metadata.config_types import INT_MAX
-from moldau.metadata.image import Topic
-from moldau.metadata.leaders import NO_LEADER_ID
-from moldau.metadata.topic_configs import ConfigEntry
+from moldau.edge.http.responses import check_query, read_body, respond
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicPartition
 
 
 class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body that creates a topic; -1 takes the broker's default."""
+    """The body that creates a topic; -1 means the broker's default."""
 
     name: str
     partitions: Annotated[int, Meta(ge=-1, le=INT_MAX)] = -1
@@ -56,12 +52,12 @@ _topic_wanted: Final = msgspec.json.Decoder(TopicWanted)
 
 
 def routes(broker: Broker) -> list[Route]:
-    decisions = MetadataChanges(broker)
+    changes = MetadataChanges(broker)
 
     async def create(request: Request) -> Response:
         check_query(request)
         wanted = await read_body(request, _topic_wanted.decode)
-        made = await decisions.result(
+        made = await changes.result(
             broker.topics.create(
                 wanted.name,
                 partitions=wanted.partitions,
@@ -71,17 +67,17 @@ def routes(broker: Broker) -> list[Route]:
             )
         )
         if wanted.validate_only:
-            return answer(await show_topic(broker, made, PAGE_SIZE, -1))
-        await await_leaders(broker, made)
+            return respond(await show_topic(broker, made, PAGE_SIZE, -1))
+        await await_leaders(broker, [made.name])
         shown = await show_topic(broker, made, PAGE_SIZE, -1)
-        return answer(shown, 201, {"location": f"/api/v1/topics/{made.name}"})
+        return respond(shown, 201, {"location": f"/api/v1/topics/{made.name}"})
 
     async def delete(request: Request) -> Response:
         check_query(request)
         found = find_topic(broker, request.path_params["topic"])
-        # By its id: another one of the same name is not meant.
-        await decisions.result(broker.topics.delete(topic_id=found.topic_id))
-        return answer(TopicDeleted(name=found.name, id=found.topic_id.hex()))
+        # By id, so that a new topic of the same name is not deleted.
+        await changes.result(broker.topics.delete(topic_id=found.topic_id))
+        return respond(TopicDeleted(name=found.name, id=found.topic_id.hex()))
 
     async def topics(request: Request) -> Response:
         check_query(request, "limit", "after", "internal")
@@ -96,31 +92,31 @@ def routes(broker: Broker) -> list[Route]:
         )
         page, has_more = take_page(names, size)
         listed = [_listed(broker, image.topics[name]) for name in page]
-        return answer(TopicList(topics=listed, next=page[-1] if has_more else None))
+        return respond(TopicList(topics=listed, next=page[-1] if has_more else None))
 
     async def topic(request: Request) -> Response:
         check_query(request, "limit", "after")
         size, after = page_size(request), read_int(request, "after", least=-1, most=INT_MAX)
         found = find_topic(broker, request.path_params["topic"])
-        return answer(await show_topic(broker, found, size, -1 if after is None else after))
+        return respond(await show_topic(broker, found, size, -1 if after is None else after))
 
     async def brokers(request: Request) -> Response:
         check_query(request, "limit", "after")
         size, after = page_size(request), read_int(request, "after", least=-1, most=INT_MAX)
         known = broker.cluster.topology().brokers
         page, has_more = take_page((one for one in known if after is None or one.id > after), size)
-        return answer(BrokerList(brokers=page, next=page[-1].id if has_more else None))
+        return respond(BrokerList(brokers=page, next=page[-1].id if has_more else None))
 
     async def one_broker(request: Request) -> Response:
         check_query(request)
-        # Not read by the router, which fails at numbers of thousands of digits.
+        # Not parsed by the router, which fails on numbers of thousands of digits.
         wanted = parse_int(request.path_params["broker"])
         for one in broker.cluster.topology().brokers:
             if one.id == wanted:
                 entries = broker.configs.describe(ResourceKind.BROKER, str(wanted))
-                return answer(BrokerShown(broker=one, configs=_settings(entries)))
+                return respond(BrokerShown(broker=one, configs=_settings(entries)))
         raise RefusedError(
-            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {request.path_params['broker']} is unknown"
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker {request.path_params['broker']}"
         )
 
     return [
@@ -151,7 +147,7 @@ def _listed(broker: Broker, topic: Topic) -> TopicListed:
 async def show_topic(broker: Broker, topic: Topic, size: int, after: int) -> TopicShown:
     """The topic with a page of its partitions."""
     page, has_more = take_page(topic.partitions[after + 1 :], size)
-    extents = await broker.views.extents(
+    extents = await broker.queries.extents(
         TopicPartition(topic.name, partition.index) for partition in page
     )
     shown = []

@@ -1,4 +1,4 @@
-"""Owns /api/v1/topology: brokers, topics, and who leads what, as this broker sees it."""
+"""/api/v1/topology: brokers, topics and partition leaders, as this broker knows them."""
 
 import msgspec
 from starlette.requests import Request
@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.broker import Broker
-from moldau.edge.http.responses import answer, check_query
+from moldau.edge.http.responses import check_query, respond
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Topology
 
@@ -16,7 +16,7 @@ def routes(broker: Broker) -> list[Route]:
         check_query(request, "topic")
         names = request.query_params.getlist("topic")
         found = broker.cluster.topology()
-        return answer(_only(found, names) if names else found)
+        return respond(_only(found, names) if names else found)
 
     return [Route("/api/v1/topology", topology, methods=["GET"])]
 

@@ -1,8 +1,8 @@
-"""Owns how uvicorn runs inside a broker: no signals of its own, and bounds on every connection.
+"""Runs uvicorn inside the broker: without its signal handlers, and with limits on connections.
 
-uvicorn bounds idle time between requests, but waits for ever for a first request, for the rest of
-one that was begun, and for a client that reads no reply. Here each of these ends by a timer, and
-connections above the cap are closed before they are read.
+uvicorn limits the idle time between requests, but waits indefinitely for the first request, for the
+rest of a request, and for a client that reads no reply. Here each of these has a timeout, and
+connections above the limit are closed before anything is read.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from moldau.edge.http.listener import ConnectionCounts, HttpLimits
-from moldau.edge.http.responses import RETRY_SECONDS, answer_error
+from moldau.edge.http.limits import ConnectionCounts, HttpLimits
+from moldau.edge.http.responses import RETRY_SECONDS, respond_error
 from moldau.model.errors import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -30,37 +30,37 @@ _WARN_SECONDS = 10.0
 
 
 def _whole_reply(reply: Response) -> bytes:
-    """As it goes over the wire, for those who never get as far as the application."""
+    """The bytes on the wire, for connections that never reach the application."""
     head = b"".join(b"%b: %b\r\n" % pair for pair in reply.raw_headers)
     phrase = http.HTTPStatus(reply.status_code).phrase.encode()
     status = b"HTTP/1.1 %d %b\r\n" % (reply.status_code, phrase)
     return status + head + b"connection: close\r\n\r\n" + bytes(reply.body)
 
 
-_NO_HTTP: Final = _whole_reply(
-    answer_error(
+_NOT_HTTP: Final = _whole_reply(
+    respond_error(
         400,
         ErrorCode.INVALID_REQUEST,
-        "What was sent is no request of HTTP/1.1 or HTTP/1.0",
-        hint="no TLS and no HTTP/2 are spoken here, and the head must fit in 64 KiB",
+        "Not a valid HTTP/1.1 or HTTP/1.0 request",
+        hint="this listener does not support TLS or HTTP/2; a request head may have up to 64 KiB",
     )
 )
-_NO_ROOM: Final = _whole_reply(
-    answer_error(
+_TOO_MANY_CONNECTIONS: Final = _whole_reply(
+    respond_error(
         503,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        "As many connections are open as may be",
-        hint="close those that are not used, or try again after Retry-After",
+        "Connection limit reached",
+        hint="close unused connections, or retry after Retry-After",
         headers={"retry-after": str(RETRY_SECONDS)},
     )
 )
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection, with an end to every wait for its client."""
+    """One connection; every wait for its client has a timeout."""
 
     limits: HttpLimits
-    """Set by a subclass: uvicorn makes the instances and passes nothing of ours."""
+    """Set on a subclass: uvicorn creates the instances."""
     counted: ConnectionCounts
 
     _request_timer: TimerHandle | None = None
@@ -71,30 +71,30 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections_max:
             self.counted.refused_total += 1
-            self._warn_of_cap()
-            transport.write(_NO_ROOM)
+            self._log_limit_reached()
+            transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
         else:
             self.counted.accepted_total += 1
-            self._give_up_on_the_silent(transport)
+            self._set_tcp_timeout(transport)
             self._await_request()
         self.counted.open = len(self.connections)
 
-    def _give_up_on_the_silent(self, transport: Transport) -> None:
-        """A client whose machine died reads nothing and says nothing. Who follows a partition gets
-        so little that no buffer fills, and would keep its place for a quarter of an hour."""
+    def _set_tcp_timeout(self, transport: Transport) -> None:
+        """Detects clients whose machine died. A tail of a quiet partition sends so little that no
+        buffer fills, and its connection would stay open for a quarter of an hour."""
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = int(self.limits.reply_stall_seconds_max * 1000)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, milliseconds))
 
-    def _warn_of_cap(self) -> None:
-        """At most one line every few seconds: a storm must not fill the disk."""
+    def _log_limit_reached(self) -> None:
+        """At most one line every few seconds: a connection storm must not fill the disk."""
         kind, now = type(self), self.loop.time()
         if now - kind._warned_at >= _WARN_SECONDS:
             kind._warned_at = now
             log.warning(
-                "an HTTP connection was refused: %d are open (the limit)",
+                "HTTP connection rejected: the limit of %d connections is reached",
                 self.limits.connections_max,
             )
 
@@ -108,7 +108,7 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         cycle = self.cycle
-        # The head is still coming, or the body; or a reply went out before the body was in.
+        # Head or body is incomplete, or the reply was sent before the body was complete.
         if cycle is None or cycle.response_complete or cycle.more_body:
             self._await_request()
         else:
@@ -118,18 +118,18 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
         cycle = self.cycle
         if not cycle.response_complete and cycle.more_body:
-            # It was sent ahead, in part, and the rest may never come.
+            # The next request has arrived in part, and its rest may never come.
             self._await_request()
 
     def send_400_response(self, msg: str) -> None:
-        """For what is no HTTP: in the same form as every other error."""
+        """Not HTTP: answered in the same form as every other error."""
         if self.cycle is None or self.cycle.response_complete:
-            self.transport.write(_NO_HTTP)
-        # Else a reply is being written, and words in its middle would be taken for part of it.
+            self.transport.write(_NOT_HTTP)
+        # Otherwise a reply is being written, and this would look like a part of it.
         self.transport.close()
 
     def _await_request(self) -> None:
-        """Once per request: one that trickles in gets no more time by doing so."""
+        """Started once per request: sending slowly does not extend the deadline."""
         if self._request_timer is None and not self.transport.is_closing():
             self._request_timer = self.loop.call_later(
                 self.limits.request_seconds_max, self.transport.abort
@@ -141,7 +141,7 @@ class BoundedProtocol(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        # It reads. The next piece fills the buffer anew, which must not look like standing still.
+        # The client reads. The next piece fills the buffer again, which is not a stall.
         self._forget_reply_timer()
 
     def _forget_reply_timer(self) -> None:
@@ -158,7 +158,7 @@ class BoundedProtocol(H11Protocol):
             )
 
     def _check_reply(self, left_before: int) -> None:
-        """Slow is allowed, standing still is not."""
+        """Aborts if the client has read nothing since the last check; slow readers are fine."""
         self._reply_timer = None
         left = self.transport.get_write_buffer_size()
         if left >= left_before > 0:
@@ -169,11 +169,11 @@ class BoundedProtocol(H11Protocol):
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
-            # It closes when the last reply is through, which may be never.
+            # It closes when the last reply is sent, which may never happen.
             self._watch_reply()
 
     def shutdown(self) -> None:
-        """Finish the request that is being answered; nobody waits for one that is not here yet."""
+        """Finish the request that is being answered, and accept no further one."""
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
         else:
@@ -186,7 +186,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class WebServer(uvicorn.Server):
-    """A web server that shares the broker's loop, and ends when the broker says so."""
+    """A web server that shares the broker's event loop and is stopped by the broker."""
 
     def __init__(self, app: ASGIApp, limits: HttpLimits, counted: ConnectionCounts) -> None:
         class Protocol(BoundedProtocol):
@@ -209,8 +209,8 @@ class WebServer(uvicorn.Server):
                 server_header=False,
                 access_log=False,
                 log_config=None,
-                # The rest is what clients did wrong, its own start and stop, requests that a stop
-                # cut off, and defects, which the application has logged before.
+                # Below: client errors, its own start and stop, requests aborted by a stop, and
+                # internal errors, which the application has logged already.
                 log_level="critical",
             )
         )
@@ -218,11 +218,11 @@ class WebServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the broker's."""
+        """The broker handles signals."""
         yield
 
     async def main_loop(self) -> None:
-        """Keep the date of the replies, without waking ten times a second."""
+        """Updates the Date header once a second; uvicorn wakes up ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_SECONDS):
@@ -232,8 +232,8 @@ class WebServer(uvicorn.Server):
         self.should_exit = True
         self._stopping.set()
 
-    def cut(self) -> None:
-        """End what the grace did not suffice for."""
+    def abort(self) -> None:
+        """Abort the requests that did not finish within the grace period."""
         self.force_exit = True
         for connection in list(self.server_state.connections):
             connection.transport.abort()

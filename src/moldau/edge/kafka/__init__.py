@@ -1,1 +1,1 @@
-"""The Kafka door: one handler module per API, each declaring its versions."""
+"""The Kafka protocol server: one handler module per API, each declaring its versions."""

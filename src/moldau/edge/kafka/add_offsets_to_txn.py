@@ -1,11 +1,10 @@
-"""AddOffsetsToTxn (25): a producer is about to commit offsets of a group in its transaction."""
+"""AddOffsetsToTxn (25): adds the offsets of a group to a producer's transaction."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
@@ -25,9 +24,4 @@ async def handle(call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxn
     )
 
 
-API = Api(
-    key=ApiKey.ADD_OFFSETS_TO_TXN,
-    request=AddOffsetsToTxnRequest,
-    versions=(0, 4),
-    handle=handle,
-)
+API = Api(AddOffsetsToTxnRequest, versions=(0, 4), handle=handle)

@@ -1,6 +1,6 @@
-"""AddPartitionsToTxn (24): a producer is about to write to partitions within its transaction.
+"""AddPartitionsToTxn (24): adds partitions to a producer's transaction.
 
-From version 4 on it is a question between brokers, which ask each other in their own way.
+Versions from 4 on are for brokers only; Moldau brokers use their own RPC.
 """
 
 from moldau.edge.kafka.api import Api, Call
@@ -13,7 +13,6 @@ from moldau.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
@@ -53,9 +52,4 @@ async def handle(call: Call, request: AddPartitionsToTxnRequest) -> AddPartition
     )
 
 
-API = Api(
-    key=ApiKey.ADD_PARTITIONS_TO_TXN,
-    request=AddPartitionsToTxnRequest,
-    versions=(0, 3),
-    handle=handle,
-)
+API = Api(AddPartitionsToTxnRequest, versions=(0, 3), handle=handle)

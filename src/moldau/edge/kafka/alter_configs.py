@@ -1,16 +1,15 @@
-"""AlterConfigs (33): replace all that is set on topics or brokers."""
+"""AlterConfigs (33): replaces all settings of topics or brokers."""
 
 from collections import Counter
 
+from moldau.api.types import shown
 from moldau.edge.kafka.api import Api, Call
-from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
@@ -23,7 +22,7 @@ async def handle(call: Call, request: AlterConfigsRequest) -> AlterConfigsRespon
         try:
             if times_named[kind, name] > 1:
                 raise RefusedError(
-                    ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is named twice"
+                    ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is given twice"
                 )
             await call.broker.configs.replace(
                 kind,
@@ -37,10 +36,4 @@ async def handle(call: Call, request: AlterConfigsRequest) -> AlterConfigsRespon
     return AlterConfigsResponse(responses=responses)
 
 
-API = Api(
-    key=ApiKey.ALTER_CONFIGS,
-    request=AlterConfigsRequest,
-    versions=(0, 2),
-    handle=handle,
-    note="of topics and brokers",
-)
+API = Api(AlterConfigsRequest, versions=(0, 2), handle=handle, note="of topics and brokers")

@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments (45): move partitions to other brokers, or take a move back.
+"""AlterPartitionReassignments (45): moves partitions to other brokers, or cancels a move.
 
-Answered when the wish is stored. The move itself goes on by itself; ListPartitionReassignments
-shows it.
+Replies when the desired replicas are stored. The move runs in the background;
+ListPartitionReassignments shows it.
 """
 
 from collections.abc import Coroutine
@@ -16,14 +16,13 @@ from moldau.wire.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(
     call: Call, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    def reassign(wish: tuple[str, ReassignablePartition]) -> Coroutine[Any, Any, None]:
-        name, partition = wish
+    def reassign(desired: tuple[str, ReassignablePartition]) -> Coroutine[Any, Any, None]:
+        name, partition = desired
         return call.broker.cluster.reassign(
             name,
             partition.partition_index,
@@ -31,8 +30,8 @@ async def handle(
             allow_replication_factor_change=request.allow_replication_factor_change,
         )
 
-    wishes = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-    refusals = iter(await run_each(reassign, wishes, request.timeout_ms))
+    desired = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    refusals = iter(await run_each(reassign, desired, request.timeout_ms))
     responses = []
     for topic in request.topics:
         partitions = []
@@ -44,14 +43,8 @@ async def handle(
             partitions.append(answer)
         responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change,
-        responses=responses,
+        allow_replication_factor_change=request.allow_replication_factor_change, responses=responses
     )
 
 
-API = Api(
-    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    request=AlterPartitionReassignmentsRequest,
-    versions=(0, 1),
-    handle=handle,
-)
+API = Api(AlterPartitionReassignmentsRequest, versions=(0, 1), handle=handle)

@@ -1,11 +1,11 @@
-"""Owns the shape of a handler: Api says what is served, Call is one request being served.
+"""The handler interface: `Api` declares a served API, `Call` is one request being served.
 
 A handler is a function `handle(call, request)`:
 
-- plain: returns the response, or None after `call.defer()` (it will call `call.reply`) or after
+- plain: returns the response, or None after `call.defer()` (it calls `call.reply` later) or after
   `call.no_reply()`;
-- returning a coroutine (or `async def`): its result is the response. It runs as a task of the
-  dispatcher; the reply keeps its place in the connection's order.
+- `async def`, or one that returns a coroutine: its result is the response. It runs as a task of the
+  dispatcher; the reply keeps its position in the order of the connection.
 """
 
 from bisect import bisect_left
@@ -18,6 +18,7 @@ from msgspec import Struct
 from moldau.api.broker import Broker
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.model.histogram import SECONDS, Histogram
+from moldau.model.ids import TopicId
 from moldau.net.connection import Connection, DeferredReply
 from moldau.wire.framing import frame_response
 from moldau.wire.registry import ApiKey
@@ -25,7 +26,7 @@ from moldau.wire.schema import Request, Response
 
 
 class Call:
-    """One request: who asked, in which version, and how to answer."""
+    """One request: its connection, client and version, and how to reply."""
 
     __slots__ = (
         "api_key",
@@ -60,15 +61,20 @@ class Call:
         self.client_id = client_id
         self.deadlines = deadlines
         self.seconds = seconds
-        """Of all calls of this API."""
+        """The histogram of this API."""
         self.reply_later: DeferredReply | None = None
 
     @property
     def client_host(self) -> str:
         return self.connection.address.rpartition(":")[0]
 
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """None if there is no topic with this id."""
+        topic = self.broker.image.topic_by_id(TopicId(topic_id))
+        return None if topic is None else topic.name
+
     def defer(self) -> DeferredReply:
-        """The answer comes later, through `reply`."""
+        """Announces that `reply` will be called later."""
         self.reply_later = self.connection.defer()
         return self.reply_later
 
@@ -77,8 +83,8 @@ class Call:
         self.note()
 
     def note(self) -> None:
-        """It is answered: for those who answer past this object."""
-        # What Histogram.add does, without its call.
+        """Records the duration; for handlers that reply directly on the connection."""
+        # Histogram.add, inlined.
         seconds = perf_counter() - self.began
         self.seconds.counts[bisect_left(SECONDS, seconds)] += 1
         self.seconds.sum += seconds
@@ -94,15 +100,18 @@ class Call:
         self.note()
 
 
-class Api(Struct, frozen=True, kw_only=True):
+class Api(Struct, frozen=True):
     """One served API."""
 
-    key: ApiKey
     request: type[Request]
     versions: tuple[int, int]
     """First and last version served."""
     handle: Callable[[Call, Any], Response | Coroutine[Any, Any, Response] | None]
     advertised_from: int | None = None
-    """First version told to clients, where that must differ from the first served."""
+    """First advertised version, where it must differ from the first served."""
     note: str = ""
-    """For the compatibility table: what is not as in Kafka."""
+    """For the compatibility table: differences from Kafka."""
+
+    @property
+    def key(self) -> ApiKey:
+        return ApiKey(self.request.API_KEY)

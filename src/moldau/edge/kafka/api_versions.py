@@ -1,4 +1,4 @@
-"""ApiVersions (18): what the broker speaks."""
+"""ApiVersions (18): the supported APIs and versions."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import ErrorCode
@@ -9,12 +9,11 @@ from moldau.wire.messages.api_versions import (
     FinalizedFeature,
     SupportedFeature,
 )
-from moldau.wire.registry import ApiKey
 
 _advertised: list[ApiVersion] = []
 _TRANSACTION_VERSION = "transaction.version"
 _TRANSACTION_LEVEL = 2
-"""Of the clients that ask, those that can let their epoch rise with every transaction (KIP-890)."""
+"""Transactions V2: the epoch rises with every transaction (KIP-890)."""
 _SUPPORTED = [
     SupportedFeature(name=_TRANSACTION_VERSION, min_version=0, max_version=_TRANSACTION_LEVEL)
 ]
@@ -26,11 +25,11 @@ _FINALIZED = [
     )
 ]
 _FEATURES_EPOCH = 0
-"""What is served follows from the broker's version and never changes while it runs."""
+"""The features depend on the broker's version only, and never change while it runs."""
 
 
 def advertise(apis: list[Api]) -> None:
-    """Called once, when all handlers are known: this handler lists them, itself included."""
+    """Called once, with all handlers, this one included."""
     _advertised[:] = [
         ApiVersion(
             api_key=api.key,
@@ -51,8 +50,8 @@ def handle(call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
 
 
 def unsupported_version_response() -> ApiVersionsResponse:
-    """For a version that we do not know; encoded as version 0, with the list all the same."""
+    """For an unknown version of ApiVersions; encoded as version 0."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_advertised)
 
 
-API = Api(key=ApiKey.API_VERSIONS, request=ApiVersionsRequest, versions=(0, 4), handle=handle)
+API = Api(ApiVersionsRequest, versions=(0, 4), handle=handle)

@@ -1,4 +1,4 @@
-"""Owns the answer to "what may I do here": everything, as long as there are no access lists.
+"""The authorized operations in responses: all of them, as there are no ACLs.
 
 Kafka's tools show these sets. Each is a bit field over the numbers of the operations.
 """

@@ -1,6 +1,6 @@
-"""Owns the compatibility table: which Kafka APIs are served, written from the handlers themselves.
+"""Generates the table of served Kafka APIs from the handlers.
 
-Run as a program, it writes the table to `docs/reference/compatibility.md`, or to the file named.
+Run as a program, it writes `docs/reference/compatibility.md`, or the given file.
 """
 
 import sys
@@ -16,24 +16,22 @@ DOCUMENT = Path("docs/reference/compatibility.md")
 _HEAD = """\
 # Kafka APIs that the broker serves
 
-Written by `python -m moldau.edge.kafka.compatibility` from the handlers; do not edit.
+Generated from the handlers by `python -m moldau.edge.kafka.compatibility`; do not edit.
 
-A client asks with ApiVersions first and takes the newest version that both sides know. *Served* is
-what the broker answers; *advertised* is what ApiVersions tells, and differs only where an old
-client needs it.
+A client sends ApiVersions first and uses the newest version that both sides support. *Served* are
+the versions that the broker handles; *advertised* are those in its ApiVersions response, which
+differ only where an old client needs it.
 
 """
 _NOT_SERVED = """
 ## Not served
 
-The broker knows these messages and does not advertise them; a request is answered by closing the
-connection, as by Kafka.
+The broker does not advertise these APIs; it closes the connection on such a request, as Kafka does.
 
 """
 
 
 def render(apis: Iterable[Api]) -> str:
-    """The whole document."""
     served = sorted(apis, key=lambda api: api.key)
     rows: list[tuple[str, ...]] = [("API", "Key", "Served", "Advertised", "Note")]
     rows += [

@@ -1,8 +1,7 @@
-"""Owns the work on many partitions within one request: each has an outcome, all share a deadline.
+"""Runs the work of one request on many partitions concurrently, with one deadline for all.
 
-What is not done by then is answered as timed out. What was begun goes on: a command that is on its
-way into the metadata log cannot be called back, and clients look before they ask again. Services
-bound the time of what they do themselves.
+Items that are not done by then are reported as timed out. Work that was started continues: a
+command on its way into the metadata log cannot be cancelled. The services have their own timeouts.
 """
 
 import asyncio
@@ -18,20 +17,20 @@ log = logging.getLogger(__name__)
 WAIT_MS_MAX: Final = 300_000
 """Longer than any client waits for a reply."""
 _AT_ONCE_MAX: Final = 64
-"""Bounds what one request puts into the queue of the metadata group."""
+"""Limits what one request puts into the queue of the metadata group."""
 
 T = TypeVar("T")
 
 _late_tasks: set["asyncio.Task[None]"] = set()
-"""The loop itself does not keep tasks alive."""
+"""Referenced here, because the event loop does not keep tasks alive."""
 
 
 async def run_each(
     work: Callable[[T], Coroutine[Any, Any, None]], items: Sequence[T], timeout_ms: int
 ) -> list[RefusedError | None]:
-    """Do the work for each item, and say of each why it was refused; None if it was not."""
+    """Runs `work` for each item; returns the error of each, None if it succeeded."""
     wait_ms = max(0, min(timeout_ms, WAIT_MS_MAX))
-    late = RefusedError(ErrorCode.REQUEST_TIMED_OUT, f"Not done within {wait_ms} ms")
+    late = RefusedError(ErrorCode.REQUEST_TIMED_OUT, f"Timed out after {wait_ms} ms")
     found: list[RefusedError | None] = [late] * len(items)
     left = iter(range(len(items)))
     workers = [
@@ -43,12 +42,12 @@ async def run_each(
     try:
         done, pending = await asyncio.wait(workers, timeout=wait_ms / 1000)
     except asyncio.CancelledError:
-        # The broker stops.
+        # The broker is stopping.
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         raise
-    # Whoever is late begins nothing new.
+    # Late workers start no further item.
     deque(left, maxlen=0)
     for worker in pending:
         _late_tasks.add(worker)
@@ -70,11 +69,11 @@ async def _work_off(
             found[number] = None
         except RefusedError as error:
             found[number] = error
-        # A refusal waits for nothing, so without this a long list would hold up everybody.
+        # A rejection does not await anything: without this, a long list would block the loop.
         await asyncio.sleep(0)
 
 
 def _forget(task: "asyncio.Task[None]") -> None:
     _late_tasks.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("what was still to be done after its answer failed", exc_info=error)
+        log.error("internal error in work that continued after its response", exc_info=error)

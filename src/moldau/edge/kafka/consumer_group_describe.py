@@ -1,12 +1,12 @@
-"""ConsumerGroupDescribe (69): state and members of groups whose broker assigns."""
+"""ConsumerGroupDescribe (69): state and members of consumer groups (KIP-848)."""
 
 from collections.abc import Mapping
 from typing import Final
 
+from moldau.api.types import DescribedConsumer
 from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.large_requests import answer_each
-from moldau.groups.results import DescribedConsumer
 from moldau.model.errors import RefusedError
 from moldau.model.ids import TopicId
 from moldau.wire.messages.consumer_group_describe import (
@@ -17,7 +17,6 @@ from moldau.wire.messages.consumer_group_describe import (
     ConsumerGroupTopic,
     DescribedConsumerGroup,
 )
-from moldau.wire.registry import ApiKey
 
 _MEMBER_TYPE_CLASSIC: Final = 0
 _MEMBER_TYPE_CONSUMER: Final = 1
@@ -87,7 +86,7 @@ def _assignment(
     topics = []
     for topic_id, indexes in sorted(assignment.items()):
         topic = call.broker.image.topic_by_id(topic_id)
-        # Deleted a moment ago: it has no name by which it could be told.
+        # None: the topic was just deleted.
         if topic is not None:
             topics.append(
                 ConsumerGroupTopic(
@@ -97,9 +96,4 @@ def _assignment(
     return ConsumerGroupAssignment(topic_partitions=topics)
 
 
-API = Api(
-    key=ApiKey.CONSUMER_GROUP_DESCRIBE,
-    request=ConsumerGroupDescribeRequest,
-    versions=(0, 1),
-    handle=handle,
-)
+API = Api(ConsumerGroupDescribeRequest, versions=(0, 1), handle=handle)

@@ -1,12 +1,10 @@
-"""ConsumerGroupHeartbeat (68): join, keep up with and leave a group whose broker assigns."""
+"""ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group (KIP-848)."""
 
 from collections import defaultdict
 from collections.abc import Mapping
 
+from moldau.api.types import QUEUE_ASSIGNOR, ConsumerHeartbeat, ConsumerHeartbeatResult
 from moldau.edge.kafka.api import Api, Call
-from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
-from moldau.groups.events import ConsumerHeartbeat
-from moldau.groups.results import ConsumerHeartbeatResult
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 from moldau.wire.messages.consumer_group_heartbeat import (
@@ -15,7 +13,6 @@ from moldau.wire.messages.consumer_group_heartbeat import (
     HeartbeatAssignedTopic,
     HeartbeatAssignment,
 )
-from moldau.wire.registry import ApiKey
 
 _CLIENT_MAKES_ID_FROM = 1
 
@@ -44,11 +41,12 @@ async def handle(
 
     try:
         if request.server_assignor == QUEUE_ASSIGNOR:
-            # Whoever shares messages does so through the queue service, which keeps books of them.
+            # Queue groups are joined through the queue service, which tracks deliveries.
             raise RefusedError(
-                ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor {QUEUE_ASSIGNOR} is for queues."
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {QUEUE_ASSIGNOR} is only for queues.",
             )
-        result = await call.broker.groups.ask(request.group_id, event, ConsumerHeartbeatResult)
+        result = await call.broker.groups.submit(request.group_id, event, ConsumerHeartbeatResult)
     except RefusedError as error:
         result = ConsumerHeartbeatResult(error=error.code, message=str(error) or None)
     return ConsumerGroupHeartbeatResponse(
@@ -80,8 +78,7 @@ def _assignment(assignment: Mapping[TopicId, frozenset[int]]) -> HeartbeatAssign
 
 
 API = Api(
-    key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    request=ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequest,
     versions=(0, 1),
     handle=handle,
     note="A group has members of one protocol at a time.",

@@ -1,17 +1,17 @@
-"""CreatePartitions (37): add partitions to topics."""
+"""CreatePartitions (37): adds partitions to topics."""
 
 from collections import Counter
 
+from moldau.api.metadata_changes import await_leaders
+from moldau.api.types import shown
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.placement import await_leaders
-from moldau.metadata.config_types import shown
+from moldau.edge.kafka.placement import ELECTION_SECONDS_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
@@ -24,7 +24,7 @@ async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitio
         assignments = topic.assignments
         try:
             if times_named[name] > 1:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is named twice")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is given twice")
             await call.broker.topics.add_partitions(
                 name,
                 topic.count,
@@ -34,10 +34,9 @@ async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitio
         except RefusedError as error:
             result.error_code = error.code
             result.error_message = str(error)
-    await await_leaders(call.broker, [result.name for result in results if not result.error_code])
+    created = [result.name for result in results if not result.error_code]
+    await await_leaders(call.broker, created, ELECTION_SECONDS_MAX)
     return CreatePartitionsResponse(results=results)
 
 
-API = Api(
-    key=ApiKey.CREATE_PARTITIONS, request=CreatePartitionsRequest, versions=(0, 3), handle=handle
-)
+API = Api(CreatePartitionsRequest, versions=(0, 3), handle=handle)

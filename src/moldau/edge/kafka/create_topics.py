@@ -1,11 +1,11 @@
-"""CreateTopics (19): create topics, or check that they could be created."""
+"""CreateTopics (19): creates topics, or validates the request only."""
 
 from collections import Counter
 
+from moldau.api.metadata_changes import await_leaders
+from moldau.api.types import Topic, shown
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.placement import await_leaders
-from moldau.metadata.config_types import shown
-from moldau.metadata.image import Topic
+from moldau.edge.kafka.placement import ELECTION_SECONDS_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID
 from moldau.wire.messages.create_topics import (
@@ -15,7 +15,6 @@ from moldau.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from moldau.wire.registry import ApiKey
 
 _CONFIGS_FROM = 5
 
@@ -28,7 +27,7 @@ async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsRespon
     for name, topic in topics.items():
         try:
             if times_named[name] > 1:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is named twice")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is given twice")
             created = await _create(call, topic, request.validate_only)
         except RefusedError as error:
             results.append(
@@ -37,7 +36,7 @@ async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsRespon
         else:
             results.append(_described(call, created, request.validate_only))
             created_names.append(name)
-    await await_leaders(call.broker, created_names)
+    await await_leaders(call.broker, created_names, ELECTION_SECONDS_MAX)
     return CreateTopicsResponse(topics=results)
 
 
@@ -45,7 +44,7 @@ async def _create(call: Call, topic: CreatableTopic, validate_only: bool) -> Top
     assignments = {each.partition_index: each.broker_ids for each in topic.assignments}
     if len(assignments) < len(topic.assignments):
         raise RefusedError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assignment names a partition twice"
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assignment contains a partition twice"
         )
     return await call.broker.topics.create(
         topic.name,
@@ -72,7 +71,7 @@ def _described(call: Call, topic: Topic, validate_only: bool) -> CreatableTopicR
         ]
     return CreatableTopicResult(
         name=topic.name,
-        # The id of a topic that was only checked would be another one when it is created.
+        # A validated topic has no id yet.
         topic_id=NO_TOPIC_ID if validate_only else topic.topic_id,
         num_partitions=len(topic.partitions),
         replication_factor=topic.replication_factor,
@@ -80,4 +79,4 @@ def _described(call: Call, topic: Topic, validate_only: bool) -> CreatableTopicR
     )
 
 
-API = Api(key=ApiKey.CREATE_TOPICS, request=CreateTopicsRequest, versions=(2, 7), handle=handle)
+API = Api(CreateTopicsRequest, versions=(2, 7), handle=handle)

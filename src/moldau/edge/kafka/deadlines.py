@@ -1,7 +1,7 @@
-"""Owns the time limits of replies that wait for a commit: one timer for all of them.
+"""Timeouts of replies that wait for a commit, with one timer for all of them.
 
-Thousands wait at once and hardly one is ever late, so that a timer each would cost more than what
-it guards. A tick looks at all that wait; a reply is late by a tick or two at most.
+Thousands wait at once and hardly any times out, so a timer for each would be expensive. A tick
+checks all waiting replies; a timeout is late by two ticks at most.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ TICK_MS: Final = 100
 
 
 class Deadlines:
-    """The replies of one dispatcher that wait; the timer runs only while there are any."""
+    """The waiting replies of one dispatcher; the timer runs only while there are any."""
 
     __slots__ = ("_timer", "_waiting", "tick")
 
@@ -29,13 +29,9 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def is_ticking(self) -> bool:
-        return self._timer is not None
-
     def add(self, reply: DeferredReply, timeout_ms: int, settle: Settle) -> None:
-        """Call `settle(REQUEST_TIMED_OUT)` once this long has passed, unless it is removed."""
-        # The tick under way does not count: it may be about to end.
+        """Call `settle(REQUEST_TIMED_OUT)` after the timeout, unless it is removed before."""
+        # The current tick does not count: it may be about to end.
         self._waiting[reply] = (self.tick + 2 + timeout_ms // TICK_MS, settle)
         if self._timer is None:
             self._start()
@@ -51,14 +47,14 @@ class Deadlines:
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(TICK_MS / 1000, self._look)
+        self._timer = loop.call_later(TICK_MS / 1000, self._on_tick)
 
-    def _look(self) -> None:
+    def _on_tick(self) -> None:
         self._timer = None
         tick = self.tick = self.tick + 1
         late = [item for item in self._waiting.items() if item[1][0] <= tick]
         for reply, (_, settle) in late:
-            # One that is late may have answered others with it.
+            # A settled reply may have settled others.
             if self._waiting.pop(reply, None) is not None:
                 settle(ErrorCode.REQUEST_TIMED_OUT)
         if self._waiting and self._timer is None:

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): delete groups without members, with their offsets."""
+"""DeleteGroups (42): deletes groups without members, and their offsets."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.wire.messages.delete_groups import (
@@ -6,7 +6,6 @@ from moldau.wire.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
@@ -20,4 +19,4 @@ async def handle(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsRespon
     )
 
 
-API = Api(key=ApiKey.DELETE_GROUPS, request=DeleteGroupsRequest, versions=(0, 2), handle=handle)
+API = Api(DeleteGroupsRequest, versions=(0, 2), handle=handle)

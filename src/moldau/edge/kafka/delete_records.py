@@ -1,4 +1,4 @@
-"""DeleteRecords (21): move the start of partitions forward."""
+"""DeleteRecords (21): moves the start offset of partitions forward."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import RefusedError
@@ -8,7 +8,6 @@ from moldau.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from moldau.wire.registry import ApiKey
 
 _NO_WATERMARK = -1
 
@@ -33,4 +32,4 @@ async def handle(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResp
     return DeleteRecordsResponse(topics=topics)
 
 
-API = Api(key=ApiKey.DELETE_RECORDS, request=DeleteRecordsRequest, versions=(0, 2), handle=handle)
+API = Api(DeleteRecordsRequest, versions=(0, 2), handle=handle)

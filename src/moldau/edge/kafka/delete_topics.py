@@ -1,4 +1,4 @@
-"""DeleteTopics (20): delete topics by name, or by id from version 6 on."""
+"""DeleteTopics (20): deletes topics by name, or by id from version 6 on."""
 
 from collections import Counter
 
@@ -11,7 +11,6 @@ from moldau.wire.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from moldau.wire.registry import ApiKey
 
 _STATES_FROM = 6
 
@@ -50,9 +49,9 @@ async def _delete(
     )
     try:
         if is_repeated:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, "The topic is named twice")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "The topic is given twice")
         if by_id and topic.name is not None:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, "Name a topic or its id, but not both")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "Give a topic name or id, not both")
         await call.broker.topics.delete(
             name=topic.name, topic_id=TopicId(topic.topic_id) if by_id else None
         )
@@ -62,4 +61,4 @@ async def _delete(
     return result
 
 
-API = Api(key=ApiKey.DELETE_TOPICS, request=DeleteTopicsRequest, versions=(1, 6), handle=handle)
+API = Api(DeleteTopicsRequest, versions=(1, 6), handle=handle)

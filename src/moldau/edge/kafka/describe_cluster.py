@@ -9,7 +9,6 @@ from moldau.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from moldau.wire.registry import ApiKey
 
 _BROKERS, _CONTROLLERS = 1, 2
 _FENCED_FROM = 2
@@ -23,7 +22,7 @@ def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterRespon
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
             if known
             else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="This endpoint is one of a broker, and there are no others",
+            error_message="Only broker endpoints are supported",
             endpoint_type=request.endpoint_type,
             cluster_id=image.cluster_id,
             brokers=[],
@@ -38,7 +37,7 @@ def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterRespon
                 host=broker.host,
                 port=broker.port,
                 rack=broker.rack,
-                # What Kafka calls fenced: registered, and not heard of now.
+                # Fenced in Kafka: registered, but not alive.
                 is_fenced=call.version >= _FENCED_FROM and broker.id not in alive,
             )
             for broker in image.brokers.values()
@@ -50,6 +49,4 @@ def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterRespon
     )
 
 
-API = Api(
-    key=ApiKey.DESCRIBE_CLUSTER, request=DescribeClusterRequest, versions=(0, 2), handle=handle
-)
+API = Api(DescribeClusterRequest, versions=(0, 2), handle=handle)

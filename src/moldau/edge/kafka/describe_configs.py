@@ -1,8 +1,7 @@
-"""DescribeConfigs (32): settings of topics and brokers, with where each value comes from."""
+"""DescribeConfigs (32): settings of topics and brokers, with the source of each value."""
 
-from moldau.control.config_service import ResourceKind
+from moldau.api.types import ConfigEntry, ResourceKind
 from moldau.edge.kafka.api import Api, Call
-from moldau.metadata.topic_configs import ConfigEntry
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -12,7 +11,6 @@ from moldau.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from moldau.wire.registry import ApiKey
 
 
 def handle(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -34,7 +32,7 @@ def _describe(
         result.error_code = error.code
         result.error_message = str(error)
         return result
-    # No list and an empty one both mean all of them.
+    # Null and an empty list both mean all settings.
     wanted = set(resource.configuration_keys or ())
     result.configs = [
         _shown(entry, request) for entry in entries if not wanted or entry.name in wanted
@@ -43,14 +41,14 @@ def _describe(
 
 
 def _check_broker(call: Call, resource: DescribeConfigsResource) -> None:
-    """What a broker was started with only itself knows; clients ask it, as in Kafka."""
+    """Only the broker itself knows its start configuration, as in Kafka."""
     name = resource.resource_name
     if resource.resource_type != ResourceKind.BROKER or not name.isdecimal():
         return
     me = call.broker.broker_id
     if int(name) != me and int(name) in call.broker.image.brokers:
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"This is broker {me}; ask broker {int(name)} itself"
+            ErrorCode.INVALID_REQUEST, f"This is broker {me}; send it to broker {int(name)}"
         )
 
 
@@ -77,10 +75,4 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
     )
 
 
-API = Api(
-    key=ApiKey.DESCRIBE_CONFIGS,
-    request=DescribeConfigsRequest,
-    versions=(1, 4),
-    handle=handle,
-    note="of topics and brokers",
-)
+API = Api(DescribeConfigsRequest, versions=(1, 4), handle=handle, note="of topics and brokers")

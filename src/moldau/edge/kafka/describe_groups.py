@@ -1,9 +1,9 @@
 """DescribeGroups (15): state and members of groups."""
 
+from moldau.api.types import shown
 from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.large_requests import answer_each
-from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_groups import (
     DescribedGroup,
@@ -11,7 +11,6 @@ from moldau.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from moldau.wire.registry import ApiKey
 
 _NOT_FOUND_FROM = 6
 
@@ -71,4 +70,4 @@ def _describe(call: Call, group_id: str, operations: int) -> DescribedGroup:
     )
 
 
-API = Api(key=ApiKey.DESCRIBE_GROUPS, request=DescribeGroupsRequest, versions=(0, 6), handle=handle)
+API = Api(DescribeGroupsRequest, versions=(0, 6), handle=handle)

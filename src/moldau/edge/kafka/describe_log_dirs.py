@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): sizes of partitions on disk, and the room that is left."""
+"""DescribeLogDirs (35): sizes of partitions on disk, and the free space."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.wire.messages.describe_log_dirs import (
@@ -8,7 +8,6 @@ from moldau.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from moldau.wire.registry import ApiKey
 
 _DISK_FROM = 4
 
@@ -19,20 +18,19 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for hosted in broker.partitions:
-        name, index = hosted.replica.partition
+    for replica in broker.replicas:
+        name, index = replica.partition
         if wanted is not None and (name, index) not in wanted:
             continue
         topic = topics.get(name)
         if topic is None:
             topic = topics[name] = DescribeLogDirsTopic(name=name, partitions=[])
-        replica = hosted.replica
         topic.partitions.append(
             DescribeLogDirsPartition(
                 partition_index=index,
-                partition_size=replica.log.size_bytes,
-                # A follower that heard of commits that it does not have yet.
-                offset_lag=max(0, replica.high_watermark - replica.log.end_offset),
+                partition_size=replica.size_bytes,
+                # A follower may know a high watermark above its own log end.
+                offset_lag=max(0, replica.high_watermark - replica.end_offset),
                 is_future_key=False,
             )
         )
@@ -43,6 +41,4 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
     return DescribeLogDirsResponse(results=[result])
 
 
-API = Api(
-    key=ApiKey.DESCRIBE_LOG_DIRS, request=DescribeLogDirsRequest, versions=(1, 4), handle=handle
-)
+API = Api(DescribeLogDirsRequest, versions=(1, 4), handle=handle)

@@ -1,7 +1,6 @@
-"""DescribeProducers (61): producers that partitions remember, and where their transactions began.
+"""DescribeProducers (61): active producers of partitions, and where their transactions started.
 
-A transaction that no coordinator knows any more, and that keeps the last stable offset where it
-is, is found by this.
+Finds hanging transactions, which no coordinator knows and which block the last stable offset.
 """
 
 from moldau.edge.kafka.api import Api, Call
@@ -13,7 +12,6 @@ from moldau.wire.messages.describe_producers import (
     DescribeProducersResponseTopic,
     ProducerState,
 )
-from moldau.wire.registry import ApiKey
 
 
 def handle(call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
@@ -45,9 +43,4 @@ def handle(call: Call, request: DescribeProducersRequest) -> DescribeProducersRe
     return DescribeProducersResponse(topics=topics)
 
 
-API = Api(
-    key=ApiKey.DESCRIBE_PRODUCERS,
-    request=DescribeProducersRequest,
-    versions=(0, 0),
-    handle=handle,
-)
+API = Api(DescribeProducersRequest, versions=(0, 0), handle=handle)

@@ -3,10 +3,10 @@
 Topics come sorted by name, so that a cursor means the same in the next request.
 """
 
+from moldau.api.types import Partition, Topic
 from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.placement import placements_of
-from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
 from moldau.wire.messages.describe_topic_partitions import (
@@ -16,10 +16,9 @@ from moldau.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from moldau.wire.registry import ApiKey
 
 _PARTITIONS_MAX = 2000
-"""Of one response, whatever the client asks for."""
+"""Of one response, even if the client requests more."""
 
 
 def handle(call: Call, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
@@ -78,7 +77,7 @@ def _describe(
                 leader_epoch=epoch,
                 replica_nodes=replicas,
                 isr_nodes=in_sync,
-                # Empty and not null: the Java client does not look before it reads.
+                # Empty and not null: the Java client does not check for null.
                 eligible_leader_replicas=[],
                 last_known_elr=[],
                 offline_replicas=offline,
@@ -93,9 +92,4 @@ def _describe(
     )
 
 
-API = Api(
-    key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-    request=DescribeTopicPartitionsRequest,
-    versions=(0, 0),
-    handle=handle,
-)
+API = Api(DescribeTopicPartitionsRequest, versions=(0, 0), handle=handle)

@@ -12,7 +12,6 @@ from moldau.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
@@ -53,9 +52,4 @@ def _describe(call: Call, name: str) -> DescribedTransaction:
     )
 
 
-API = Api(
-    key=ApiKey.DESCRIBE_TRANSACTIONS,
-    request=DescribeTransactionsRequest,
-    versions=(0, 0),
-    handle=handle,
-)
+API = Api(DescribeTransactionsRequest, versions=(0, 0), handle=handle)

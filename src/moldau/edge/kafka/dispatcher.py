@@ -1,4 +1,4 @@
-"""Owns the way from a frame to its handler and back."""
+"""Dispatches request frames to handlers, and their responses back to the connection."""
 
 import asyncio
 import logging
@@ -35,13 +35,13 @@ class Dispatcher:
         self._counts = dict.fromkeys(apis, 0)
 
     def requests_by_api(self) -> dict[str, int]:
-        """Since the start; those of unknown APIs and versions are not counted."""
+        """Since the start; without unsupported APIs and versions."""
         return {
             ApiKey(key).name.title().replace("_", ""): count for key, count in self._counts.items()
         }
 
     def seconds_by_api(self) -> dict[str, Histogram]:
-        """From the request to its reply; of those that were answered, or needed none."""
+        """From the request to its reply, if it needs one."""
         return {
             ApiKey(key).name.title().replace("_", ""): seconds
             for key, seconds in self._seconds.items()
@@ -54,14 +54,14 @@ class Dispatcher:
             self._refuse(connection, key, version, correlation_id)
             return
         self._counts[key] += 1
-        # Appends keep their order while they wait for other brokers. All else is answered as if
-        # what was asked before it on this connection were done.
+        # Appends keep their order while they wait for other brokers. All other requests are handled
+        # after the earlier ones of the connection are done.
         connection.overlaps = key if key == ApiKey.PRODUCE else NONE_OVERLAP
         decode = api[1].DECODERS.get(version)
         if decode is None:
             request = api[1].decode(frame, version, position)
         else:
-            # What Message.decode does, without the calls in between.
+            # Message.decode, inlined.
             request = decode(frame, position)
         call = Call(
             self._broker,
@@ -85,28 +85,27 @@ class Dispatcher:
             self._spawn(call, result)
 
     def on_closed(self, connection: Connection) -> None:
-        """Deferred replies are told by the connection itself."""
+        """Nothing to do: the connection itself abandons its deferred replies."""
 
     def _refuse(self, connection: Connection, key: int, version: int, correlation_id: int) -> None:
         if key == ApiKey.API_VERSIONS:
-            # Answered in the oldest form, so that a newer client learns what to ask (KIP-511).
+            # In version 0, so that a newer client learns the supported versions (KIP-511).
             body = unsupported_version_response().encode(0)
             connection.reply(frame_response(key, 0, correlation_id, body))
             return
-        raise PeerProtocolError(f"API {key} version {version} is not served")
+        raise PeerProtocolError(f"API {key} version {version} is not supported")
 
     def _spawn(self, call: Call, handling: Coroutine[Any, Any, Response]) -> None:
         task = asyncio.get_running_loop().create_task(_answer(call, handling))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._finished, call.connection))
+        task.add_done_callback(partial(self._finished, call))
 
-    def _finished(self, connection: Connection, task: asyncio.Task[None]) -> None:
+    def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # For the case of a defect in the handler: without a reply the order would stall.
-        _close_if_failed(connection, task)
+        _close_if_failed(call, task)
 
     async def stop(self) -> None:
-        """Cancel what is still being handled; its clients see the connection close."""
+        """Cancels running handlers; their clients see the connection close."""
         self._deadlines.stop()
         tasks = list(self._tasks)
         for task in tasks:
@@ -118,9 +117,11 @@ async def _answer(call: Call, handling: Coroutine[Any, Any, Response]) -> None:
     call.reply(await handling)
 
 
-def _close_if_failed(connection: Connection, task: asyncio.Task[None]) -> None:
+def _close_if_failed(call: Call, task: asyncio.Task[None]) -> None:
+    """Without a reply, later replies of the connection would wait indefinitely."""
     if task.cancelled():
-        connection.close("broker stops")
+        call.connection.close("broker is stopping")
     elif (error := task.exception()) is not None:
-        log.error("handler failed", exc_info=error)
-        connection.close("internal error", level=logging.ERROR)
+        name = ApiKey(call.api_key).name
+        log.error("internal error while handling %s version %d", name, call.version, exc_info=error)
+        call.connection.close("internal error", level=logging.ERROR)

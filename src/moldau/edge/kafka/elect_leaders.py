@@ -1,14 +1,13 @@
-"""ElectLeaders (43): let the preferred replicas lead.
+"""ElectLeaders (43): moves leadership to the preferred replicas.
 
-Answered when the new leaders lead. Without a list of partitions, all that their preferred replica
-does not lead are elected, and those that needed no election are left out of the answer, as in
-Kafka. Unclean elections are never held: a group of replicas elects by itself as soon as it can
-without losing anything.
+Replies when the new leaders lead. Without a list of partitions, all that are not led by their
+preferred replica are elected, and those that need no election are left out of the response, as in
+Kafka. Unclean elections are rejected: Raft elects a leader as soon as it can without losing data.
 """
 
+from moldau.api.types import ElectionType
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.concurrent_work import run_each
-from moldau.metadata.leader_balance import ElectionType
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.elect_leaders import (
     ElectLeadersPartitionResult,
@@ -16,7 +15,6 @@ from moldau.wire.messages.elect_leaders import (
     ElectLeadersResponse,
     ElectLeadersTopicResult,
 )
-from moldau.wire.registry import ApiKey
 
 _ELECTIONS = {election.value: election for election in ElectionType}
 
@@ -28,12 +26,12 @@ async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersRespon
             error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[]
         )
     cluster = call.broker.cluster
-    asked = request.topic_partitions
-    if asked is None:
+    requested = request.topic_partitions
+    if requested is None:
         wanted = list(cluster.elections_due())
     else:
-        # Each once, however often it is named.
-        named = ((topic.topic, index) for topic in asked for index in topic.partitions)
+        # Without duplicates.
+        named = ((topic.topic, index) for topic in requested for index in topic.partitions)
         wanted = list(dict.fromkeys(named))
     refusals = await run_each(
         lambda each: cluster.elect(*each, election), wanted, request.timeout_ms
@@ -42,7 +40,7 @@ async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersRespon
     for (name, index), refusal in zip(wanted, refusals, strict=True):
         result = ElectLeadersPartitionResult(partition_id=index)
         if refusal is not None:
-            if asked is None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
+            if requested is None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
                 continue
             result.error_code, result.error_message = refusal.code, str(refusal)
         topic = topics.get(name)
@@ -53,9 +51,8 @@ async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersRespon
 
 
 API = Api(
-    key=ApiKey.ELECT_LEADERS,
-    request=ElectLeadersRequest,
+    ElectLeadersRequest,
     versions=(0, 2),
     handle=handle,
-    note="unclean elections are refused: they would lose records",
+    note="unclean elections are rejected: they would lose records",
 )

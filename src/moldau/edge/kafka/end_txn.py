@@ -1,12 +1,11 @@
-"""EndTxn (26): commit or abort. From version 5 on the answer holds the producer's next epoch."""
+"""EndTxn (26): commit or abort. From version 5 on the response has the producer's next epoch."""
 
+from moldau.api.types import TRANSACTIONS_V2
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
-from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from moldau.wire.registry import ApiKey
 
 _RISING_FROM = 5
 
@@ -29,4 +28,4 @@ async def handle(call: Call, request: EndTxnRequest) -> EndTxnResponse:
     return EndTxnResponse(producer_id=ended.producer_id, producer_epoch=ended.producer_epoch)
 
 
-API = Api(key=ApiKey.END_TXN, request=EndTxnRequest, versions=(0, 5), handle=handle)
+API = Api(EndTxnRequest, versions=(0, 5), handle=handle)

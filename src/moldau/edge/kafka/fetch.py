@@ -1,11 +1,10 @@
-"""Fetch (1): read record batches. Fetch sessions are not kept: the session id is always 0."""
+"""Fetch (1): reads record batches. There are no fetch sessions: the session id is always 0."""
 
-from moldau.data.fetch import PartitionFetch as PartitionFetch
-from moldau.data.fetch import PartitionFetchResult
+from moldau.api.types import PartitionFetch, PartitionFetchResult
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.placement import LEADER_CHANGED, current_leader
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import Offset, TopicId
+from moldau.model.ids import Offset
 from moldau.wire.messages.fetch import (
     FetchAbortedTransaction,
     FetchLeader,
@@ -21,21 +20,18 @@ _READ_COMMITTED = 1
 _TOPIC_IDS_FROM = 13
 _LEADERS_FROM = 16
 _WAIT_MS_MAX = 300_000
-"""Longer than any client waits for a reply; bounds the timers of forgotten requests."""
+"""Longer than any client waits for a reply; bounds the timers of abandoned requests."""
 
 
 def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     if request.session_id:
-        # We hand out no sessions, so this is one of another broker life.
+        # This broker creates no sessions: it is one of another broker.
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
     by_id = call.version >= _TOPIC_IDS_FROM
     reads_committed = request.isolation_level == _READ_COMMITTED
     wanted: list[PartitionFetch] = []
     for topic in request.topics:
-        name: str | None = topic.topic
-        if by_id:
-            found = call.broker.image.topic_by_id(TopicId(topic.topic_id))
-            name = found.name if found is not None else None
+        name = call.topic_name(topic.topic_id) if by_id else topic.topic
         for partition in topic.partitions:
             wanted.append(
                 PartitionFetch(
@@ -57,10 +53,9 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     )
     if parked is not None:
         call.defer().on_abandoned = parked.cancel
-        # What is asked next would wait as long as this. librdkafka asks here for its new
-        # coordinator when the old one died, and with an answer that comes later than its own
-        # retries it goes round in circles for minutes.
-        call.connection.on_next = lambda kind: None if kind == ApiKey.FETCH else parked.answer()
+        # The next request would wait behind this one. librdkafka looks for a new coordinator on
+        # the same connection; if the reply comes later than its own retries, it loops for minutes.
+        call.connection.on_next = lambda kind: None if kind == ApiKey.FETCH else parked.complete()
     return None
 
 
@@ -109,7 +104,7 @@ class _Operation:
     def _name_leader(
         self, topic: str | None, answer: FetchResponsePartition, nodes: dict[int, FetchNode]
     ) -> None:
-        """Name the leader of a partition that is led elsewhere, or in another epoch (KIP-951)."""
+        """Adds the current leader if it is another broker or epoch (KIP-951)."""
         if self._call.version < _LEADERS_FROM or answer.error_code not in LEADER_CHANGED:
             return
         leader = current_leader(self._call.broker, topic, answer.partition_index)
@@ -130,8 +125,7 @@ def _named(result: PartitionFetchResult) -> list[FetchAbortedTransaction] | None
 
 
 API = Api(
-    key=ApiKey.FETCH,
-    request=FetchRequest,
+    FetchRequest,
     versions=(4, 18),
     handle=handle,
     note="without fetch sessions (KIP-227): the session id is always 0",

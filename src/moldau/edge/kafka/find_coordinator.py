@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker looks after a group or a transactional id."""
+"""FindCoordinator (10): the coordinator of a group or a transactional id."""
 
 from functools import partial
 
@@ -10,11 +10,10 @@ from moldau.wire.messages.find_coordinator import (
     FindCoordinatorResponse,
     FoundCoordinator,
 )
-from moldau.wire.registry import ApiKey
 
 GROUP, TRANSACTION = 0, 1
 _KEYS_FROM = 4
-_NOWHERE = -1
+_NO_NODE = -1
 
 
 async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -36,15 +35,12 @@ async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinator
 
 async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
     try:
-        # A client that finds its coordinator expects to be served there at once.
         if key_type == GROUP:
             coordinator = await call.broker.groups.find_coordinator(key)
         elif key_type == TRANSACTION:
             coordinator = await call.broker.transactions.find_coordinator(key)
         else:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
-            )
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}")
         broker = call.broker.image.brokers.get(coordinator)
         if broker is None:
             raise RefusedError(
@@ -58,18 +54,17 @@ async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
 def _refused(key: str, error: RefusedError) -> FoundCoordinator:
     return FoundCoordinator(
         key=key,
-        node_id=_NOWHERE,
+        node_id=_NO_NODE,
         host="",
-        port=_NOWHERE,
+        port=_NO_NODE,
         error_code=error.code,
         error_message=str(error),
     )
 
 
 API = Api(
-    key=ApiKey.FIND_COORDINATOR,
-    request=FindCoordinatorRequest,
+    FindCoordinatorRequest,
     versions=(0, 6),
     handle=handle,
-    note="groups and transactions: coordinators of share groups are refused",
+    note="groups and transactions; no share groups",
 )

@@ -1,11 +1,9 @@
-"""Heartbeat (12): a member says that it lives, and hears whether it must join again."""
+"""Heartbeat (12): keeps a member in its group, and reports whether it must rejoin."""
 
+from moldau.api.types import Heartbeat, HeartbeatResult
 from moldau.edge.kafka.api import Api, Call
-from moldau.groups.events import Heartbeat
-from moldau.groups.results import HeartbeatResult
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
@@ -19,10 +17,10 @@ async def handle(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         )
 
     try:
-        result = await call.broker.groups.ask(request.group_id, event, HeartbeatResult)
+        result = await call.broker.groups.submit(request.group_id, event, HeartbeatResult)
     except RefusedError as error:
         return HeartbeatResponse(error_code=error.code)
     return HeartbeatResponse(error_code=result.error)
 
 
-API = Api(key=ApiKey.HEARTBEAT, request=HeartbeatRequest, versions=(0, 4), handle=handle)
+API = Api(HeartbeatRequest, versions=(0, 4), handle=handle)

@@ -1,10 +1,9 @@
-"""IncrementalAlterConfigs (44): set, delete, append to or subtract from single settings."""
+"""IncrementalAlterConfigs (44): sets, deletes, appends to or subtracts from single settings."""
 
 from collections import Counter
 
+from moldau.api.types import ConfigChange, ConfigOperation, shown
 from moldau.edge.kafka.api import Api, Call
-from moldau.metadata.commands import ConfigChange, ConfigOperation
-from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -12,7 +11,6 @@ from moldau.wire.messages.incremental_alter_configs import (
     IncrementalConfig,
     IncrementalConfigsResourceResponse,
 )
-from moldau.wire.registry import ApiKey
 
 _OPERATIONS = {operation.value: operation for operation in ConfigOperation}
 
@@ -29,7 +27,7 @@ async def handle(
         try:
             if times_named[kind, name] > 1:
                 raise RefusedError(
-                    ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is named twice"
+                    ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is given twice"
                 )
             await call.broker.configs.alter(
                 kind,
@@ -48,15 +46,11 @@ def _change(config: IncrementalConfig) -> ConfigChange:
     if operation is None:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"Operation {config.config_operation} on {shown(config.name)} is unknown",
+            f"Unknown operation {config.config_operation} on {shown(config.name)}",
         )
     return ConfigChange(name=config.name, operation=operation, value=config.value)
 
 
 API = Api(
-    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    request=IncrementalAlterConfigsRequest,
-    versions=(0, 1),
-    handle=handle,
-    note="of topics and brokers",
+    IncrementalAlterConfigsRequest, versions=(0, 1), handle=handle, note="of topics and brokers"
 )

@@ -1,8 +1,8 @@
 """InitProducerId (22): an id and an epoch for a producer, idempotent or transactional.
 
-Without a transactional id every call gives a fresh id with epoch 0, also to a producer that names
-the id it had (KIP-360): nothing ties the two together, as in Kafka. With one, the coordinator of
-that id answers, and whoever had it before is locked out.
+Without a transactional id every call returns a new id with epoch 0, also to a producer that sends
+its previous id (KIP-360), as in Kafka. With one, the coordinator of that id responds, and the
+previous producer is fenced.
 """
 
 from moldau.edge.kafka.api import Api, Call
@@ -10,25 +10,24 @@ from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from moldau.wire.registry import ApiKey
 
-_UNSAID = -1
+_NOT_GIVEN = -1
 
 
 async def handle(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
         _check(request)
     except RefusedError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_epoch=_UNSAID)
+        return InitProducerIdResponse(error_code=error.code, producer_epoch=_NOT_GIVEN)
     if request.transactional_id is not None:
         return await _init_transactional(call, request, request.transactional_id)
     try:
         producer_id = await call.broker.producer_ids.take()
     except RefusedError:
-        # The cluster cannot tell one now. To this code every client asks again, also without
-        # transactions, as Kafka's brokers answer it; to most others a producer ends.
+        # Every client retries after this code, also without transactions; Kafka's brokers use it,
+        # too. Most other codes are fatal for a producer.
         return InitProducerIdResponse(
-            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=_UNSAID
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=_NOT_GIVEN
         )
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
@@ -44,7 +43,7 @@ async def _init_transactional(
             ProducerEpoch(request.producer_epoch),
         )
     except RefusedError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_epoch=_UNSAID)
+        return InitProducerIdResponse(error_code=error.code, producer_epoch=_NOT_GIVEN)
     return InitProducerIdResponse(
         error_code=producer_error(call, found.error, fenced_from=4, abortable_from=5),
         producer_id=found.producer_id,
@@ -55,15 +54,10 @@ async def _init_transactional(
 def _check(request: InitProducerIdRequest) -> None:
     if request.transactional_id == "":
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-    if (request.producer_id == _UNSAID) != (request.producer_epoch == _UNSAID):
+    if (request.producer_id == _NOT_GIVEN) != (request.producer_epoch == _NOT_GIVEN):
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, "producer id and epoch must be given together"
         )
 
 
-API = Api(
-    key=ApiKey.INIT_PRODUCER_ID,
-    request=InitProducerIdRequest,
-    versions=(0, 5),
-    handle=handle,
-)
+API = Api(InitProducerIdRequest, versions=(0, 5), handle=handle)

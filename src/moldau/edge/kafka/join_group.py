@@ -1,15 +1,13 @@
-"""JoinGroup (11): enter a group; answered when its next generation is complete."""
+"""JoinGroup (11): joins a group; replies when its next generation is complete."""
 
+from moldau.api.types import Join, JoinResult
 from moldau.edge.kafka.api import Api, Call
-from moldau.groups.events import Join
-from moldau.groups.results import JoinResult
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
 )
-from moldau.wire.registry import ApiKey
 
 _REBALANCE_TIMEOUT_FROM = 1
 _MEMBER_ID_REQUIRED_FROM = 4
@@ -25,7 +23,7 @@ async def handle(call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             client_id=call.client_id or "",
-            # The slash is how Kafka shows it, and what tools strip.
+            # Kafka adds the slash, and tools strip it.
             client_host=f"/{call.client_host}",
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=request.rebalance_timeout_ms
@@ -38,7 +36,7 @@ async def handle(call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
         )
 
     try:
-        result = await call.broker.groups.ask(request.group_id, event, JoinResult)
+        result = await call.broker.groups.submit(request.group_id, event, JoinResult)
     except RefusedError as error:
         result = JoinResult(error=error.code, member_id=request.member_id)
     protocol_name = result.protocol_name
@@ -63,4 +61,4 @@ async def handle(call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
     )
 
 
-API = Api(key=ApiKey.JOIN_GROUP, request=JoinGroupRequest, versions=(0, 9), handle=handle)
+API = Api(JoinGroupRequest, versions=(0, 9), handle=handle)

@@ -1,7 +1,7 @@
-"""Owns requests about many names: answered a part at a time, so that others are served between.
+"""Handles requests with many names in steps, so that other clients are served in between.
 
-One request of a client with fifty thousand names would otherwise hold up everybody for seconds, the
-heartbeats of brokers too.
+A request with fifty thousand names would otherwise block the event loop for seconds, and with it
+the heartbeats between brokers.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 NAMES_MAX: Final = 10_000
 _TURN_SECONDS_MAX: Final = 0.005
-_BEGUN_PER_TURN: Final = 100
-_LOOKED_AT_EVERY: Final = 32
-"""A clock is asked only after so many names."""
+_STARTED_PER_TURN: Final = 100
+_CLOCK_INTERVAL: Final = 32
+"""The clock is read only after this many names."""
 
 N = TypeVar("N")
 R = TypeVar("R")
@@ -28,47 +28,47 @@ R = TypeVar("R")
 async def answer_each(
     names: Sequence[N], answer: Callable[[N], R], refuse: Callable[[N, RefusedError], R]
 ) -> list[R]:
-    """What `answer` says of each; or of too many what `refuse` does."""
+    """The result of `answer` for each name; if there are too many, of `refuse`."""
     if len(names) > NAMES_MAX:
-        return await _slowly(names, _refusing(len(names), refuse))
-    return await _slowly(names, answer)
+        return await _in_steps(names, _refusing(len(names), refuse))
+    return await _in_steps(names, answer)
 
 
 async def query_each(
     names: Sequence[N],
-    ask: Callable[[N], Coroutine[Any, Any, R]],
+    query: Callable[[N], Coroutine[Any, Any, R]],
     refuse: Callable[[N, RefusedError], R],
 ) -> list[R]:
-    """As `answer_each`, where each has to wait for something: all wait together."""
+    """As `answer_each`, for coroutines: all of them wait concurrently."""
     if len(names) > NAMES_MAX:
-        return await _slowly(names, _refusing(len(names), refuse))
-    asked: list[asyncio.Task[R]] = []
+        return await _in_steps(names, _refusing(len(names), refuse))
+    tasks: list[asyncio.Task[R]] = []
     left = iter(names)
     try:
-        while some := list(islice(left, _BEGUN_PER_TURN)):
-            asked += [asyncio.create_task(ask(name)) for name in some]
-            if len(asked) < len(names):
+        while some := list(islice(left, _STARTED_PER_TURN)):
+            tasks += [asyncio.create_task(query(name)) for name in some]
+            if len(tasks) < len(names):
                 await asyncio.sleep(0)
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*tasks)
     finally:
-        for task in asked:
+        for task in tasks:
             task.cancel()
 
 
 def _refusing(count: int, refuse: Callable[[N, RefusedError], R]) -> Callable[[N], R]:
-    text = f"{count} names in one request; ask for at most {NAMES_MAX} at a time"
-    # Not every answer has room for a text: whoever looks for the reason finds it here.
-    log.warning("a client was refused: %s", text)
+    text = f"{count} names in one request; the limit is {NAMES_MAX}"
+    # Logged, because not every response has a field for an error message.
+    log.warning("client request rejected: %s", text)
     error = RefusedError(ErrorCode.INVALID_REQUEST, text)
     return lambda name: refuse(name, error)
 
 
-async def _slowly(names: Iterable[N], answer: Callable[[N], R]) -> list[R]:
+async def _in_steps(names: Iterable[N], answer: Callable[[N], R]) -> list[R]:
     found: list[R] = []
     turn_ends = perf_counter() + _TURN_SECONDS_MAX
     for number, name in enumerate(names, 1):
         found.append(answer(name))
-        if number % _LOOKED_AT_EVERY == 0 and perf_counter() >= turn_ends:
+        if number % _CLOCK_INTERVAL == 0 and perf_counter() >= turn_ends:
             await asyncio.sleep(0)
             turn_ends = perf_counter() + _TURN_SECONDS_MAX
     return found

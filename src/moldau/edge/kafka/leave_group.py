@@ -1,15 +1,13 @@
-"""LeaveGroup (13): take members out of a group."""
+"""LeaveGroup (13): removes members from a group."""
 
+from moldau.api.types import Leave, LeaveResult, LeavingMember
 from moldau.edge.kafka.api import Api, Call
-from moldau.groups.events import Leave, LeavingMember
-from moldau.groups.results import LeaveResult
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeaveGroupResponseMember,
 )
-from moldau.wire.registry import ApiKey
 
 _SEVERAL_MEMBERS_FROM = 3
 
@@ -23,7 +21,7 @@ async def handle(call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
     else:
         leaving = (LeavingMember(member_id=request.member_id),)
     try:
-        result = await call.broker.groups.ask(
+        result = await call.broker.groups.submit(
             request.group_id,
             lambda request_id: Leave(
                 request_id=request_id, group_id=request.group_id, members=leaving
@@ -50,4 +48,4 @@ async def handle(call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
     )
 
 
-API = Api(key=ApiKey.LEAVE_GROUP, request=LeaveGroupRequest, versions=(0, 5), handle=handle)
+API = Api(LeaveGroupRequest, versions=(0, 5), handle=handle)

@@ -2,7 +2,6 @@
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from moldau.wire.registry import ApiKey
 
 
 def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
@@ -21,4 +20,4 @@ def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     )
 
 
-API = Api(key=ApiKey.LIST_GROUPS, request=ListGroupsRequest, versions=(0, 5), handle=handle)
+API = Api(ListGroupsRequest, versions=(0, 5), handle=handle)

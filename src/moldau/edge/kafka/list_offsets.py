@@ -1,4 +1,4 @@
-"""ListOffsets (2): the ends of partitions, and offsets by time."""
+"""ListOffsets (2): the first and last offsets of partitions, and offsets by timestamp."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import ErrorCode, RefusedError
@@ -8,11 +8,10 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsResponsePartition,
     ListOffsetsResponseTopic,
 )
-from moldau.wire.registry import ApiKey
 
 _READ_COMMITTED = 1
 _EPOCHS_FROM = 4
-_SOON_FROM = 5
+_NOT_AVAILABLE_FROM = 5
 
 
 def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -33,8 +32,11 @@ def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
                 )
             except RefusedError as error:
                 answer.error_code = error.code
-                if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and call.version < _SOON_FROM:
-                    # Older clients do not know that code, and would end.
+                if (
+                    error.code is ErrorCode.OFFSET_NOT_AVAILABLE
+                    and call.version < _NOT_AVAILABLE_FROM
+                ):
+                    # Older clients do not know that code, and would fail.
                     answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
             else:
                 answer.offset, answer.timestamp = found.offset, found.timestamp
@@ -45,4 +47,4 @@ def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
     return ListOffsetsResponse(topics=topics)
 
 
-API = Api(key=ApiKey.LIST_OFFSETS, request=ListOffsetsRequest, versions=(1, 10), handle=handle)
+API = Api(ListOffsetsRequest, versions=(1, 10), handle=handle)

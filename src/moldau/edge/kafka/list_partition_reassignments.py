@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): the moves of partitions that are under way."""
+"""ListPartitionReassignments (46): the reassignments in progress."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.wire.messages.list_partition_reassignments import (
@@ -7,7 +7,6 @@ from moldau.wire.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from moldau.wire.registry import ApiKey
 
 
 def handle(
@@ -16,9 +15,9 @@ def handle(
     wanted: dict[str, list[int]] | None = None
     if request.topics is not None:
         wanted = {}
-        for asked in request.topics:
-            wanted.setdefault(asked.name, []).extend(asked.partition_indexes)
-        # Each once, however often it is named.
+        for each in request.topics:
+            wanted.setdefault(each.name, []).extend(each.partition_indexes)
+        # Without duplicates.
         wanted = {name: list(dict.fromkeys(indexes)) for name, indexes in wanted.items()}
     topics: dict[str, OngoingTopicReassignment] = {}
     for move in call.broker.cluster.reassignments(wanted):
@@ -36,9 +35,4 @@ def handle(
     return ListPartitionReassignmentsResponse(topics=list(topics.values()))
 
 
-API = Api(
-    key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    request=ListPartitionReassignmentsRequest,
-    versions=(0, 0),
-    handle=handle,
-)
+API = Api(ListPartitionReassignmentsRequest, versions=(0, 0), handle=handle)

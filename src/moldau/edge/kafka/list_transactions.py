@@ -1,13 +1,12 @@
 """ListTransactions (66): the transactional ids that this broker coordinates."""
 
+from moldau.api.types import TransactionState
 from moldau.edge.kafka.api import Api, Call
-from moldau.transactions.records import TransactionState
 from moldau.wire.messages.list_transactions import (
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from moldau.wire.registry import ApiKey
 
 _STATES = frozenset(state.value for state in TransactionState)
 
@@ -16,7 +15,7 @@ def handle(call: Call, request: ListTransactionsRequest) -> ListTransactionsResp
     known = [state for state in request.state_filters if state in _STATES]
     unknown = [state for state in request.state_filters if state not in _STATES]
     if unknown and not known:
-        # A filter that nothing can meet is not the same as none.
+        # A filter that matches nothing is not the same as no filter.
         return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=[])
     error, found = call.broker.transactions.list_transactions(
         known, request.producer_id_filters, request.duration_filter
@@ -36,9 +35,8 @@ def handle(call: Call, request: ListTransactionsRequest) -> ListTransactionsResp
 
 
 API = Api(
-    key=ApiKey.LIST_TRANSACTIONS,
-    request=ListTransactionsRequest,
+    ListTransactionsRequest,
     versions=(0, 1),
     handle=handle,
-    note="no search by pattern: the broker runs no regular expressions of clients",
+    note="no filter by pattern: the broker does not run clients' regular expressions",
 )

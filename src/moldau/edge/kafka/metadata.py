@@ -1,14 +1,15 @@
-"""Metadata (3): brokers, topics, partitions and leaders; creates topics on demand if allowed."""
+"""Metadata (3): brokers, topics, partitions and leaders; auto-creates topics if enabled."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from moldau.api.metadata_changes import await_leaders
+from moldau.api.types import Topic
 from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.concurrent_work import run_each
-from moldau.edge.kafka.placement import await_leaders, controller_of, placements_of
-from moldau.metadata.image import Topic
+from moldau.edge.kafka.placement import ELECTION_SECONDS_MAX, controller_of, placements_of
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from moldau.wire.messages.metadata import (
@@ -19,12 +20,11 @@ from moldau.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from moldau.wire.registry import ApiKey
 
 _EMPTY_MEANS_NONE_FROM = 1
 _NULL_NAME_FROM = 12
 _CREATE_MS_MAX = 5000
-"""Requests behind this one wait as long for their answers."""
+"""Later requests of the connection wait as long."""
 
 
 def handle(
@@ -39,7 +39,7 @@ def handle(
             [_describe(call, topic, alive) for topic in call.broker.image.topics.values()],
         )
     if request.allow_auto_topic_creation and call.broker.auto_create_topics:
-        # Each once, however often it is named.
+        # Without duplicates.
         missing = list(
             dict.fromkeys(
                 topic.name
@@ -59,9 +59,9 @@ async def _create_then_respond(
         await call.broker.topics.ensure(name)
 
     refusals = await run_each(create, missing, _CREATE_MS_MAX)
-    await await_leaders(call.broker, missing)
+    await await_leaders(call.broker, missing, ELECTION_SECONDS_MAX)
     refused: dict[str, ErrorCode] = {
-        # What may still come is to be asked for again: no other code says so to every client.
+        # It may still be created: this is the code that makes every client retry.
         name: ErrorCode.LEADER_NOT_AVAILABLE
         if refusal.code is ErrorCode.REQUEST_TIMED_OUT
         else refusal.code
@@ -110,10 +110,7 @@ def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataR
         for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(places)
     ]
     return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        partitions=partitions,
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
     )
 
 
@@ -124,7 +121,7 @@ def _respond(
     if call.broker.cluster.is_cut_off and any(
         partition.error_code for topic in topics for partition in topic.partitions
     ):
-        # Clients ask whom they are connected to, for ever if need be. Another broker may know.
+        # Clients would ask this broker again and again, but another one may know the leaders.
         asyncio.get_running_loop().call_soon(call.connection.drain)
     if request.include_topic_authorized_operations:
         for topic in topics:
@@ -145,9 +142,8 @@ def _respond(
 
 
 API = Api(
-    key=ApiKey.METADATA,
-    request=MetadataRequest,
+    MetadataRequest,
     versions=(0, 13),
     handle=handle,
-    note="lists every broker of the cluster, also one that is down",
+    note="lists every registered broker, also one that is down",
 )

@@ -1,17 +1,15 @@
-"""OffsetCommit (8): store the positions of a group."""
+"""OffsetCommit (8): commits offsets of a group."""
 
+from moldau.api.types import OffsetToCommit
 from moldau.edge.kafka.api import Api, Call
-from moldau.groups.events import OffsetToCommit
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicPartition
 from moldau.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from moldau.wire.registry import ApiKey
 
 _TOPIC_IDS_FROM = 10
 
@@ -22,7 +20,7 @@ async def handle(call: Call, request: OffsetCommitRequest) -> OffsetCommitRespon
     # In the order of `offsets`.
     answers: list[OffsetCommitResponsePartition] = []
     for topic in request.topics:
-        name = _name_of(call, topic)
+        name = topic.name if call.version < _TOPIC_IDS_FROM else call.topic_name(topic.topic_id)
         partitions: list[OffsetCommitResponsePartition] = []
         topics.append(
             OffsetCommitResponseTopic(
@@ -67,11 +65,4 @@ async def _commit(
         return [error.code] * len(offsets)
 
 
-def _name_of(call: Call, topic: OffsetCommitRequestTopic) -> str | None:
-    if call.version < _TOPIC_IDS_FROM:
-        return topic.name
-    found = call.broker.image.topic_by_id(TopicId(topic.topic_id))
-    return found.name if found is not None else None
-
-
-API = Api(key=ApiKey.OFFSET_COMMIT, request=OffsetCommitRequest, versions=(2, 10), handle=handle)
+API = Api(OffsetCommitRequest, versions=(2, 10), handle=handle)

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget stored positions of a group."""
+"""OffsetDelete (47): deletes committed offsets of a group."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import RefusedError
@@ -9,7 +9,6 @@ from moldau.wire.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
@@ -38,4 +37,4 @@ async def handle(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteRespon
     )
 
 
-API = Api(key=ApiKey.OFFSET_DELETE, request=OffsetDeleteRequest, versions=(0, 0), handle=handle)
+API = Api(OffsetDeleteRequest, versions=(0, 0), handle=handle)

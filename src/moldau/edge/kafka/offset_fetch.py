@@ -1,13 +1,13 @@
-"""OffsetFetch (9): read the stored positions of one group, or of several from version 8 on."""
+"""OffsetFetch (9): the committed offsets of one group, or of several from version 8 on."""
 
 from collections.abc import Mapping
 from functools import partial
 
+from moldau.api.types import NO_OFFSET, CommittedOffset, FetchOffsetsResult
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.large_requests import query_each
-from moldau.groups.results import NO_OFFSET, CommittedOffset, FetchOffsetsResult
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicPartition
 from moldau.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -19,7 +19,6 @@ from moldau.wire.messages.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
-from moldau.wire.registry import ApiKey
 
 _ERROR_FROM = 2
 _GROUPS_FROM = 8
@@ -28,7 +27,7 @@ _TOPIC_IDS_FROM = 10
 
 async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version >= _GROUPS_FROM:
-        # Some at once: each asks other brokers, and one question does for all.
+        # Concurrently: each may need an RPC to other brokers, which is shared by all.
         answers = await query_each(
             request.groups, partial(_answer, call, stable=request.require_stable), _refused
         )
@@ -36,7 +35,7 @@ async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse
     group = _in_new_form(request)
     answer = await _answer(call, group, stable=request.require_stable)
     if answer.error_code and call.version < _ERROR_FROM:
-        # There is no place for an error of the group, so each partition carries it.
+        # The response has no error field for the group, so each partition carries it.
         code = ErrorCode(answer.error_code)
         answer.topics = [_failed(topic, code) for topic in group.topics or ()]
     return OffsetFetchResponse(
@@ -51,18 +50,16 @@ def _refused(group: OffsetFetchRequestGroup, error: RefusedError) -> OffsetFetch
 async def _answer(
     call: Call, group: OffsetFetchRequestGroup, *, stable: bool
 ) -> OffsetFetchResponseGroup:
-    """`stable`: what an open transaction may yet replace is not told; the client asks again."""
+    """`stable`: offsets that an open transaction may replace are UNSTABLE_OFFSET_COMMIT."""
     by_id = call.version >= _TOPIC_IDS_FROM
     fetch = partial(
-        call.broker.groups.fetch_offsets,
-        member_id=group.member_id,
-        member_epoch=group.member_epoch,
+        call.broker.groups.fetch_offsets, member_id=group.member_id, member_epoch=group.member_epoch
     )
     if group.topics is None:
         result = await fetch(group.group_id, None)
-        topics = _all_topics(call, _told(result, stable=stable), by_id)
+        topics = _all_topics(call, _stable_offsets(result, stable=stable), by_id)
     else:
-        names = [_name_of(call, topic) if by_id else topic.name for topic in group.topics]
+        names = [call.topic_name(topic.topic_id) if by_id else topic.name for topic in group.topics]
         wanted = [
             TopicPartition(name, PartitionIndex(index))
             for name, topic in zip(names, group.topics, strict=True)
@@ -70,7 +67,7 @@ async def _answer(
             for index in topic.partition_indexes
         ]
         result = await fetch(group.group_id, wanted)
-        offsets = _told(result, stable=stable)
+        offsets = _stable_offsets(result, stable=stable)
         topics = [
             _failed(topic, ErrorCode.UNKNOWN_TOPIC_ID)
             if name is None
@@ -82,10 +79,10 @@ async def _answer(
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=result.error)
 
 
-def _told(
+def _stable_offsets(
     result: FetchOffsetsResult, *, stable: bool
 ) -> Mapping[TopicPartition, CommittedOffset | None]:
-    """None where there may be another offset in a moment."""
+    """None for offsets that are not stable."""
     if not stable or not result.unstable:
         return result.offsets
     return {**result.offsets, **dict.fromkeys(result.unstable)}
@@ -100,7 +97,7 @@ def _all_topics(
         if answer is None:
             known = call.broker.image.topic(partition.topic)
             if known is None and by_id:
-                # Deleted a moment ago: it has no id any more by which it could be told.
+                # Just deleted: it has no id any more.
                 continue
             answer = topics[partition.topic] = OffsetFetchResponseGroupTopic(
                 name=partition.topic,
@@ -127,9 +124,7 @@ def _filled(
 
 
 def _filled_partition(
-    index: int,
-    partition: TopicPartition,
-    offsets: Mapping[TopicPartition, CommittedOffset | None],
+    index: int, partition: TopicPartition, offsets: Mapping[TopicPartition, CommittedOffset | None]
 ) -> OffsetFetchResponseGroupPartition:
     committed = offsets.get(partition)
     if committed is None:
@@ -162,11 +157,6 @@ def _empty_partition(index: int, code: ErrorCode) -> OffsetFetchResponseGroupPar
     )
 
 
-def _name_of(call: Call, topic: OffsetFetchRequestGroupTopic) -> str | None:
-    found = call.broker.image.topic_by_id(TopicId(topic.topic_id))
-    return found.name if found is not None else None
-
-
 def _in_new_form(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     topics = request.topics
     return OffsetFetchRequestGroup(
@@ -196,4 +186,4 @@ def _in_old_form(topic: OffsetFetchResponseGroupTopic) -> OffsetFetchResponseTop
     )
 
 
-API = Api(key=ApiKey.OFFSET_FETCH, request=OffsetFetchRequest, versions=(1, 10), handle=handle)
+API = Api(OffsetFetchRequest, versions=(1, 10), handle=handle)

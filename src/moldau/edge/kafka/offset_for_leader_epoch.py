@@ -8,7 +8,6 @@ from moldau.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartitionResult,
     OffsetForLeaderTopicResult,
 )
-from moldau.wire.registry import ApiKey
 
 
 def handle(call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
@@ -32,9 +31,4 @@ def handle(call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderE
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-API = Api(
-    key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
-    request=OffsetForLeaderEpochRequest,
-    versions=(0, 4),
-    handle=handle,
-)
+API = Api(OffsetForLeaderEpochRequest, versions=(0, 4), handle=handle)

@@ -1,4 +1,4 @@
-"""Owns the reply to a produce of a single partition: encoded once, then only numbers change.
+"""The reply to a produce of a single partition: encoded once, then only numbers are filled in.
 
 Un-batched producers send the same request over and over; building and encoding the response was a
 third of its cost. The template is made by the ordinary codec, with marks where the numbers go.
@@ -36,7 +36,7 @@ def single_reply(
     append_time: int,
     start_offset: int,
 ) -> bytearray:
-    """The whole frame that says: appended at `base_offset`."""
+    """The whole frame of a successful append at `base_offset`."""
     template = _templates.get((version, topic, partition))
     if template is None:
         template = _make_template(version, topic, partition)
@@ -57,7 +57,7 @@ def _make_template(version: int, topic: str, partition: int) -> tuple[bytes, int
     chunks = frame_response(ApiKey.PRODUCE, version, 0, response.encode(version))
     frame = b"".join(chunk for chunk in chunks if not isinstance(chunk, FileSlice))
     marks = _MARK.to_bytes(8, "big") * (3 if version >= _LOG_START_FROM else 2)
-    # The numbers come last; a topic name that looks like them stands before.
+    # The last match: a topic name may look like the marks, but comes before them.
     template = (frame, frame.rindex(marks))
     if len(_templates) >= _TEMPLATES_MAX:
         _templates.clear()

@@ -1,11 +1,9 @@
-"""SyncGroup (14): the leader hands in the assignment, everybody takes their part of it."""
+"""SyncGroup (14): the leader submits the assignment, every member receives its part."""
 
+from moldau.api.types import Sync, SyncResult
 from moldau.edge.kafka.api import Api, Call
-from moldau.groups.events import Sync
-from moldau.groups.results import SyncResult
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
@@ -22,7 +20,7 @@ async def handle(call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
         )
 
     try:
-        result = await call.broker.groups.ask(request.group_id, event, SyncResult)
+        result = await call.broker.groups.submit(request.group_id, event, SyncResult)
     except RefusedError as error:
         result = SyncResult(error=error.code)
     return SyncGroupResponse(
@@ -33,4 +31,4 @@ async def handle(call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
     )
 
 
-API = Api(key=ApiKey.SYNC_GROUP, request=SyncGroupRequest, versions=(0, 5), handle=handle)
+API = Api(SyncGroupRequest, versions=(0, 5), handle=handle)

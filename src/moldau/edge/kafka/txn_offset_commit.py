@@ -1,12 +1,12 @@
-"""TxnOffsetCommit (28): positions of a group that count once a transaction is committed.
+"""TxnOffsetCommit (28): commits offsets of a group as a part of a transaction.
 
-Up to version 4 the client has entered the group's offsets into its transaction before; from
+Up to version 4 the client has added the offsets to its transaction before (AddOffsetsToTxn); from
 version 5 on the broker does it.
 """
 
+from moldau.api.types import OffsetToCommit
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.txn_errors import producer_error
-from moldau.groups.events import OffsetToCommit
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import (
     Epoch,
@@ -22,7 +22,6 @@ from moldau.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from moldau.wire.registry import ApiKey
 
 _ADDS_FROM = 5
 _LOADING_FROM = 2
@@ -47,7 +46,7 @@ async def handle(call: Call, request: TxnOffsetCommitRequest) -> TxnOffsetCommit
                 partitions=[
                     TxnOffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=_told(call, next(errors)),
+                        error_code=_error_for(call, next(errors)),
                     )
                     for partition in topic.partitions
                 ],
@@ -80,15 +79,10 @@ async def _commit(
         return [error.code] * len(offsets)
 
 
-def _told(call: Call, error: ErrorCode) -> ErrorCode:
+def _error_for(call: Call, error: ErrorCode) -> ErrorCode:
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and call.version < _LOADING_FROM:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return producer_error(call, error, fenced_from=0, abortable_from=4)
 
 
-API = Api(
-    key=ApiKey.TXN_OFFSET_COMMIT,
-    request=TxnOffsetCommitRequest,
-    versions=(0, 5),
-    handle=handle,
-)
+API = Api(TxnOffsetCommitRequest, versions=(0, 5), handle=handle)

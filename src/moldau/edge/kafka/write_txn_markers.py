@@ -1,6 +1,6 @@
-"""WriteTxnMarkers (27): an administrator ends a transaction that its coordinator has forgotten.
+"""WriteTxnMarkers (27): an administrator aborts a hanging transaction.
 
-Brokers tell each other of ends in their own way; what comes in here can only abort.
+Brokers use their own RPC for markers, so only aborts are accepted here.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from moldau.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
@@ -26,20 +25,20 @@ async def handle(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkers
 
 
 async def _write(call: Call, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-    places = [
+    partitions = [
         TopicPartition(topic.name, PartitionIndex(index))
         for topic in marker.topics
         for index in topic.partition_indexes
     ]
     if marker.transaction_result:
-        codes = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(places)
+        codes = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(partitions)
     else:
         codes = await asyncio.gather(
             *(
                 call.broker.transactions.abort_hanging(
-                    place, ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)
+                    partition, ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)
                 )
-                for place in places
+                for partition in partitions
             )
         )
     outcome = iter(codes)
@@ -61,9 +60,8 @@ async def _write(call: Call, marker: WritableTxnMarker) -> WritableTxnMarkerResu
 
 
 API = Api(
-    key=ApiKey.WRITE_TXN_MARKERS,
-    request=WriteTxnMarkersRequest,
+    WriteTxnMarkersRequest,
     versions=(1, 2),
     handle=handle,
-    note="only aborts, for the AdminClient; brokers end transactions among themselves",
+    note="only aborts, for the AdminClient; brokers use their own RPC",
 )

@@ -1,5 +1,5 @@
-"""Who gets which partitions: the assignors of the next-generation protocol. Pure functions.
+"""Server-side assignors of the consumer protocol (KIP-848). Pure functions.
 
-`interface` says what an assignor is given and gives back; `uniform` and `range` are the built-in
-ones. Others are handed in by the server, which finds them by the entry point `moldau.assignors`.
+`interface` defines their input and output; `uniform` and `range` are built in. The server loads
+others through the entry point `moldau.assignors`.
 """

@@ -1,7 +1,7 @@
-"""Owns the contract of an assignor, and the check of what one gives back.
+"""The assignor interface, and the validation of an assignor's result.
 
-An assignor is given the whole group and returns the whole assignment. It must be deterministic:
-the same specification gives the same result, on every broker and in every run.
+An assignor gets the whole group and returns the whole assignment. It must be deterministic: the
+same input gives the same result, on every broker and in every run.
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from moldau.model.errors import MoldauError
 from moldau.model.ids import TopicId
 
 Assignment = Mapping[TopicId, frozenset[int]]
-"""Partitions by topic. No topic stands in it without partitions."""
+"""Partitions by topic; a topic without partitions is absent."""
 
 NOTHING: Final[Assignment] = MappingProxyType({})
 
 
 class AssignorError(MoldauError):
-    """An assignor failed, or its result breaks the contract; the group keeps what it has."""
+    """An assignor failed, or its result is invalid; the group keeps its assignment."""
 
 
 class MemberSpec(Struct, frozen=True, kw_only=True):
-    """One member: what it wants, and what it was last meant to have."""
+    """One member: the topics it subscribes to, and its last target assignment."""
 
     topics: frozenset[TopicId]
     owned: Assignment = field(default_factory=lambda: NOTHING)
@@ -36,17 +36,17 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
     members: Mapping[str, MemberSpec]
     """By member id."""
     topics: Mapping[TopicId, int]
-    """Number of partitions of every topic that exists and that any member wants."""
+    """Partition counts of all existing topics that any member subscribes to."""
 
 
 class Assignor(Protocol):
     @property
     def name(self) -> str:
-        """By which members ask for it."""
+        """The name that members request."""
         ...
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Assignment]:
-        """For every member of the group its partitions; an empty group has none."""
+        """The partitions of every member; empty for an empty group."""
         ...
 
 
@@ -55,23 +55,25 @@ def checked(
 ) -> dict[str, Assignment]:
     """The result, with an entry for each member. Raises AssignorError.
 
-    Partitions that nobody was given are the assignor's own affair; what would send a member
-    somewhere wrong, or two members to one place, is not.
+    Unassigned partitions are allowed; unknown members, topics or partitions, and partitions with
+    two members, are not.
     """
-    if strangers := sorted(set(result) - set(spec.members)):
-        raise AssignorError(f"assignor {assignor.name} names the stranger {strangers[0]!r}")
+    if unknown := sorted(set(result) - set(spec.members)):
+        raise AssignorError(f"assignor {assignor.name} returned the unknown member {unknown[0]!r}")
     given: dict[TopicId, set[int]] = {topic: set() for topic in spec.topics}
     for member_id, assignment in result.items():
         wanted = spec.members[member_id].topics
         for topic, partitions in assignment.items():
             if topic not in wanted or topic not in given:
                 raise AssignorError(
-                    f"assignor {assignor.name} gives {member_id!r} a topic that it did not ask for"
+                    f"assignor {assignor.name} assigned {member_id!r} an unsubscribed topic"
                 )
             if any(not 0 <= partition < spec.topics[topic] for partition in partitions):
-                raise AssignorError(f"assignor {assignor.name} gives partitions that do not exist")
+                raise AssignorError(f"assignor {assignor.name} assigned unknown partitions")
             if not given[topic].isdisjoint(partitions):
-                raise AssignorError(f"assignor {assignor.name} gives a partition to two members")
+                raise AssignorError(
+                    f"assignor {assignor.name} assigned one partition to two members"
+                )
             given[topic] |= partitions
     return {
         member_id: {

@@ -1,6 +1,6 @@
-"""Owns the `queue` assignor: nobody gets a partition, since every member may take from all of them.
+"""The `queue` assignor: assigns no partitions, since every member polls from all of them.
 
-It also marks the groups whose members share messages: no other consumer may be in them.
+It also marks queue groups: members with another assignor cannot join them.
 """
 
 from collections.abc import Mapping

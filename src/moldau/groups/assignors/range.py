@@ -1,10 +1,10 @@
-"""Owns the `range` assignor: each member gets a run of neighbouring partitions of each topic.
+"""The `range` assignor: each member gets consecutive partitions of each topic.
 
-Topics with the same number of partitions and the same takers are cut alike, so whoever joins two
-of them finds partition n of both in one place. Members stand in the order of what they had, the
-new ones behind: then a join or leave shifts the cuts and swaps nobody. Where they want different
-topics, what they had gives no common order, and their names do. The first members get the
-partitions that are left over, of every topic: `uniform` balances better, and moves less.
+Topics with the same number of partitions and the same subscribers are split alike, so partition n
+of two such topics goes to the same member, as joins of streams need. Members are ordered by their
+previous partitions, new ones last: a join or leave then moves only the boundaries. If members
+subscribe to different topics, they are ordered by name. The first members get the remainder of
+every topic: `uniform` balances better, and moves fewer partitions.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class RangeAssignor:
 
 
 def _lowest(spec: GroupSpec, member_id: str) -> float:
-    """Where its first partition stood in the topic, as a share: topics differ in size."""
+    """The position of its first partition, relative to the size of the topic."""
     return min(
         (
             min(indexes) / spec.topics[topic]
@@ -53,5 +53,5 @@ def _lowest(spec: GroupSpec, member_id: str) -> float:
 
 
 def _name(spec: GroupSpec, member_id: str) -> tuple[str, str]:
-    """A static member has the place of its name, whatever its id."""
+    """A static member is ordered by its instance id, which outlives its member id."""
     return spec.members[member_id].instance_id or member_id, member_id

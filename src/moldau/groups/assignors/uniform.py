@@ -1,13 +1,13 @@
-"""Owns the `uniform` assignor: loads as equal as can be, and only what must move moves.
+"""The `uniform` assignor: balances the number of partitions, and moves as few as possible.
 
-Every member first keeps what it had. Where all members want the same topics, shares are total //
-members, and one more for as many as the remainder says: for those that hold the most, so that the
-fewest have to give anything away. What is free then goes round those that lack something.
+Every member first keeps its previous partitions. If all members subscribe to the same topics, each
+gets total // members, and those that own the most get one of the remainder, so that the fewest
+partitions move. Free partitions then go round-robin to members below their share.
 
-Where members want different topics, free partitions go to whoever has the least, the topics with
-the fewest takers first. Then partitions move along chains, from a member over others to one that
-has at least two less, until there is no such chain: that is the best balance there is. The search
-is bounded; past the bound a group of very many different members may stay less than balanced.
+If subscriptions differ, free partitions go to the member with the fewest, topics with the fewest
+subscribers first. Then partitions move along chains, from a member over others to one that has at
+least two fewer, until no such chain is left: that is the optimum. The search is bounded; beyond the
+bound, a group with very many different subscriptions may stay unbalanced.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from moldau.groups.assignors.interface import Assignment, GroupSpec
 from moldau.model.ids import TopicId
 
 _CHAIN_VISITS_MAX: Final = 300_000
-"""Members looked at in the search for chains: a tenth of a second, for which all else waits."""
+"""Members visited in the search for chains: blocks the event loop for about 0.1 s."""
 
 _Partitions = dict[TopicId, list[int]]
 
@@ -45,7 +45,7 @@ class UniformAssignor:
 
 
 def _kept(spec: GroupSpec) -> tuple[dict[str, _Partitions], _Partitions]:
-    """What each member may keep, and what nobody has."""
+    """What each member keeps, and the unassigned partitions."""
     free = {topic: set(range(spec.topics[topic])) for topic in sorted(spec.topics)}
     plan: dict[str, _Partitions] = {}
     for member_id in sorted(spec.members):
@@ -53,7 +53,7 @@ def _kept(spec: GroupSpec) -> tuple[dict[str, _Partitions], _Partitions]:
         mine = plan[member_id] = {}
         for topic in sorted(member.owned):
             if topic in member.topics and topic in free:
-                # What two members claim stays with the first.
+                # A partition that two members claim stays with the first.
                 mine[topic] = sorted(free[topic].intersection(member.owned[topic]))
                 free[topic].difference_update(mine[topic])
     wanted = frozenset().union(*(member.topics for member in spec.members.values()))
@@ -64,7 +64,7 @@ def _count(partitions: _Partitions) -> int:
     return sum(map(len, partitions.values()))
 
 
-# ---- all want the same
+# ---- equal subscriptions
 
 
 def _level(spec: GroupSpec, plan: dict[str, _Partitions], free: _Partitions) -> None:
@@ -82,7 +82,7 @@ def _level(spec: GroupSpec, plan: dict[str, _Partitions], free: _Partitions) -> 
     takers = deque(sorted(needs))
     for topic in sorted(free):
         for index in sorted(free[topic]):
-            # Round and round, so that the partitions of a topic spread over the members.
+            # Round-robin, so that the partitions of a topic spread over the members.
             member_id = takers.popleft()
             plan[member_id].setdefault(topic, []).append(index)
             needs[member_id] -= 1
@@ -98,7 +98,7 @@ def _release(mine: _Partitions, number: int, free: _Partitions) -> None:
         free.setdefault(topic, []).append(index)
 
 
-# ---- they want different topics
+# ---- different subscriptions
 
 
 def _place(spec: GroupSpec, plan: dict[str, _Partitions], free: _Partitions) -> None:
@@ -113,7 +113,7 @@ def _place(spec: GroupSpec, plan: dict[str, _Partitions], free: _Partitions) -> 
             load, member_id = heap[0]
             heapreplace(heap, (load + 1, member_id))
             loads[member_id] += 1
-            # Behind what it kept: if something must move on, then this.
+            # Last in the list: chains move new partitions first.
             plan[member_id].setdefault(topic, []).append(index)
 
 
@@ -127,7 +127,7 @@ def _takers(spec: GroupSpec) -> dict[TopicId, list[str]]:
 
 
 class _Chains:
-    """Moves along chains of members until none makes the loads more equal."""
+    """Moves partitions along chains of members until the loads are balanced."""
 
     def __init__(self, spec: GroupSpec, plan: dict[str, _Partitions]) -> None:
         self._plan = plan
@@ -141,14 +141,13 @@ class _Chains:
             start = max(left, key=lambda member_id: (self._loads[member_id], member_id))
             steps, end = self._search(start)
             if end is None:
-                # Nobody that can be reached from there has less by two, so neither has anybody
-                # for whom they would be the way.
+                # No member reachable from there has two fewer, so no chain through them helps.
                 left -= set(steps)
                 continue
             self._move(steps, end)
 
     def _search(self, start: str) -> tuple[dict[str, tuple[str, TopicId]], str | None]:
-        """How everybody was reached, and the first that has at least two less than `start`."""
+        """The step to each visited member, and the first with two fewer than `start`."""
         steps: dict[str, tuple[str, TopicId]] = {start: (start, TopicId(b""))}
         seen: set[TopicId] = set()
         queue = deque([start])

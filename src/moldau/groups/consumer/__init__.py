@@ -1,6 +1,6 @@
-"""Groups of the next-generation protocol (KIP-848): the broker assigns, members follow in steps.
+"""Groups of the consumer protocol (KIP-848): the broker assigns, members reconcile in steps.
 
-`consumers` is the door, `beat` decides a heartbeat, `reconcile` moves one member a step towards its
-target, `state` is what is stored, `records` its bytes. Committed offsets and the deletion of groups
-are the same for all groups.
+`consumer_groups` is the entry point, `heartbeat` decides a heartbeat, `reconcile` moves a member
+one step towards its target, `state` is the stored state, `records` its format. Committed offsets
+and the deletion of groups are the same for both protocols.
 """

@@ -1,17 +1,17 @@
-"""Owns members that speak the classic protocol in a group whose broker assigns.
+"""Classic members of consumer-protocol groups.
 
-    JoinGroup   one heartbeat of the newer protocol: says what the member wants and still reads
-    SyncGroup   tells what it has
-    Heartbeat   calls it back to JoinGroup, by REBALANCE_IN_PROGRESS, when it is to take a step
+    JoinGroup   a heartbeat of the consumer protocol: sends the subscription and owned partitions
+    SyncGroup   returns the assignment
+    Heartbeat   returns REBALANCE_IN_PROGRESS when the member must rejoin to take its next step
 
-A member's generation is its epoch. Nobody leads: no member is told that it is the leader.
+A member's generation is its epoch. No member is the leader.
 """
 
 from collections.abc import Callable
 
-from moldau.groups.consumer.consumer_groups import ConsumerGroups
+from moldau.groups.consumer.context import ConsumerContext, revoke_key
 from moldau.groups.consumer.heartbeat import AdmittedMember, HeartbeatWrite
-from moldau.groups.consumer.migration import assignable, classic_member
+from moldau.groups.consumer.migration import assignable, classic_member, downgrade
 from moldau.groups.consumer.records import (
     JOIN_EPOCH,
     ClassicClient,
@@ -20,7 +20,6 @@ from moldau.groups.consumer.records import (
     MemberState,
 )
 from moldau.groups.consumer.state import ConsumerState
-from moldau.groups.consumer.writes import revoke_key
 from moldau.groups.consumer_protocol import assignment_bytes
 from moldau.groups.events import NO_MEMBER_ID, ConsumerHeartbeat, Heartbeat, Join, Sync
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
@@ -32,31 +31,29 @@ JoinEmpty = Callable[[float, Group, Join], None]
 
 
 class ClassicMembers:
-    """Handles Join, Sync and Heartbeat for groups whose broker assigns."""
+    """Handles Join, Sync and Heartbeat for consumer-protocol groups."""
 
-    def __init__(self, consumers: ConsumerGroups) -> None:
-        self._consumers = consumers
-        self._runtime = consumers.runtime
+    def __init__(self, context: ConsumerContext) -> None:
+        self._context = context
+        self._runtime = context.runtime
 
     def join(self, now: float, group: Group, event: Join, join_empty: JoinEmpty) -> None:
-        """`join_empty` is asked instead if the group has no members when its turn comes."""
-        self._runtime.submit(
-            now, group, ClassicJoinWrite(self._consumers, group, event, join_empty)
-        )
+        """`join_empty` is called instead if the group has no members by then."""
+        self._runtime.submit(now, group, ClassicJoinWrite(self._context, group, event, join_empty))
 
     def sync(self, now: float, group: Group, event: Sync) -> None:
         error, member = self._member(group, event)
         if member is None or member.classic is None:
             result = SyncResult(error=error)
         else:
-            self._consumers.renew_session(now, group, event.member_id)
+            self._context.renew_session(now, group, event.member_id)
             result = self._assignment(group, event, member, member.classic)
         self._runtime.reply(event.request_id, result)
 
     def _assignment(
         self, group: Group, event: Sync, member: ConsumerMember, client: ClassicClient
     ) -> SyncResult:
-        # Before the group was taken over, the member may have been told another of its protocols.
+        # Before the upgrade, the group may have chosen another of the member's protocols.
         protocols = [name for name, _ in client.protocols]
         if event.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or (
             event.protocol_name not in (None, *protocols)
@@ -67,36 +64,36 @@ class ClassicMembers:
             error=ErrorCode.NONE,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=event.protocol_name or protocols[0],
-            assignment=assignment_bytes(self._consumers.subscriptions.by_name(member, assigned)),
+            assignment=assignment_bytes(self._context.subscriptions.by_name(member, assigned)),
         )
 
     def heartbeat(self, now: float, group: Group, event: Heartbeat) -> None:
         error, member = self._member(group, event)
         if member is not None:
-            self._consumers.renew_session(now, group, event.member_id)
-            if self._consumers.call_back(now, group, event.member_id):
+            self._context.renew_session(now, group, event.member_id)
+            if self._context.request_rejoin(now, group, event.member_id):
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         self._runtime.reply(event.request_id, HeartbeatResult(error=error))
 
     def _member(
         self, group: Group, event: Sync | Heartbeat
     ) -> tuple[ErrorCode, ConsumerMember | None]:
-        """The member that asks; None with the reason why it is none."""
+        """The member; None, with the error, if it is not a classic member of this epoch."""
         error = group.consumer_error(event.member_id, event.instance_id, event.generation)
         member = _state(group).members.get(event.member_id)
         if member is not None and member.classic is None:
-            # The id of a member that speaks the newer protocol: it never asks this way.
+            # Members of the consumer protocol never send classic requests.
             return ErrorCode.UNKNOWN_MEMBER_ID, None
         return error, member if error is ErrorCode.NONE else None
 
 
 class ClassicJoinWrite(HeartbeatWrite):
-    """A JoinGroup, judged as the heartbeat that it stands for."""
+    """A JoinGroup, decided like a heartbeat of the consumer protocol."""
 
     __slots__ = ("_join", "_join_empty", "_subscription")
 
     def __init__(
-        self, consumers: ConsumerGroups, group: Group, event: Join, join_empty: JoinEmpty
+        self, context: ConsumerContext, group: Group, event: Join, join_empty: JoinEmpty
     ) -> None:
         is_consumer = event.protocol_type == CONSUMER_PROTOCOL_TYPE and event.protocols
         read = assignable(*event.protocols[0]) if is_consumer else None
@@ -108,9 +105,9 @@ class ClassicJoinWrite(HeartbeatWrite):
             instance_id=event.instance_id,
             client_id=event.client_id,
             client_host=event.client_host,
-            owned={} if read is None else consumers.subscriptions.by_id(read.owned),
+            owned={} if read is None else context.subscriptions.by_id(read.owned),
         )
-        super().__init__(consumers, group, heartbeat)
+        super().__init__(context, group, heartbeat)
         self._join = event
         self._join_empty = join_empty
         self._subscription = read
@@ -123,17 +120,17 @@ class ClassicJoinWrite(HeartbeatWrite):
 
     def committed(self, now: float) -> None:
         super().committed(now)
-        self.consumers.go_back(now, self.group)
+        downgrade(self.context, now, self.group)
 
     def _enter(self, state: ConsumerState) -> AdmittedMember:
         event = self._join
         member_id = event.member_id
         self._check_protocols(state)
         if member_id == NO_MEMBER_ID:
-            member_id = self.consumers.new_member_id(event.instance_id or event.client_id)
+            member_id = self.context.new_member_id(event.instance_id or event.client_id)
             holder = state.static_member(event.instance_id or "")
             if holder is not None:
-                # As in a classic group: whoever comes last under an instance id has it.
+                # As in a classic group: the last member to join with an instance id gets it.
                 return self._replace(state, holder, member_id)
             return self._admit(state, member_id)
         error = state.member_error(member_id, event.instance_id)
@@ -146,13 +143,13 @@ class ClassicJoinWrite(HeartbeatWrite):
         return self._admit(state, member_id)
 
     def _check_protocols(self, state: ConsumerState) -> None:
-        """Classic members must be able to be a group of their own when the others have left."""
-        spoken = {name for name, _ in self._join.protocols}
+        """Classic members must have a protocol in common, for a later downgrade."""
+        common = {name for name, _ in self._join.protocols}
         itself = (self._join.member_id, state.static_member(self._join.instance_id or ""))
         for member_id, member in state.members.items():
             if member.classic is not None and member_id not in itself:
-                spoken &= {name for name, _ in member.classic.protocols}
-        if self._subscription is None or not spoken:
+                common &= {name for name, _ in member.classic.protocols}
+        if self._subscription is None or not common:
             raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _described(self, before: ConsumerMember | None) -> ConsumerMember:
@@ -168,12 +165,12 @@ class ClassicJoinWrite(HeartbeatWrite):
     ) -> JoinResult:
         key = revoke_key(self.group, self._member_id)
         if stepped.state is not MemberState.UNREVOKED:
-            # It came as it was called. If it is called again, its time begins anew.
-            self.consumers.runtime.timers.cancel(key)
+            # It rejoined as requested. The next request starts a new timeout.
+            self.context.runtime.timers.cancel(key)
         elif stepped != current:
-            # Now, not when it is stored: the end of its time may be next in turn.
+            # Now, not when it is stored: its timeout may be the next write.
             timeout_s = member.rebalance_timeout_ms / 1000
-            self.consumers.runtime.timers.set(key, now + timeout_s)
+            self.context.runtime.timers.set(key, now + timeout_s)
         return JoinResult(
             error=ErrorCode.NONE,
             member_id=self._member_id,
@@ -185,10 +182,10 @@ class ClassicJoinWrite(HeartbeatWrite):
     def _refuse(self, error: RefusedError) -> None:
         code = error.code
         if code is ErrorCode.GROUP_ID_NOT_FOUND:
-            # A queue's group; JoinGroup has no such code.
+            # A queue group; JoinGroup has no such code.
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         result = JoinResult(error=code, member_id=self._join.member_id)
-        self.consumers.runtime.reply(self._join.request_id, result)
+        self.context.runtime.reply(self._join.request_id, result)
 
 
 def _state(group: Group) -> ConsumerState:

@@ -1,12 +1,12 @@
-"""Owns the decision of one heartbeat: joining, keeping up and leaving, on the state of its turn.
+"""Decides one ConsumerGroupHeartbeat: join, reconcile or leave.
 
-The member's wishes are noted, the group's epoch rises if they or the topics changed, the target
-assignment follows the epoch, and the member goes a step towards its target. What comes of it is
-stored before the member hears of it.
+The member's subscription is updated, the group epoch is bumped if it or the topics changed, the
+target assignment is computed for the new epoch, and the member moves one step towards its target.
+The result is stored before the member gets it.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from moldau.groups.assignors.interface import (
     NOTHING,
@@ -16,6 +16,7 @@ from moldau.groups.assignors.interface import (
     MemberSpec,
 )
 from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
+from moldau.groups.consumer.context import ConsumerContext, revoke_key
 from moldau.groups.consumer.migration import upgrade_records
 from moldau.groups.consumer.reconcile import covers, next_step
 from moldau.groups.consumer.records import (
@@ -34,98 +35,95 @@ from moldau.groups.consumer.records import (
     TargetEpochRecord,
 )
 from moldau.groups.consumer.state import ConsumerState
-from moldau.groups.consumer.writes import ConsumerWrite, revoke_key
+from moldau.groups.consumer.writes import ConsumerWrite
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.group import Group
 from moldau.groups.rebalance import pending_key
 from moldau.groups.records import GroupRecord, GroupsRecord
 from moldau.groups.results import ConsumerHeartbeatResult, GroupState, JoinResult
-from moldau.groups.runtime import client_error
+from moldau.model.coordinator_events import client_error
 from moldau.model.errors import ErrorCode, RefusedError
-
-if TYPE_CHECKING:
-    from moldau.groups.consumer.consumer_groups import ConsumerGroups
 
 
 class AdmittedMember(NamedTuple):
-    """Who sends the heartbeat."""
+    """The member that sent the heartbeat."""
 
     member_id: str
     before: ConsumerMember | None
-    """What is known of it; None: it is new."""
+    """Its stored state; None: it is new."""
     current: CurrentAssignment
     records: list[ConsumerRecord]
-    """Of the member whose place it takes, if any."""
+    """Tombstones of the static member that it replaces, if any."""
 
 
 class HeartbeatWrite(ConsumerWrite):
     """One heartbeat."""
 
-    __slots__ = ("_event", "_gone", "_member_id", "_result", "_seen_topics", "_taken")
+    __slots__ = ("_event", "_member_id", "_removed", "_result", "_seen_topics", "_upgraded")
 
-    def __init__(self, consumers: "ConsumerGroups", group: Group, event: ConsumerHeartbeat) -> None:
-        super().__init__(consumers, group)
+    def __init__(self, context: ConsumerContext, group: Group, event: ConsumerHeartbeat) -> None:
+        super().__init__(context, group)
         self._event = event
         self._member_id = event.member_id
-        self._gone: str | None = None
+        self._removed: str | None = None
         self._seen_topics: int | None = None
         self._result: ConsumerHeartbeatResult | JoinResult | None = None
-        self._taken: list[str] | None = None
-        """Classic members that are taken over with this heartbeat; None: it takes over no group."""
+        self._upgraded: list[str] | None = None
+        """Classic members upgraded with this heartbeat; None: no upgrade."""
 
-    # ---- the life of the write
+    # ---- the write
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self.group
-        # What is stored of a classic group is gone when it is one of this kind.
+        # An upgrade deletes the record of the classic group.
         is_classic = group.stored is not None and group.draft is None
         try:
-            taken, state = self._take_over()
+            upgraded, state = self._upgrade()
             if self._event.member_epoch < JOIN_EPOCH:
                 records = self._leave(now, state)
             else:
-                records = self._keep_up(now, state)
+                records = self._reconcile(now, state)
         except RefusedError as error:
             self._refuse(error)
             return []
         old = [GroupRecord(group_id=group.group_id, value=None)] if is_classic else []
-        stored = old + self.drafted(taken + records)
+        stored = old + self.drafted(upgraded + records)
         if group.draft is not None and self._seen_topics is not None:
             group.draft.seen_topics = self._seen_topics
         if not stored and self._result is not None:
-            self.consumers.runtime.reply(self._event.request_id, self._result)
+            self.context.runtime.reply(self._event.request_id, self._result)
         if not stored:
-            self.consumers.runtime.forget_if_empty(group)
+            self.context.runtime.forget_if_empty(group)
         return stored
 
     def committed(self, now: float) -> None:
         self.group.draft = None
-        if self._taken is not None:
-            self.consumers.adopt(now, self.group, self._taken)
+        if self._upgraded is not None:
+            self.context.upgraded(now, self.group, self._upgraded)
         self.group.generation, self.group.protocol_type = 0, None
         if self.group.consumer is not None and self._seen_topics is not None:
             self.group.consumer.seen_topics = self._seen_topics
-        if self._gone is not None:
-            self.consumers.forget(self.group, self._gone)
+        if self._removed is not None:
+            self.context.forget(self.group, self._removed)
         if self._event.member_epoch >= JOIN_EPOCH:
             self.group.pending.pop(self._member_id, None)
-            self.consumers.runtime.timers.cancel(pending_key(self.group, self._member_id))
-            self.consumers.renew_session(now, self.group, self._member_id)
-            self.consumers.watch(now, self.group, self._member_id)
+            self.context.runtime.timers.cancel(pending_key(self.group, self._member_id))
+            self.context.renew_session(now, self.group, self._member_id)
+            self.context.start_revoke_timeout(now, self.group, self._member_id)
         if self._result is not None:
-            self.consumers.runtime.reply(self._event.request_id, self._result)
+            self.context.runtime.reply(self._event.request_id, self._result)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         self.undo(now)
         self._refuse(RefusedError(client_error(error)))
 
     def _refuse(self, error: RefusedError) -> None:
-        self.consumers.refuse(self._event, error)
+        self.context.reject(self._event, error)
 
     # ---- decisions
 
-    def _take_over(self) -> tuple[list[ConsumerRecord], ConsumerState]:
-        """A classic group becomes one of this kind, with its members. Raises RefusedError."""
+    def _upgrade(self) -> tuple[list[ConsumerRecord], ConsumerState]:
+        """Upgrade a classic group, with its members. Raises RefusedError."""
         group, state = self.group, self.state
         if group.state is GroupState.DEAD:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted.")
@@ -135,11 +133,11 @@ class HeartbeatWrite(ConsumerWrite):
             raise RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
         if not group.members:
             return [], state
-        taken = upgrade_records(group, self.consumers.subscriptions)
-        for record in taken:
+        upgraded = upgrade_records(group, self.context.subscriptions)
+        for record in upgraded:
             state.apply(record)
-        self._taken = list(state.members)
-        return taken, state
+        self._upgraded = list(state.members)
+        return upgraded, state
 
     def _leave(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
@@ -148,11 +146,11 @@ class HeartbeatWrite(ConsumerWrite):
             error=ErrorCode.NONE, member_id=event.member_id, member_epoch=event.member_epoch
         )
         if event.member_epoch == LEAVE_EPOCH:
-            self._gone = member_id
+            self._removed = member_id
             return self.without(state, member_id)
-        # It will be back: its partitions wait for it as long as its session lasts.
+        # A static member that will rejoin: it keeps its partitions until its session expires.
         current = state.current(member_id)
-        self.consumers.runtime.timers.cancel(revoke_key(self.group, member_id))
+        self.context.runtime.timers.cancel(revoke_key(self.group, member_id))
         away = CurrentAssignment(
             epoch=STATIC_LEAVE_EPOCH, previous_epoch=current.epoch, assigned=current.assigned
         )
@@ -162,19 +160,19 @@ class HeartbeatWrite(ConsumerWrite):
             CurrentAssignmentRecord(group_id=self.group.group_id, member_id=member_id, value=away)
         ]
 
-    def _keep_up(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
+    def _reconcile(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
         member_id, before, current, records = self._enter(state)
         self._member_id = member_id
         member = self._described(before)
-        _check_company(member_id, member, state.members)
-        # Now, not when it is stored: the end of its session may be next in turn.
-        self.consumers.renew_session(now, self.group, member_id, member)
+        _check_group_kind(member_id, member, state.members)
+        # Now, not when it is stored: the expiry of its session may be the next write.
+        self.context.renew_session(now, self.group, member_id, member)
         members = dict(state.members) if records else state.members
-        if self._gone is not None:
-            members.pop(self._gone, None)
-        is_changed = before is None or _wish(before) != _wish(member)
-        if member != before or self._gone is not None:
+        if self._removed is not None:
+            members.pop(self._removed, None)
+        is_changed = before is None or _assignment_inputs(before) != _assignment_inputs(member)
+        if member != before or self._removed is not None:
             members = {**members, member_id: member}
             records.append(
                 MemberRecord(group_id=self.group.group_id, member_id=member_id, value=member)
@@ -186,15 +184,15 @@ class HeartbeatWrite(ConsumerWrite):
         targets = state.targets
         if (state.target_epoch or 0) < number:
             targets = self._assign(state, members, records, number)
-        inherited = state.target(self._gone) if self._gone is not None else NOTHING
+        inherited = state.target(self._removed) if self._removed is not None else NOTHING
         target = targets.get(member_id, inherited)
-        if self._gone is not None and targets is state.targets:
+        if self._removed is not None and targets is state.targets:
             records.append(
                 TargetAssignmentRecord(
                     group_id=self.group.group_id, member_id=member_id, value=target
                 )
             )
-        mine = {member_id, self._gone}
+        mine = {member_id, self._removed}
         stepped = next_step(
             current,
             target=target,
@@ -222,37 +220,37 @@ class HeartbeatWrite(ConsumerWrite):
         is_full = event.member_epoch == JOIN_EPOCH or (
             event.owned is not None and (event.topics is not None or event.pattern is not None)
         )
-        # It may have missed the answer that told it; what it says that it has shows that.
+        # It may have missed the last response; the partitions that it reports show that.
         is_behind = event.member_epoch != current.epoch or (
             event.owned is not None and event.owned != stepped.assigned
         )
-        is_told = is_full or is_behind or stepped.assigned != current.assigned
-        interval_ms = self.consumers.interval_ms(member)
+        is_sent = is_full or is_behind or stepped.assigned != current.assigned
+        interval_ms = self.context.interval_ms(member)
         if stepped.state is MemberState.UNRELEASED:
-            # What it waits for may be free any moment, and nobody can call it.
+            # The partitions may be released any time, and the broker cannot notify the member.
             interval_ms = max(interval_ms // 10, min(interval_ms, 100))
         return ConsumerHeartbeatResult(
             error=ErrorCode.NONE,
             member_id=self._member_id,
             member_epoch=stepped.epoch,
             heartbeat_interval_ms=interval_ms,
-            assignment=stepped.assigned if is_told else None,
+            assignment=stepped.assigned if is_sent else None,
         )
 
     def _enter(self, state: ConsumerState) -> AdmittedMember:
-        """Who it is, what is known of it and where it stands. Raises RefusedError."""
+        """Identify the member and its current assignment. Raises RefusedError."""
         event = self._event
         if event.member_epoch != JOIN_EPOCH:
             member_id = self._known(state)
             current = state.current(member_id)
             _check_epoch(event, current)
             return AdmittedMember(member_id, state.members[member_id], current, [])
-        member_id = event.member_id or self.consumers.new_member_id(event.client_id)
+        member_id = event.member_id or self.context.new_member_id(event.client_id)
         holder = None
         if event.instance_id is not None:
             holder = state.static_member(event.instance_id)
         if holder is not None and holder != member_id:
-            # A classic member says nothing when it stops: a successor is the first to tell.
+            # A stopping classic member sends nothing: its successor may replace it at once.
             is_live = state.members[holder].classic is None
             if is_live and state.current(holder).epoch != STATIC_LEAVE_EPOCH:
                 raise RefusedError(
@@ -264,21 +262,21 @@ class HeartbeatWrite(ConsumerWrite):
         return self._admit(state, member_id)
 
     def _replace(self, state: ConsumerState, holder: str, member_id: str) -> AdmittedMember:
-        """A static member is back after a restart, under a new id, with the place that it had."""
-        self._gone = holder
+        """A static member restarted: it gets a new id and keeps its assignment."""
+        self._removed = holder
         kept = CurrentAssignment(assigned=state.current(holder).assigned)
         records = self.without(state, holder, is_replaced=True)
         return AdmittedMember(member_id, state.members[holder], kept, records)
 
     def _admit(self, state: ConsumerState, member_id: str) -> AdmittedMember:
-        """A member that is known, or a new one."""
+        """A known member, or a new one."""
         known = state.members.get(member_id)
         if known is not None:
             current = state.current(member_id)
             if current.epoch == STATIC_LEAVE_EPOCH:
                 current = CurrentAssignment(assigned=current.assigned)
             return AdmittedMember(member_id, known, current, [])
-        most = self.consumers.runtime.config.consumer_group_size_max
+        most = self.context.runtime.config.consumer_group_size_max
         if len(state.members) >= most:
             raise RefusedError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -294,8 +292,8 @@ class HeartbeatWrite(ConsumerWrite):
         if error is ErrorCode.FENCED_INSTANCE_ID:
             raise RefusedError(
                 error,
-                f"Another member of group {event.group_id} has the instance id "
-                f"{event.instance_id} of member {event.member_id} by now.",
+                f"Instance id {event.instance_id} of group {event.group_id} now belongs to another "
+                f"member than {event.member_id}.",
             )
         if error is not ErrorCode.NONE:
             raise RefusedError(
@@ -304,7 +302,7 @@ class HeartbeatWrite(ConsumerWrite):
         return event.member_id
 
     def _described(self, before: ConsumerMember | None) -> ConsumerMember:
-        """The member as it tells of itself; what it leaves out is as before."""
+        """The member with the fields of this heartbeat; omitted ones are unchanged."""
         event = self._event
         known = before if before is not None and before.classic is None else ConsumerMember()
         topics = known.topics if event.topics is None else tuple(sorted(set(event.topics)))
@@ -327,12 +325,12 @@ class HeartbeatWrite(ConsumerWrite):
     def _epoch(
         self, state: ConsumerState, members: Mapping[str, ConsumerMember], is_changed: bool
     ) -> GroupEpoch | None:
-        """The group's next epoch, if its members or their topics changed."""
-        subscriptions = self.consumers.subscriptions
+        """The next group epoch, if members or their topics changed."""
+        subscriptions = self.context.subscriptions
         version = subscriptions.source.version
         if not is_changed and state.seen_topics == version:
             return None
-        topics_hash = subscriptions.hash(subscriptions.wanted(members))
+        topics_hash = subscriptions.hash(subscriptions.all_names(members))
         if not is_changed and state.epoch is not None and state.epoch.topics_hash == topics_hash:
             state.seen_topics = version
             return None
@@ -346,12 +344,12 @@ class HeartbeatWrite(ConsumerWrite):
         records: list[ConsumerRecord],
         epoch: int,
     ) -> dict[str, Assignment]:
-        """A target for each member; those that differ are stored. Raises RefusedError."""
-        subscriptions = self.consumers.subscriptions
+        """Compute the target of each member and store changed ones. Raises RefusedError."""
+        subscriptions = self.context.subscriptions
         names = {member_id: subscriptions.names(member) for member_id, member in members.items()}
         ids = {wanted: subscriptions.ids(wanted) for wanted in set(names.values())}
-        # A static member that is back under a new id inherits what it had under the old one.
-        inherits = {} if self._gone is None else {self._member_id: self._gone}
+        # A static member under a new id inherits the target of its old one.
+        inherits = {} if self._removed is None else {self._member_id: self._removed}
         spec = GroupSpec(
             members={
                 member_id: MemberSpec(
@@ -365,7 +363,7 @@ class HeartbeatWrite(ConsumerWrite):
             topics=subscriptions.sizes(frozenset().union(*names.values())),
         )
         try:
-            targets = self.consumers.assignor(members).assign(spec)
+            targets = self.context.assignor(members).assign(spec)
         except AssignorError as error:
             raise RefusedError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -381,26 +379,26 @@ class HeartbeatWrite(ConsumerWrite):
         return dict(targets)
 
 
-def _check_company(
+def _check_group_kind(
     member_id: str, member: ConsumerMember, members: Mapping[str, ConsumerMember]
 ) -> None:
-    """Whoever shares messages is not to be with those who share partitions."""
+    """A group has either queue members or consumers, not both. Raises RefusedError."""
     is_queue = member.assignor == QUEUE_ASSIGNOR
     for other_id, other in members.items():
         if other_id != member_id:
             if (other.assignor == QUEUE_ASSIGNOR) != is_queue:
                 raise RefusedError(
                     ErrorCode.GROUP_ID_NOT_FOUND,
-                    "The group is no consumer group, but a queue group."
+                    "The group is a queue group, not a consumer group."
                     if not is_queue
-                    else "The group is no queue group, but a consumer group.",
+                    else "The group is a consumer group, not a queue group.",
                 )
-            # They agree among themselves.
+            # The others agree with each other.
             return
 
 
 def _check_epoch(event: ConsumerHeartbeat, current: CurrentAssignment) -> None:
-    """Is the member where it should be, or one step behind? It may have missed an answer."""
+    """Accept the current epoch, or the previous one if the last response was lost."""
     if event.member_epoch == current.epoch:
         return
     if (
@@ -417,6 +415,6 @@ def _check_epoch(event: ConsumerHeartbeat, current: CurrentAssignment) -> None:
     )
 
 
-def _wish(member: ConsumerMember) -> tuple[object, ...]:
-    """What of a member counts for the assignment."""
+def _assignment_inputs(member: ConsumerMember) -> tuple[object, ...]:
+    """The fields of a member that affect the assignment."""
     return member.topics, member.pattern, member.assignor, member.rack, member.instance_id

@@ -1,14 +1,15 @@
-"""Owns the change of a group that has members from one protocol to the other.
+"""Upgrade and downgrade of live groups between the classic and the consumer protocol.
 
-A consumer of the next-generation protocol joins a live classic group: the group is taken over. Its
-members go on with what they read, and take part as `classic` says. When the last consumer of the
-newer protocol has left and the others have settled, the group is a classic one again.
+When a consumer-protocol member joins a live classic group, the group is upgraded. Its members keep
+their assignment, see `classic_members`. When the last consumer-protocol member has left and the
+others are stable, the group is downgraded.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from moldau.groups.assignors.interface import Assignment
+from moldau.groups.consumer.context import ConsumerContext
 from moldau.groups.consumer.records import (
     ClassicClient,
     ConsumerMember,
@@ -33,26 +34,23 @@ from moldau.groups.consumer_protocol import (
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from moldau.groups.records import GroupRecord, GroupsRecord, StoredGroup
 from moldau.groups.results import ConsumerGroupState, GroupState
-from moldau.groups.runtime import TOO_LARGE, Write
 from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import TOO_LARGE
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 
-if TYPE_CHECKING:
-    from moldau.groups.consumer.consumer_groups import ConsumerGroups
-
 _PLAIN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
-"""Assignors of clients that remember in their data no more than who had what."""
+"""Client-side assignors whose user data only repeats the previous assignment."""
 _NO_HASH: Final = 0
 _TOO_LARGE_SECONDS: Final = 600.0
-"""Until a group is tried again whose members together are too large for one record."""
+"""Retry interval of a downgrade whose members are too large for one record."""
 
 
 def upgrade_records(group: Group, subscriptions: Subscriptions) -> list[ConsumerRecord]:
-    """What the members of a classic group are from now on, all in its generation as their epoch.
+    """Records that upgrade a classic group; its generation becomes the epoch of all members.
 
-    Those that have never been in a generation have nothing to go on with; they join anew. Raises
-    RefusedError.
+    Members that have never been in a generation are left out and must rejoin. Raises RefusedError.
     """
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise RefusedError(
@@ -63,16 +61,17 @@ def upgrade_records(group: Group, subscriptions: Subscriptions) -> list[Consumer
         for member in group.members.values()
         if not member.is_new
     }
-    held = _held(read, subscriptions)
+    owned_by = _owned_partitions(read, subscriptions)
     described = {
         member_id: classic_member(group.members[member_id], subscription)
         for member_id, (subscription, _) in read.items()
     }
     group_id, epoch = group.group_id, group.generation
-    wanted = subscriptions.wanted(described)
-    # If anything is still to be assigned, the epoch must rise: no hash is that of the topics then.
+    wanted = subscriptions.all_names(described)
+    # If anything is unassigned, the epoch must be bumped: an invalid hash causes that.
     is_settled = group.state is GroupState.STABLE and (
-        _is_as_assigned(held, read, subscriptions) and _is_all(held, subscriptions.sizes(wanted))
+        _is_as_assigned(owned_by, read, subscriptions)
+        and _is_all(owned_by, subscriptions.sizes(wanted))
     )
     topics_hash = subscriptions.hash(wanted) if is_settled else _NO_HASH
     records: list[ConsumerRecord] = [
@@ -80,7 +79,7 @@ def upgrade_records(group: Group, subscriptions: Subscriptions) -> list[Consumer
         TargetEpochRecord(group_id=group_id, value=epoch),
     ]
     for member_id, member in described.items():
-        assigned = held[member_id]
+        assigned = owned_by[member_id]
         current = CurrentAssignment(epoch=epoch, previous_epoch=epoch, assigned=assigned)
         records += (
             MemberRecord(group_id=group_id, member_id=member_id, value=member),
@@ -91,7 +90,7 @@ def upgrade_records(group: Group, subscriptions: Subscriptions) -> list[Consumer
 
 
 def classic_member(member: Member, subscription: Subscription) -> ConsumerMember:
-    """A member that speaks the classic protocol, in a group whose broker assigns."""
+    """A classic member as stored in a consumer-protocol group."""
     return ConsumerMember(
         instance_id=member.instance_id,
         rack=subscription.rack,
@@ -108,8 +107,8 @@ def classic_member(member: Member, subscription: Subscription) -> ConsumerMember
 
 
 def assignable(protocol: str, data: bytes) -> Subscription | None:
-    """The subscription of a member, if a broker may assign in the place of its client's assignor.
-    Not if that one has data of its own: Kafka Streams sends its tasks in it."""
+    """The subscription, if the broker can assign instead of the client-side assignor: not if that
+    has user data of its own, such as the tasks of Kafka Streams."""
     read = read_subscription(data)
     if read is None or (read.user_data and protocol not in _PLAIN_ASSIGNORS):
         return None
@@ -123,17 +122,17 @@ def _read(group: Group, member: Member) -> tuple[Subscription, ConsumerAssignmen
     if subscription is None or assigned is None or (assigned.user_data and not is_plain):
         raise RefusedError(
             ErrorCode.GROUP_ID_NOT_FOUND,
-            f"Group {group.group_id} has members that assign partitions in a way of their own. "
-            "Stop all its members first, or join it by the classic protocol.",
+            f"Group {group.group_id} has members with a custom client-side assignor. "
+            "Stop all its members first, or join it with group.protocol=classic.",
         )
     return subscription, assigned
 
 
-def _held(
+def _owned_partitions(
     read: Mapping[str, tuple[Subscription, ConsumerAssignment]], subscriptions: Subscriptions
 ) -> dict[str, Assignment]:
-    """What each member reads: what it was assigned, and what it said it has and nobody was
-    assigned: in the middle of a rebalance assignments may be gone, or out of date."""
+    """What each member has: its assignment, and the partitions it reports that are assigned to no
+    one else; in the middle of a rebalance, assignments may be missing or stale."""
     owners: dict[tuple[TopicId, int], str] = {}
     assigned = [(member_id, one.partitions) for member_id, (_, one) in read.items()]
     owned = [(member_id, one.owned) for member_id, (one, _) in read.items()]
@@ -141,43 +140,43 @@ def _held(
         for topic, indexes in subscriptions.by_id(partitions).items():
             for index in indexes:
                 owners.setdefault((topic, index), member_id)
-    held: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in read}
+    owned_by: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in read}
     for (topic, index), member_id in owners.items():
-        mine = held[member_id]
+        mine = owned_by[member_id]
         mine[topic] = mine.get(topic, frozenset()) | {index}
-    return dict(held)
+    return dict(owned_by)
 
 
 def _is_as_assigned(
-    held: Mapping[str, Assignment],
+    owned_by: Mapping[str, Assignment],
     read: Mapping[str, tuple[Subscription, ConsumerAssignment]],
     subscriptions: Subscriptions,
 ) -> bool:
-    """Not in the middle of a cooperative rebalance, nor where one partition was given to two."""
+    """False in a cooperative rebalance, or if one partition was assigned to two members."""
     return all(
-        held[member_id] == subscriptions.by_id(assigned.partitions)
+        owned_by[member_id] == subscriptions.by_id(assigned.partitions)
         for member_id, (_, assigned) in read.items()
     )
 
 
-def _is_all(held: Mapping[str, Assignment], sizes: Mapping[TopicId, int]) -> bool:
-    """Whether somebody has each partition: no topic has grown, and nobody left."""
-    count = sum(len(mine.get(topic, ())) for mine in held.values() for topic in sizes)
+def _is_all(owned_by: Mapping[str, Assignment], sizes: Mapping[TopicId, int]) -> bool:
+    """Whether every partition has an owner."""
+    count = sum(len(mine.get(topic, ())) for mine in owned_by.values() for topic in sizes)
     return count == sum(sizes.values())
 
 
 class DowngradeGroup(Write):
-    """A group whose members all speak the classic protocol becomes a classic one, and rebalances:
-    its own assignor is asked again, and a leader that watches its topics is chosen.
+    """Makes a group with only classic members a classic group, and rebalances it: a leader is
+    elected, and the client-side assignor runs again.
 
-    It waits until all have reached the same epoch: that is their generation, and nobody is fenced.
-    It is stored without a leader, by which whoever loads it knows that it must rebalance.
+    It waits until all members have reached the same epoch, which becomes the generation, so no
+    member is fenced. It is stored without a leader: a coordinator that loads it must rebalance.
     """
 
-    __slots__ = ("_consumers", "_group", "_protocols")
+    __slots__ = ("_context", "_group", "_protocols")
 
-    def __init__(self, consumers: "ConsumerGroups", group: Group) -> None:
-        self._consumers = consumers
+    def __init__(self, context: ConsumerContext, group: Group) -> None:
+        self._context = context
         self._group = group
         self._protocols: dict[str, tuple[tuple[str, bytes], ...]] = {}
 
@@ -195,7 +194,7 @@ class DowngradeGroup(Write):
             generation=state.number,
             protocol_name=protocol_name,
             leader=None,
-            state_timestamp=self._consumers.runtime.wall_ms(),
+            state_timestamp=self._context.runtime.wall_ms(),
             members=tuple(
                 member.stored(protocol_name, member.assignment)
                 for member in classic.members.values()
@@ -206,7 +205,7 @@ class DowngradeGroup(Write):
 
     def _member(self, state: ConsumerState, member_id: str, member: ConsumerMember) -> Member:
         client = member.classic
-        assert client is not None, "only groups of classic members go back"
+        assert client is not None, "only groups of classic members are downgraded"
         made = Member(
             member_id=member_id,
             instance_id=member.instance_id,
@@ -216,24 +215,30 @@ class DowngradeGroup(Write):
             session_timeout_ms=client.session_timeout_ms,
             protocols=client.protocols,
         )
-        names = self._consumers.subscriptions.by_name(member, state.current(member_id).assigned)
+        names = self._context.subscriptions.by_name(member, state.current(member_id).assigned)
         made.assignment = assignment_bytes(names)
         return made
 
     def committed(self, now: float) -> None:
-        group, rebalance = self._group, self._consumers.rebalance
+        group, rebalance = self._group, self._context.rebalance
         group.restore()
         for member_id, member in group.members.items():
             member.protocols = self._protocols[member_id]
-            self._consumers.forget(group, member_id)
+            self._context.forget(group, member_id)
             rebalance.renew_session(now, group, member)
         rebalance.prepare(now, group)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         key = TimerKey(TimerKind.DOWNGRADE, self._group.group_id)
         seconds = _TOO_LARGE_SECONDS if error in TOO_LARGE else 1.0
-        self._consumers.runtime.timers.set(key, now + seconds)
+        self._context.runtime.timers.set(key, now + seconds)
 
 
 def can_downgrade(state: ConsumerState) -> bool:
     return state.is_all_classic and state.state is ConsumerGroupState.STABLE
+
+
+def downgrade(context: ConsumerContext, now: float, group: Group) -> None:
+    """Make the group a classic one again, if possible."""
+    if group.consumer is not None and can_downgrade(group.consumer):
+        context.runtime.submit(now, group, DowngradeGroup(context, group))

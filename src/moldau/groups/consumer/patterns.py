@@ -1,14 +1,14 @@
-"""Owns the patterns by which members subscribe to topics: parsing and matching, both bounded.
+"""Regular expressions for topic subscriptions: parsing and matching in bounded time.
 
-A backtracking matcher can be made to run for ever by one pattern. This one knows no backtracking:
-a pattern becomes a nondeterministic automaton (nodes below), and names are matched by the set of
-nodes that are reachable, as RE2 does; sets that were met are remembered. The time for a name is
-bounded by its length times the nodes. Limits: the text of a pattern, the nodes of its automaton,
-the depth of its brackets, and the work of one round over all names (`Budget`).
+One pattern can keep a backtracking matcher busy practically forever. This one does not backtrack: a
+pattern becomes a nondeterministic automaton, and a name is matched by its set of reachable nodes,
+as in RE2; sets are cached. The time for a name is bounded by its length times the number of nodes.
+Limits: the length of a pattern, the nodes of its automaton, the depth of its brackets, and the work
+of one round over all names (`Budget`).
 
-The alphabet is that of topic names, so a class of characters is a small set. A name must match as
-a whole. The language is RE2's as far as names can use it: no look-around, no back-references, no
-word borders, which are refused, as is everything else that is not known here.
+The alphabet is that of topic names, so a character class is a small set. A name must match as a
+whole. The syntax is RE2's; look-around, back-references, word boundaries and everything unknown
+are rejected.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ NODES_MAX: Final = 4_000
 DEPTH_MAX: Final = 50
 REPEATS_MAX: Final = 1_000
 WORK_BASE: Final = 200_000
-"""Nodes that may be visited beside reading the names: about a tenth of a second."""
+"""Nodes that may be visited besides reading the names: about 0.1 s."""
 WORK_PER_NAME: Final = 300
 """A name has at most 249 characters."""
 _SETS_KEPT_MAX: Final = 1_000
@@ -30,11 +30,7 @@ _LOWER: Final = "abcdefghijklmnopqrstuvwxyz"
 _DIGITS: Final = "0123456789"
 ALPHABET: Final = frozenset(_LOWER + _LOWER.upper() + _DIGITS + "._-")
 _WORD: Final = frozenset(_LOWER + _LOWER.upper() + _DIGITS + "_")
-_NAMED: Final = {
-    "d": frozenset(_DIGITS),
-    "w": _WORD,
-    "s": frozenset[str](),
-}
+_NAMED: Final = {"d": frozenset(_DIGITS), "w": _WORD, "s": frozenset[str]()}
 _POSIX: Final = {
     "alnum": _WORD - {"_"},
     "alpha": frozenset(_LOWER + _LOWER.upper()),
@@ -50,11 +46,11 @@ _CONTROLS: Final = frozenset("afnrtv")
 
 
 class PatternError(MoldauError):
-    """The pattern is not one, is not supported, or takes too much work."""
+    """The pattern is invalid, unsupported, or too expensive to match."""
 
 
 class Budget:
-    """The work that one round over all names may take; shared by the patterns of a round."""
+    """Work limit of one round over all names, shared by the patterns of the round."""
 
     __slots__ = ("_left",)
 
@@ -64,19 +60,19 @@ class Budget:
     def spend(self, work: int) -> None:
         self._left -= work
         if self._left < 0:
-            raise PatternError("the pattern takes too much work to match")
+            raise PatternError("the pattern is too expensive to match")
 
 
 # Nodes of the automaton. A node is its kind and where it leads.
 _CHARS, _FORK, _START, _END, _MATCH = range(5)
 _Node = tuple[int, frozenset[str], int, int]
 _NONE: Final = frozenset[str]()
-# A builder is given the node that follows and returns the first of its own.
+# A builder gets the following node and returns its own first node.
 _Part = Callable[[int], int]
 
 
 class Pattern:
-    """A pattern that was parsed. Raises PatternError if it cannot be."""
+    """A parsed pattern. Raises PatternError if it is invalid."""
 
     __slots__ = ("_nodes", "_sets", "_start", "text")
 
@@ -115,7 +111,7 @@ class Pattern:
     def _closure(
         self, start: list[int], budget: Budget, *, at_start: bool = False, at_end: bool = False
     ) -> frozenset[int]:
-        """The nodes that read a character, wait for the end or match, reached without reading."""
+        """Nodes reachable without input that read a character, expect the end, or match."""
         todo = list(start)
         seen: set[int] = set()
         kept: list[int] = []
@@ -136,7 +132,7 @@ class Pattern:
 
 
 class _Parser:
-    """Recursive descent; each method leaves `_at` behind what it read."""
+    """Recursive descent parser; each method moves `_at` past the text it parsed."""
 
     def __init__(self, text: str, nodes: list[_Node]) -> None:
         if len(text) > PATTERN_CHARS_MAX:
@@ -151,7 +147,7 @@ class _Parser:
     def parse(self) -> _Part:
         part = self._alternatives()
         if self._at < len(self._text):
-            raise PatternError(f"the pattern has a ) too many at {self._at}")
+            raise PatternError(f"the pattern has an unmatched ) at {self._at}")
         return part
 
     def add(self, kind: int, chars: frozenset[str], first: int, second: int = -1) -> int:
@@ -165,7 +161,7 @@ class _Parser:
 
     def _take(self) -> str:
         if self._at >= len(self._text):
-            raise PatternError("the pattern ends early")
+            raise PatternError("the pattern is incomplete")
         char = self._text[self._at]
         self._at += 1
         return char
@@ -231,7 +227,7 @@ class _Parser:
         low = int(least)
         high = int(most) if most else (None if comma else low)
         if low > REPEATS_MAX or (high is not None and not low <= high <= REPEATS_MAX):
-            raise PatternError(f"the pattern repeats something {low} to {high} times")
+            raise PatternError(f"invalid repetition {low} to {high}; the limit is {REPEATS_MAX}")
         return low, high
 
     def _repeat(self, part: _Part, low: int, high: int | None) -> _Part:
@@ -252,7 +248,7 @@ class _Parser:
         return build
 
     def _copy(self, part: _Part, following: int) -> int:
-        # Counted apart from the nodes: many times nothing is no node, and yet takes time.
+        # Counted apart from the nodes: repeating an empty part adds no nodes but takes time.
         self._copies += 1
         if self._copies > NODES_MAX:
             raise PatternError("the pattern is too large")
@@ -292,17 +288,17 @@ class _Parser:
             return []
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise PatternError(f"the pattern has brackets more than {DEPTH_MAX} deep")
+            raise PatternError(f"the pattern nests brackets more than {DEPTH_MAX} deep")
         part = self._alternatives()
         if not self._peek(")"):
-            raise PatternError("the pattern lacks a )")
+            raise PatternError("the pattern has an unmatched (")
         self._at += 1
         self._depth -= 1
         self._any_case = any_case
         return [part]
 
     def _group_options(self) -> bool:
-        """Whether there is a group at all: (?i) is none, and holds for what follows."""
+        """Whether a group follows: (?i) alone only sets options for the rest."""
         for opening in ("?P<", "?<"):
             end = self._text.find(">", self._at)
             name = self._text[self._at + len(opening) : end]
@@ -318,10 +314,10 @@ class _Parser:
                 case "i":
                     self._any_case = is_on
                 case "s" | "m" | "U":
-                    # Names have no lines, and how much a part takes makes no difference.
+                    # Names have no lines, and greediness does not change what matches as a whole.
                     pass
                 case _:
-                    raise PatternError("the pattern uses (?, which is not supported in this form")
+                    raise PatternError("the pattern uses an unsupported form of (?")
         return char == ":"
 
     def _escape(self) -> list[_Part]:
@@ -347,7 +343,7 @@ class _Parser:
             try:
                 return self._folded(frozenset(chr(int(digits, 16))))
             except ValueError:
-                raise PatternError(f"the pattern has \\x{digits}, which is no character") from None
+                raise PatternError(f"the pattern has the invalid escape \\x{digits}") from None
         if char in _CONTROLS:
             return _NONE
         if char.isalnum():
@@ -385,6 +381,6 @@ class _Parser:
         name = self._text[self._at + 2 : end]
         chars = _POSIX.get(name.removeprefix("^")) if end > 0 else None
         if chars is None:
-            raise PatternError(f"the pattern has an unknown class of characters at {self._at}")
+            raise PatternError(f"the pattern has an unknown character class at {self._at}")
         self._at = end + 2
         return ALPHABET - chars if name.startswith("^") else chars

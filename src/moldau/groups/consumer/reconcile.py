@@ -1,12 +1,12 @@
-"""Owns one member's way to its target, a step per heartbeat.
+"""Moves a member towards its target assignment, one step per heartbeat.
 
-    STABLE ──a new target takes something away──▶ UNREVOKED ──let go──┐
+    STABLE ──the target revokes partitions    ──▶ UNREVOKED ─revoked──┐
       ▲ │                                                             ▼
-      │ └──a new target only gives──▶ given what is free; still some with others? ──▶ UNRELEASED
+      │ └──the target only adds──▶ gets the free ones; some owned by others? ────────▶ UNRELEASED
       └───────────────────────────────────── none ◀───────────────────────────────────────┘
 
-What a member keeps it is never told to stop reading. A partition is given on only when its owner
-has said that it no longer has it: no two members ever have the same one.
+A member never has to stop reading partitions that it keeps. A partition is assigned again only when
+its owner has reported that it released it: no two members ever own the same one.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +25,9 @@ def next_step(
     owned: Assignment | None,
     is_free: Callable[[TopicId, int], bool],
 ) -> CurrentAssignment:
-    """Where the member stands now. `owned` is what it says that it has, None if it says nothing.
+    """The next assignment. `owned` is what the member reports to own, None if it reports nothing.
 
-    `is_free` tells of a partition whether nobody has it, except perhaps this member.
+    `is_free` returns whether a partition has no other owner.
     """
     match current.state:
         case MemberState.STABLE if current.epoch == target_epoch:
@@ -67,8 +67,8 @@ def _towards(
 
 
 def must_rejoin(state: ConsumerState, member_id: str) -> bool:
-    """Whether a member has a step to take. One that joins for it stops reading, perhaps all of its
-    partitions: for what others have it is called when all of that is free."""
+    """Whether a member has a step to take. A classic member may stop reading to rejoin, so it waits
+    until all the partitions that others own are free."""
     current = state.current(member_id)
     if current.epoch != state.number:
         return True
@@ -90,7 +90,7 @@ def subtract(one: Assignment, other: Assignment) -> dict[TopicId, frozenset[int]
 
 
 def _holds(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Whether the member still has any of them; if it does not say, it has."""
+    """Whether the member still has any of them; assumed if it does not report it."""
     if owned is None:
         return True
     return any(not indexes.isdisjoint(owned.get(t, ())) for t, indexes in revoking.items())

@@ -1,15 +1,14 @@
-"""Owns the stored records of the next-generation protocol: their meaning, and Kafka's own bytes.
+"""Stored records of the consumer protocol (KIP-848), in Kafka's format.
 
-    key 3  a group: its epoch, and a hash of the topics that its members want
-    key 5  a member: what it told of itself
+    key 3  a group: its epoch, and a hash of the topics that its members subscribe to
+    key 5  a member: its subscription and settings
     key 6  the epoch of the target assignment
-    key 7  a member's part of the target assignment
-    key 8  a member's current assignment: where it stands on its way to the target
+    key 7  a member's target assignment
+    key 8  a member's current assignment
 
-Key 4 (partitions of subscribed topics, older Kafkas) and 16 (what patterns matched) are not
-written: both follow from the topics that exist. Two fields are ours, in tags far from Kafka's,
-whose readers skip them: since when a group has no members, and how long a member may be silent if
-it asked for another session than the broker's.
+Keys 4 (partitions of subscribed topics, older Kafkas) and 16 (matches of patterns) are not written:
+both follow from the existing topics. Two tagged fields are Moldau's own, with tags that Kafka's
+readers skip: since when a group has no members, and a member's own session timeout.
 """
 
 import struct
@@ -20,7 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from moldau.groups.assignors.interface import NOTHING, Assignment
-from moldau.groups.format import (
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import NO_TIMESTAMP, TimestampMs, TopicId
+from moldau.records.kafka_types import (
     Reader,
     compact_array,
     compact_bytes,
@@ -28,8 +29,6 @@ from moldau.groups.format import (
     string_bytes,
     varint_bytes,
 )
-from moldau.model.errors import CorruptionError
-from moldau.model.ids import NO_TIMESTAMP, TimestampMs, TopicId
 
 EPOCH_KEY: Final = 3
 MEMBER_KEY: Final = 5
@@ -50,17 +49,17 @@ _NO_TAGS: Final = b"\0"
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""Epoch of a static member that said it would be back."""
+"""Epoch of a static member that left temporarily."""
 
 
 class MemberState(IntEnum):
-    """Where a member stands. The numbers are stored."""
+    """The numbers are stored."""
 
     STABLE = 0
     UNREVOKED = 1
-    """It must let go of partitions before it gets on."""
+    """It must revoke partitions before its next step."""
     UNRELEASED = 2
-    """It waits for partitions that others have not let go of."""
+    """It waits for partitions that other members have not released."""
     UNKNOWN = 127
 
 
@@ -71,15 +70,15 @@ class GroupEpoch(Struct, frozen=True, kw_only=True):
 
 
 class ClassicClient(Struct, frozen=True, kw_only=True):
-    """What a member told of itself that speaks the classic protocol."""
+    """Settings of a classic member."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """(name, subscription), most wanted first; there is one at least."""
+    """(name, subscription), most preferred first; at least one."""
 
 
 class ConsumerMember(Struct, frozen=True, kw_only=True):
-    """What a member told of itself."""
+    """Subscription and settings of a member."""
 
     instance_id: str | None = None
     rack: str | None = None
@@ -91,12 +90,12 @@ class ConsumerMember(Struct, frozen=True, kw_only=True):
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     session_timeout_ms: int | None = None
-    """None: as the broker says."""
+    """None: the broker's default."""
     classic: ClassicClient | None = None
 
 
 class CurrentAssignment(Struct, frozen=True, kw_only=True):
-    """What a member has. `revoking` are those that it has and must let go of."""
+    """A member's partitions: `assigned`, and `revoking`, which it must release."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -140,13 +139,6 @@ ConsumerRecord = (
     | TargetAssignmentRecord
     | CurrentAssignmentRecord
 )
-CONSUMER_RECORDS: Final = (
-    EpochRecord,
-    MemberRecord,
-    TargetEpochRecord,
-    TargetAssignmentRecord,
-    CurrentAssignmentRecord,
-)
 
 
 def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
@@ -173,11 +165,11 @@ def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(kind: int, key: Reader, value: bytes | None) -> ConsumerRecord:
-    """`key` stands behind its kind, which is one of KEYS."""
+    """`key` is positioned after its kind, which is one of KEYS."""
     group_id = key.string()
     reader = None if value is None else Reader(value)
     if reader is not None:
-        reader.version("consumer group", 0)
+        reader.version("consumer group record", 0)
         reader.flexible = True
     if kind == EPOCH_KEY:
         return EpochRecord(group_id=group_id, value=None if reader is None else _epoch(reader))
@@ -283,9 +275,9 @@ def _classic(reader: Reader) -> ClassicClient | None:
     protocols = []
     for _ in range(reader.array_length()):
         protocols.append((reader.string(), reader.blob()))
-        reader.skip_tagged_fields()
+        reader.tagged_fields()
     if not protocols:
-        raise CorruptionError("group record holds a classic member without a protocol")
+        raise CorruptionError("group record has a classic member without a protocol")
     return ClassicClient(session_timeout_ms=session_timeout_ms, protocols=tuple(protocols))
 
 
@@ -301,7 +293,7 @@ def _assignment(reader: Reader) -> Assignment:
     for _ in range(reader.array_length()):
         topic = TopicId(reader.uuid())
         indexes = frozenset(reader.int32() for _ in range(reader.array_length()))
-        reader.skip_tagged_fields()
+        reader.tagged_fields()
         if indexes:
             found[topic] = indexes
     return found

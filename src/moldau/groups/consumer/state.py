@@ -1,11 +1,14 @@
-"""Owns the stored state of one consumer group, and how records change it.
+"""Stored state of one consumer-protocol group, and how records change it.
 
-Records of different keys may be applied in any order: a loading replays the last record of each
-key, not the log. So nothing here looks at another record's part, except the index of owners, which
-follows the current assignments alone.
+Records of different keys may be applied in any order: loading replays the last record of each key,
+not the log. So a record changes only its own part; the index of owners depends on the current
+assignments alone.
 """
 
 from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moldau.groups.assignors.interface import NOTHING, Assignment
 from moldau.groups.consumer.records import (
@@ -27,48 +30,34 @@ from moldau.model.ids import TopicId
 _NO_CURRENT = CurrentAssignment()
 
 
-class ConsumerState:
-    """Members, their targets and what they have. Changed by `apply` only."""
+class ConsumerState(Struct, eq=False):
+    """Members, their target and current assignments. Changed by `apply` only."""
 
-    __slots__ = (
-        "_owners",
-        "_static",
-        "currents",
-        "epoch",
-        "members",
-        "seen_topics",
-        "target_epoch",
-        "targets",
-    )
-
-    def __init__(self) -> None:
-        self.epoch: GroupEpoch | None = None
-        self.members: dict[str, ConsumerMember] = {}
-        self.target_epoch: int | None = None
-        self.targets: dict[str, Assignment] = {}
-        self.currents: dict[str, CurrentAssignment] = {}
-        self._owners: dict[TopicId, dict[int, str]] = {}
-        self._static: dict[str, str] = {}
-        """instance id -> member id"""
-        self.seen_topics = -1
-        """Version of the topics that the group was last compared with. Not stored."""
+    epoch: GroupEpoch | None = None
+    members: dict[str, ConsumerMember] = {}
+    target_epoch: int | None = None
+    targets: dict[str, Assignment] = {}
+    currents: dict[str, CurrentAssignment] = {}
+    _owners: dict[TopicId, dict[int, str]] = {}
+    _static: dict[str, str] = {}
+    """instance id -> member id"""
+    seen_topics: int = -1
+    """Version of the topics at the last check for changes. Not stored."""
 
     def copy(self) -> "ConsumerState":
-        other = ConsumerState()
-        other.epoch = self.epoch
-        other.members = dict(self.members)
-        other.target_epoch = self.target_epoch
-        other.targets = dict(self.targets)
-        other.currents = dict(self.currents)
-        other._owners = {topic: dict(owners) for topic, owners in self._owners.items()}
-        other._static = dict(self._static)
-        other.seen_topics = self.seen_topics
-        return other
+        return replace(
+            self,
+            members=dict(self.members),
+            targets=dict(self.targets),
+            currents=dict(self.currents),
+            _owners={topic: dict(owners) for topic, owners in self._owners.items()},
+            _static=dict(self._static),
+        )
 
-    # ---- questions
+    # ---- queries
 
     @property
-    def is_gone(self) -> bool:
+    def is_deleted(self) -> bool:
         return (
             self.epoch is None
             and self.target_epoch is None
@@ -86,7 +75,7 @@ class ConsumerState:
         return self.targets.get(member_id, NOTHING)
 
     def owner(self, topic: TopicId, index: int) -> str | None:
-        """Who has the partition, be it that it must let go of it."""
+        """The owner of the partition, even if it must revoke it."""
         owners = self._owners.get(topic)
         return None if owners is None else owners.get(index)
 
@@ -94,7 +83,7 @@ class ConsumerState:
         return self._static.get(instance_id)
 
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Is this a member, and the one that it says it is?"""
+        """NONE if this is a member, and its instance id is not taken by another one."""
         holder = None if instance_id is None else self._static.get(instance_id)
         if holder is not None and holder != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
@@ -104,7 +93,7 @@ class ConsumerState:
 
     @property
     def is_all_classic(self) -> bool:
-        """Members, and none of them left for whom the broker would have to assign."""
+        """Whether there are members, and all of them use the classic protocol."""
         return bool(self.members) and all(
             member.classic is not None for member in self.members.values()
         )
@@ -122,7 +111,7 @@ class ConsumerState:
         return ConsumerGroupState.STABLE
 
     def tombstones(self, group_id: str) -> Iterator[ConsumerRecord]:
-        """Everything of the group is gone with these."""
+        """Records that delete the whole group."""
         for member_id in self.currents:
             yield CurrentAssignmentRecord(group_id=group_id, member_id=member_id, value=None)
         for member_id in self.targets:
@@ -167,7 +156,7 @@ class ConsumerState:
         if before is not None:
             for topic, index in _all_of(before):
                 owners = self._owners.get(topic)
-                # The partition may have gone to another before this record was applied.
+                # Another member may own the partition by the time this record is applied.
                 if owners is not None and owners.get(index) == member_id:
                     del owners[index]
                     if not owners:

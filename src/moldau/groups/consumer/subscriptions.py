@@ -1,7 +1,7 @@
-"""Owns what members want in terms of topics that exist: names and patterns, and a hash over both.
+"""Resolves subscriptions, by name and by pattern, to existing topics.
 
-The topics are the metadata's; the coordinator sees them through `TopicSource`. A pattern is matched
-once against each name: when topics come, only the new names are looked at.
+The coordinator sees the cluster's topics through `TopicSource`. A pattern is matched once against
+each name: when topics are created, only the new names are matched.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,18 +27,18 @@ class TopicSource(Protocol):
 
     @property
     def version(self) -> int:
-        """Another one whenever a topic was created, deleted or has grown."""
+        """Changes whenever a topic is created, deleted or gets partitions."""
         ...
 
     def topic(self, name: str) -> TopicSize | None: ...
 
     def names(self) -> Collection[str]:
-        """Those that a pattern may match: internal ones are not among them."""
+        """Topics that a pattern may match: all but internal ones."""
         ...
 
 
 class NoTopics:
-    """Where there are none."""
+    """A cluster without topics, for tests."""
 
     version: Final = 0
 
@@ -50,17 +50,17 @@ class NoTopics:
 
 
 class _Matched:
-    __slots__ = ("found", "looked_at", "pattern", "version")
+    __slots__ = ("found", "matched_names", "pattern", "version")
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
         self.version: int | None = None
-        self.looked_at: frozenset[str] = frozenset()
+        self.matched_names: frozenset[str] = frozenset()
         self.found: frozenset[str] = frozenset()
 
 
 class Subscriptions:
-    """Resolves what members want. Holds no state that cannot be made again."""
+    """Resolves the subscriptions of members; its state is only a cache."""
 
     def __init__(self, source: TopicSource) -> None:
         self.source = source
@@ -71,20 +71,20 @@ class Subscriptions:
         self._matching(pattern)
 
     def names(self, member: ConsumerMember) -> frozenset[str]:
-        """All topics that the member wants, be it that they do not exist."""
+        """All topics that the member subscribes to, existing or not."""
         wanted = frozenset(member.topics)
         if not member.pattern:
             return wanted
         try:
             return wanted | self._matching(member.pattern)
         except PatternError:
-            # It was good when the member joined. With the topics of today it takes too much work,
-            # and the member keeps what was found before.
+            # It was valid when the member joined. Matching it against the topics of today exceeds
+            # the limit, so the member keeps the previous matches.
             known = self._patterns.get(member.pattern)
             return wanted | (known.found if known is not None else frozenset())
 
     def sizes(self, names: Iterable[str]) -> dict[TopicId, int]:
-        """Those that exist, with the number of their partitions."""
+        """Existing topics, with the number of their partitions."""
         found = (self.source.topic(name) for name in names)
         return {topic.topic_id: topic.partitions for topic in found if topic is not None}
 
@@ -92,7 +92,7 @@ class Subscriptions:
         return frozenset(self.sizes(names))
 
     def by_id(self, partitions: Partitions) -> dict[TopicId, frozenset[int]]:
-        """Those that exist."""
+        """Existing partitions only."""
         found: dict[TopicId, frozenset[int]] = {}
         for name, indexes in partitions.items():
             topic = self.source.topic(name)
@@ -103,7 +103,7 @@ class Subscriptions:
         return found
 
     def by_name(self, member: ConsumerMember, assigned: Assignment) -> dict[str, frozenset[int]]:
-        """What a member is assigned, of topics that it wants and that exist."""
+        """The assignment, limited to existing topics that the member subscribes to."""
         found = {}
         for name in self.names(member):
             topic = self.source.topic(name)
@@ -111,12 +111,12 @@ class Subscriptions:
                 found[name] = assigned[topic.topic_id]
         return found
 
-    def wanted(self, members: Mapping[str, ConsumerMember]) -> frozenset[str]:
+    def all_names(self, members: Mapping[str, ConsumerMember]) -> frozenset[str]:
         distinct = {self.names(member) for member in members.values()}
         return frozenset().union(*distinct)
 
     def hash(self, names: Iterable[str]) -> int:
-        """Another one when a wanted topic comes, goes, is made anew or grows."""
+        """Changes when one of the topics is created, deleted, recreated or gets partitions."""
         digest = blake2b(digest_size=8)
         for name in sorted(names):
             topic = self.source.topic(name)
@@ -132,10 +132,10 @@ class Subscriptions:
                 self._patterns.clear()
         if known.version != self.source.version:
             names = frozenset(self.source.names())
-            new = names - known.looked_at
+            new = names - known.matched_names
             found = known.pattern.matching(sorted(new), Budget(len(new)))
             known.found = (known.found & names) | found
-            known.looked_at = names
+            known.matched_names = names
             known.version = self.source.version
         self._patterns[text] = known
         return known.found

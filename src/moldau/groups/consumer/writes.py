@@ -1,12 +1,12 @@
-"""Owns what changes of a consumer group have in common, and the change that time makes.
+"""Writes of consumer-protocol groups: their base class, the expiry and the removal of members.
 
-Changes that wait for the log are decided one after the other on a draft of the group, and stored
-together: a slow disk makes larger batches rather than a longer queue.
+Waiting writes are decided one after the other on a draft of the group, and stored together: a slow
+disk causes larger batches, not a longer queue.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from moldau.groups.consumer.context import ConsumerContext
 from moldau.groups.consumer.reconcile import must_rejoin
 from moldau.groups.consumer.records import (
     ConsumerRecord,
@@ -23,30 +23,27 @@ from moldau.groups.group import Group
 from moldau.groups.rebalance import session_key
 from moldau.groups.records import GroupsRecord
 from moldau.groups.results import LeaveResult, LeftMember
-from moldau.groups.runtime import Write, client_error
 from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.write import Write
+from moldau.model.coordinator_events import client_error
 from moldau.model.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from moldau.groups.consumer.consumer_groups import ConsumerGroups
-
 
 ClassicLeave = Callable[[float, Leave], None]
 
 
 class ConsumerWrite(Write):
-    """A change of a consumer group. Several are decided one after the other on the same draft."""
+    """A write of a consumer-protocol group, decided on the group's draft."""
 
-    __slots__ = ("consumers", "group")
+    __slots__ = ("context", "group")
     merges = "consumer"
 
-    def __init__(self, consumers: "ConsumerGroups", group: Group) -> None:
-        self.consumers = consumers
+    def __init__(self, context: ConsumerContext, group: Group) -> None:
+        self.context = context
         self.group = group
 
     @property
     def state(self) -> ConsumerState:
-        """As it will be when everything before this write is stored."""
+        """The state after all writes before this one."""
         return self.group.draft or self.group.consumer or ConsumerState()
 
     def drafted(self, records: list[ConsumerRecord]) -> list[GroupsRecord]:
@@ -58,17 +55,17 @@ class ConsumerWrite(Write):
         return list(records)
 
     def undo(self, now: float) -> None:
-        """The draft came to nothing. A session that ended with it begins anew."""
+        """Drop the draft. Sessions that expired with it restart."""
         self.group.draft = None
         members = self.group.consumer.members if self.group.consumer is not None else {}
         for member_id in members:
-            if self.consumers.runtime.timers.deadline(session_key(self.group, member_id)) is None:
-                self.consumers.renew_session(now, self.group, member_id)
+            if self.context.runtime.timers.deadline(session_key(self.group, member_id)) is None:
+                self.context.renew_session(now, self.group, member_id)
 
     def without(
         self, state: ConsumerState, member_id: str, *, is_replaced: bool = False
     ) -> list[ConsumerRecord]:
-        """The member is gone, and with it the epoch that it was in."""
+        """Records that remove the member and bump the group epoch."""
         group_id = self.group.group_id
         records: list[ConsumerRecord] = [
             CurrentAssignmentRecord(group_id=group_id, member_id=member_id, value=None),
@@ -77,31 +74,31 @@ class ConsumerWrite(Write):
         ]
         if not is_replaced:
             left = {one: each for one, each in state.members.items() if one != member_id}
-            subscriptions = self.consumers.subscriptions
+            subscriptions = self.context.subscriptions
             epoch = GroupEpoch(
                 epoch=state.number + 1,
-                topics_hash=subscriptions.hash(subscriptions.wanted(left)),
+                topics_hash=subscriptions.hash(subscriptions.all_names(left)),
             )
             if not left:
-                epoch = GroupEpoch(epoch=epoch.epoch, empty_since=self.consumers.runtime.wall_ms())
+                epoch = GroupEpoch(epoch=epoch.epoch, empty_since=self.context.runtime.wall_ms())
             records.append(EpochRecord(group_id=group_id, value=epoch))
         return records
 
 
 class ExpireMember(ConsumerWrite):
-    """A member was silent for too long, or did not take its next step in time."""
+    """Removes a member whose session expired, or that did not revoke partitions in time."""
 
     __slots__ = ("_key",)
 
-    def __init__(self, consumers: "ConsumerGroups", group: Group, key: TimerKey) -> None:
-        super().__init__(consumers, group)
+    def __init__(self, context: ConsumerContext, group: Group, key: TimerKey) -> None:
+        super().__init__(context, group)
         self._key = key
 
     def decide(self, now: float) -> list[GroupsRecord]:
         state = self.state
         member_id = self._key.member_id
-        # Heard of again while this waited for its turn?
-        is_renewed = self.consumers.runtime.timers.deadline(self._key) is not None
+        # A heartbeat may have arrived while this waited.
+        is_renewed = self.context.runtime.timers.deadline(self._key) is not None
         if member_id not in state.members or is_renewed:
             return []
         if self._key.kind is TimerKind.REVOKE and not self._is_late(state, member_id):
@@ -115,26 +112,26 @@ class ExpireMember(ConsumerWrite):
 
     def committed(self, now: float) -> None:
         self.group.draft = None
-        self.consumers.forget(self.group, self._key.member_id)
+        self.context.forget(self.group, self._key.member_id)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         self.undo(now)
-        # Tried again: a member that is gone must not hold its partitions for ever.
-        self.consumers.runtime.timers.set(self._key, now + 1.0)
+        # Retry: a dead member must not keep its partitions.
+        self.context.runtime.timers.set(self._key, now + 1.0)
 
 
 class RemoveMembers(ConsumerWrite):
-    """LeaveGroup: of classic members, and of any that an administrator removes."""
+    """LeaveGroup of classic members, or of any members by an administrator."""
 
-    __slots__ = ("_classic", "_event", "_gone", "_result")
+    __slots__ = ("_classic", "_event", "_removed", "_result")
 
     def __init__(
-        self, consumers: "ConsumerGroups", group: Group, event: Leave, classic: ClassicLeave
+        self, context: ConsumerContext, group: Group, event: Leave, classic: ClassicLeave
     ) -> None:
-        super().__init__(consumers, group)
+        super().__init__(context, group)
         self._event = event
         self._classic = classic
-        self._gone: list[str] = []
+        self._removed: list[str] = []
         self._result = LeaveResult(error=ErrorCode.NONE)
 
     def decide(self, now: float) -> list[GroupsRecord]:
@@ -150,9 +147,9 @@ class RemoveMembers(ConsumerWrite):
             error = state.member_error(member_id, leaving.instance_id)
             if error is ErrorCode.NONE:
                 records += self.drafted(self.without(state, member_id))
-                self._gone.append(member_id)
+                self._removed.append(member_id)
             elif leaving.instance_id is None and member_id in self.group.pending:
-                self.consumers.rebalance.remove_pending(now, self.group, member_id)
+                self.context.rebalance.remove_pending(now, self.group, member_id)
                 error = ErrorCode.NONE
             left.append(
                 LeftMember(
@@ -161,19 +158,15 @@ class RemoveMembers(ConsumerWrite):
             )
         self._result = LeaveResult(error=ErrorCode.NONE, members=tuple(left))
         if not records:
-            self.consumers.runtime.reply(self._event.request_id, self._result)
+            self.context.runtime.reply(self._event.request_id, self._result)
         return records
 
     def committed(self, now: float) -> None:
         self.group.draft = None
-        for member_id in self._gone:
-            self.consumers.forget(self.group, member_id)
-        self.consumers.runtime.reply(self._event.request_id, self._result)
+        for member_id in self._removed:
+            self.context.forget(self.group, member_id)
+        self.context.runtime.reply(self._event.request_id, self._result)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         self.undo(now)
-        self.consumers.runtime.reply(self._event.request_id, LeaveResult(error=client_error(error)))
-
-
-def revoke_key(group: Group, member_id: str) -> TimerKey:
-    return TimerKey(TimerKind.REVOKE, group.group_id, member_id)
+        self.context.runtime.reply(self._event.request_id, LeaveResult(error=client_error(error)))

@@ -1,7 +1,7 @@
-"""Owns what a queue can be told. Times are the leader's, in every command that needs one.
+"""The commands of a queue. Every time in them is the leader's clock.
 
-Whoever sends them sees to it that `now` never goes back within an epoch, and that a command is
-decided only when the record of the one before is committed and applied.
+The caller ensures that `now` never goes back within an epoch, and that a command is decided only
+after the record of the previous command is committed and applied.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -13,16 +13,16 @@ from moldau.groups.queue.tokens import Token
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
 
 BACKOFF = -1
-"""As a delay: as long as the settings say for that attempt."""
+"""As a delay: the group's backoff for that attempt."""
 
 
 class TakeOver(Struct, frozen=True, kw_only=True):
-    """A leader begins its epoch. Leases of the epochs before go on, and last as long as new ones:
-    a worker is not to suffer from a change of the leader, nor from a clock that differs.
+    """A leader begins its epoch. Leases of earlier epochs continue, and last as long as new ones,
+    so that a leader change or a different clock does not cost a worker its lease.
 
-    `start` is where a queue begins that did not exist. `end` is the end of the leader's log when
-    all of it is committed: if a broker that does not flush lost the tail, offsets from there on
-    will hold other messages, and what was known of them must go.
+    `start` is the first offset of a new queue. `end` is the end of the leader's log once all of it
+    is committed: if a broker that does not flush lost the tail, offsets from `end` on will hold
+    other messages, so their state is dropped.
     """
 
     epoch: Epoch
@@ -32,10 +32,10 @@ class TakeOver(Struct, frozen=True, kw_only=True):
 
 
 class LogMessage(NamedTuple):
-    """A message of the log. `deliver_at` in the past, or NO_TIMESTAMP: at once.
+    """A message of the log. `deliver_at` in the past, or NO_TIMESTAMP: deliver immediately.
 
-    With `fault` it is none that can be delivered, and stands for all to the end of its batch: a
-    dead letter from the beginning.
+    With `fault` it stands for the unreadable rest of its batch, and becomes a dead letter without
+    being delivered.
     """
 
     offset: Offset
@@ -44,10 +44,10 @@ class LogMessage(NamedTuple):
 
 
 class LogSlice(Struct, frozen=True, kw_only=True):
-    """The log from `first` to before `end`: committed, and all messages there are, ascending.
+    """All committed messages of the log from `first` to before `end`, ascending.
 
-    Offsets between that are not named hold no message (markers, aborted or compacted records) and
-    are settled when they are passed.
+    Other offsets in that range hold no message (markers, aborted or compacted records) and are
+    settled when `next` moves past them.
     """
 
     first: Offset
@@ -59,7 +59,7 @@ EMPTY_SLICE = LogSlice(first=Offset(0), end=Offset(0), messages=())
 
 
 class Poll(Struct, frozen=True, kw_only=True):
-    """A worker asks for up to `count_max` messages, to have them for `visibility_ms`."""
+    """A worker requests up to `count_max` messages, leased for `visibility_ms`."""
 
     member: str
     count_max: int
@@ -69,18 +69,18 @@ class Poll(Struct, frozen=True, kw_only=True):
 
 
 class Recall(Struct, frozen=True, kw_only=True):
-    """Take messages off a shelf: `read` is the log from the shelf's first offset on.
+    """Take messages out of a delay bucket: `read` is the log from the bucket's first offset on.
 
-    It may leave out messages whose time is not in the shelf's span.
+    It may omit messages whose time is outside the bucket's span.
     """
 
-    shelf: BucketKey
+    bucket: BucketKey
     now: TimestampMs
     read: LogSlice
 
 
 class Ack(Struct, frozen=True, kw_only=True):
-    """The messages are done."""
+    """The messages were processed."""
 
     member: str
     tokens: tuple[Token, ...]
@@ -88,7 +88,7 @@ class Ack(Struct, frozen=True, kw_only=True):
 
 
 class Nack(Struct, frozen=True, kw_only=True):
-    """The messages could not be done: deliver them again after a delay, while attempts are left."""
+    """Processing failed: redeliver the messages after a delay, while attempts are left."""
 
     member: str
     tokens: tuple[Token, ...]
@@ -98,7 +98,7 @@ class Nack(Struct, frozen=True, kw_only=True):
 
 
 class Extend(Struct, frozen=True, kw_only=True):
-    """The messages take longer: their leases end `visibility_ms` from now."""
+    """Extend the leases to `visibility_ms` from now."""
 
     member: str
     tokens: tuple[Token, ...]
@@ -107,27 +107,27 @@ class Extend(Struct, frozen=True, kw_only=True):
 
 
 class ExpireDue(Struct, frozen=True, kw_only=True):
-    """The leader's clock says `now`: leases that ended by then are over."""
+    """Expire the leases whose deadline is at or before `now`."""
 
     now: TimestampMs
     count_max: int = 1_000
 
 
 class Evict(Struct, frozen=True, kw_only=True):
-    """A member is gone: its messages are for others at once."""
+    """A member left: its messages are available to others immediately."""
 
     member: str
     now: TimestampMs
 
 
 class SettleDead(Struct, frozen=True, kw_only=True):
-    """These dead messages are committed in the dead-letter topic."""
+    """These dead letters are committed in the dead-letter topic."""
 
     offsets: frozenset[Offset]
 
 
 class Trim(Struct, frozen=True, kw_only=True):
-    """The log begins at `start` now: what was below cannot be delivered any more."""
+    """The log now begins at `start`: messages below were deleted by retention."""
 
     start: Offset
 

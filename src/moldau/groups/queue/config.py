@@ -1,4 +1,4 @@
-"""Owns the settings of a queue: how often a message is tried, and how much may be open at once."""
+"""Settings of a queue: attempts, backoff, lease times, and how much may be open at once."""
 
 from typing import Final
 
@@ -6,35 +6,35 @@ from msgspec import Struct
 
 from moldau.groups.queue.delay_buckets import BUCKETS_MAX
 from moldau.model.errors import ConfigError
+from moldau.model.queue_limits import ATTEMPTS_MAX, BACKOFF_MS_MAX, VISIBILITY_MS_MAX
 
-ATTEMPTS_LIMIT: Final = 2**31 - 1
 _RECORD_BYTES_MAX: Final = 1_020_000
-"""A snapshot is one record, and must fit into one batch of the internal topic."""
-_SHELF_BYTES_MAX: Final = 34
-"""What a shelf takes in a snapshot at most."""
+"""A snapshot is one record, which must fit into one batch of the internal topic."""
+_BUCKET_BYTES_MAX: Final = 34
+"""Largest encoded size of a delay bucket in a snapshot."""
 _OPEN_BYTES_MAX: Final = 28
-"""What an offset that is open takes in a snapshot at most, without its text."""
+"""Largest encoded size of an open offset in a snapshot, without its text."""
 
 
 class QueueConfig(Struct, frozen=True, kw_only=True):
-    """Read by decisions only: replaying records gives the same state under any settings."""
+    """Used by decisions only: replaying records gives the same state under any settings."""
 
     attempts_max: int = 5
-    """A message that was delivered so often without an ack is dead."""
+    """Deliveries without an ack after which a message is dead-lettered."""
     backoff_ms_min: int = 1_000
     backoff_ms_max: int = 300_000
-    """A message that was sent back waits so long; the pause doubles with each attempt."""
+    """Delay after a nack; it doubles with each attempt."""
     visibility_ms_default: int = 30_000
-    visibility_ms_max: int = 12 * 3_600_000
-    """How long a lease may last, and how much an extension may add."""
-    delay_ms_max: int = 7 * 24 * 3_600_000
-    """How long a worker may put a message off."""
+    visibility_ms_max: int = VISIBILITY_MS_MAX
+    """Longest lease, and longest extension."""
+    delay_ms_max: int = BACKOFF_MS_MAX
+    """Longest delay of a nack."""
     leases_max: int = 4_000
-    """Messages that are leased, or dead and not yet moved, at a time. Polls give fewer then."""
+    """Messages that are leased, or dead and not yet moved. At the limit, polls return fewer."""
     open_max: int = 18_000
-    """Messages that are known and not settled at a time: those, and the ones that wait."""
+    """Messages that are not settled: leased, dead or waiting."""
     text_bytes_max: int = 120
-    """Longest name of a member. A longer reason is cut."""
+    """Longest name of a member. A longer reason is truncated."""
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -50,14 +50,14 @@ class QueueConfig(Struct, frozen=True, kw_only=True):
         ):
             if value < least:
                 raise ConfigError(f"queue.{name} is {value}, but must be at least {least}")
-        if self.attempts_max > ATTEMPTS_LIMIT:
+        if self.attempts_max > ATTEMPTS_MAX:
             raise ConfigError(
-                f"queue.attempts_max is {self.attempts_max}, but must be at most {ATTEMPTS_LIMIT}"
+                f"queue.attempts_max is {self.attempts_max}, but must be at most {ATTEMPTS_MAX}"
             )
         size = self.open_max * _OPEN_BYTES_MAX + self.leases_max * self.text_bytes_max
-        size += BUCKETS_MAX * _SHELF_BYTES_MAX
+        size += BUCKETS_MAX * _BUCKET_BYTES_MAX
         if size > _RECORD_BYTES_MAX:
             raise ConfigError(
-                f"queue.open_max and queue.leases_max make records of up to {size} bytes, "
-                f"but at most {_RECORD_BYTES_MAX} fit; lower one of them or queue.text_bytes_max"
+                f"queue.open_max and queue.leases_max allow records of up to {size} bytes; "
+                f"the limit is {_RECORD_BYTES_MAX}: lower one of them or queue.text_bytes_max"
             )

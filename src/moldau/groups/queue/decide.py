@@ -1,11 +1,10 @@
-"""Owns the rules: what a command leads to, as a plain function of the state and the settings.
+"""The rules of a queue: the outcome of a command, as a pure function of state and settings.
 
-Nothing here changes anything. A decision holds at most one record, so whatever a command does
-happens at once or not at all: a message whose last attempt failed loses its lease and becomes a
-dead letter in the same record.
+A decision has at most one record, so a command takes effect atomically: a message whose last
+attempt failed loses its lease and becomes a dead letter in the same record.
 
-A delivery counts when it is decided, before a worker sees the message: a message that takes its
-worker down with it, or its leader, still comes to an end of its attempts.
+An attempt counts when it is decided, before the worker receives the message. So a message that
+crashes its worker or its leader also runs out of attempts.
 """
 
 from collections.abc import Iterator
@@ -56,16 +55,16 @@ from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_DAYS_MAX
 
 _EXPIRED_LAST = "the last lease expired"
-_EVICTED_LAST = "the worker of the last attempt is gone"
-_TRIED_ENOUGH = "delivered as often as is allowed"
-_NACKED_LAST = "the worker sent it back"
+_EVICTED_LAST = "the worker of the last attempt disconnected"
+_TRIED_ENOUGH = "the maximum number of attempts was reached"
+_NACKED_LAST = "the worker rejected the last attempt"
 _TOO_LATE = f"deliver_at was more than {DELIVER_DAYS_MAX} days ahead when the message was read"
 
 
 def decide(
-    state: QueueState, config: QueueConfig, queue: QueueId, of_queue: int, command: Command
+    state: QueueState, config: QueueConfig, queue: QueueId, checksum: int, command: Command
 ) -> Decision:
-    """`of_queue` is the sum of the queue's name that its tokens carry."""
+    """`checksum` is that of the queue's name, which its tokens contain."""
     if isinstance(command, TakeOver):
         return _take_over(state, config, queue, command)
     if not state.exists:
@@ -74,17 +73,17 @@ def decide(
     answer: CommandResult
     match command:
         case Poll():
-            answer = _poll(draft, of_queue, command)
+            answer = _poll(draft, checksum, command)
         case Recall():
             answer = _recall(draft, command)
         case Ack() | Nack() | Extend():
-            answer = _settle(draft, of_queue, command)
+            answer = _settle(draft, checksum, command)
         case ExpireDue():
             answer = _expire(draft, command)
         case Evict():
             answer = _evict(draft, command)
         case SettleDead():
-            answer = _bury(draft, command)
+            answer = _settle_dead(draft, command)
         case Trim():
             answer = _trim(draft, command)
         case _:
@@ -96,7 +95,7 @@ def _refused(refusal: Refusal) -> Decision:
     return Decision(record=None, answer=CommandRefused(refusal))
 
 
-# ---- a leader begins
+# ---- leader change
 
 
 def _take_over(
@@ -107,7 +106,7 @@ def _take_over(
     if command.epoch < state.epoch:
         return _refused(Refusal.FENCED)
     if command.epoch == state.epoch:
-        # The same leader, loaded again: its leases are in the state, and hold.
+        # The same leader loaded the queue again: its leases stay valid.
         return Decision(record=None, answer=Done(count=0))
     draft = Draft(state, config, queue)
     if not state.exists:
@@ -117,11 +116,11 @@ def _take_over(
     for offset in state.open:
         if offset >= command.end:
             draft.settle(offset)
-    for shelf in state.shelves.values():
-        if shelf.end > command.end:
-            draft.put_shelf(msgspec.structs.replace(shelf, end=max(shelf.first, command.end)))
+    for bucket in state.buckets.values():
+        if bucket.end > command.end:
+            draft.put_bucket(msgspec.structs.replace(bucket, end=max(bucket.first, command.end)))
     count = 0
-    # The leader's clock before may have been ahead or behind: neither too short nor for ever.
+    # The clock of the previous leader may differ: bound the remaining time on both sides.
     soonest = TimestampMs(command.now + config.visibility_ms_default)
     latest = TimestampMs(command.now + config.visibility_ms_max)
     for offset, lease in state.leases_by_deadline():
@@ -135,31 +134,31 @@ def _take_over(
 # ---- delivery
 
 
-def _poll(draft: Draft, of_queue: int, command: Poll) -> CommandResult:
+def _poll(draft: Draft, checksum: int, command: Poll) -> CommandResult:
     config, state = draft.config, draft.state
     if (
         command.count_max < 1
         or not 1 <= command.visibility_ms <= config.visibility_ms_max
         or not command.member
-        or _cut(command.member, config.text_bytes_max) != command.member
+        or _truncate(command.member, config.text_bytes_max) != command.member
     ):
         return CommandRefused(Refusal.BAD_ARGUMENT)
     deadline = TimestampMs(command.now + command.visibility_ms)
-    # A dead letter keeps the place of its lease until it is moved: with nowhere to move them to,
-    # deliveries stop, and what is kept in memory stays bounded.
+    # A dead letter counts as a lease until it is moved: if the dead-letter topic is unavailable,
+    # deliveries stop, and memory stays bounded.
     room = config.leases_max - state.leased_count - state.dead_count
     leases: list[Lease] = []
 
     def lease(offset: Offset, attempts: int) -> None:
         draft.put(offset, Leased(attempts, command.member, deadline, state.epoch))
-        leases.append(Lease(Token(of_queue, state.epoch, offset, attempts), deadline))
+        leases.append(Lease(Token(checksum, state.epoch, offset, attempts), deadline))
 
     for offset, entry in _due(state, command.now):
         if room == 0 or len(leases) == command.count_max:
             break
         room -= 1
         if entry.attempts >= config.attempts_max:
-            # The settings allow less than before.
+            # attempts_max was lowered.
             draft.put(offset, Dead(entry.attempts, _TRIED_ENOUGH))
         else:
             lease(offset, entry.attempts + 1)
@@ -169,9 +168,9 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> CommandResult:
         draft.next = offset
         if deliver_at > command.now + DELIVER_MS_MAX:
             deliver_at, fault = NO_TIMESTAMP, _TOO_LATE
-        if not fault and _is_for_shelf(draft, deliver_at, command.now, open_count):
+        if not fault and _belongs_in_bucket(draft, deliver_at, command.now, open_count):
             span_ms = span_for(deliver_at - command.now)
-            if draft.shelve(offset, deliver_at, draft.shelf_of(deliver_at), span_ms):
+            if draft.add_to_bucket(offset, deliver_at, draft.bucket_for(deliver_at), span_ms):
                 continue
             is_full = True
             break
@@ -185,7 +184,7 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> CommandResult:
         if is_now:
             room -= 1
         if fault:
-            draft.put(offset, Dead(0, _cut(fault, config.text_bytes_max)))
+            draft.put(offset, Dead(0, _truncate(fault, config.text_bytes_max)))
         elif is_now:
             lease(offset, 1)
         else:
@@ -196,60 +195,64 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> CommandResult:
     return GrantedLeases(leases=tuple(leases), is_full=is_full)
 
 
-def _is_for_shelf(draft: Draft, deliver_at: TimestampMs, now: TimestampMs, open_count: int) -> bool:
-    """If there is a shelf for it, if it is for much later, or if many others wait."""
+def _belongs_in_bucket(
+    draft: Draft, deliver_at: TimestampMs, now: TimestampMs, open_count: int
+) -> bool:
+    """If there is a bucket for its time, if it is due much later, or if many others wait."""
     if deliver_at == NO_TIMESTAMP:
         return False
-    if draft.shelf_of(deliver_at) is not None:
+    if draft.bucket_for(deliver_at) is not None:
         return True
     ahead_ms = deliver_at - now
     return ahead_ms > 0 and (ahead_ms >= HOUR_MS or open_count >= _delayed_max(draft.config))
 
 
-def has_room_for(shelf: DelayBucket, state: QueueState, config: QueueConfig) -> bool:
-    """Whether something could be taken off the shelf. Those of long spans go to other shelves."""
-    if shelf.span_ms > MINUTE_MS:
-        return len(state.shelves) < BUCKETS_MAX
+def has_room_for(bucket: DelayBucket, state: QueueState, config: QueueConfig) -> bool:
+    """Whether messages could be taken out; those of long spans go to other buckets."""
+    if bucket.span_ms > MINUTE_MS:
+        return len(state.buckets) < BUCKETS_MAX
     return len(state.open) < _delayed_max(config)
 
 
 def _delayed_max(config: QueueConfig) -> int:
-    """The other half is for what is to be had now."""
+    """The other half is reserved for messages that are due now."""
     return max(1, config.open_max // 2)
 
 
 def _recall(draft: Draft, command: Recall) -> CommandResult:
-    """`is_more`: there is no room for the rest now."""
-    shelf = draft.shelf(command.shelf)
+    """`is_more`: there is no room for the rest yet."""
+    bucket = draft.bucket(command.bucket)
     read = command.read
-    if shelf is None or read.first > shelf.first:
+    if bucket is None or read.first > bucket.first:
         return Done(count=0)
     open_count = len(draft.state.open)
-    end = min(read.end, shelf.end)
+    end = min(read.end, bucket.end)
     count = 0
     is_stopped = False
     for offset, deliver_at, fault in read.messages:
-        # What cannot be read is a dead letter since it was passed for the first time.
-        if not shelf.first <= offset < end or fault or not shelf.covers(deliver_at):
+        # Unreadable batches became dead letters when they were first read.
+        if not bucket.first <= offset < end or fault or not bucket.covers(deliver_at):
             continue
-        shorter = draft.shelf_of(deliver_at, below_ms=shelf.span_ms)
-        is_last = shelf.span_ms == MINUTE_MS
+        shorter = draft.bucket_for(deliver_at, below_ms=bucket.span_ms)
+        is_last = bucket.span_ms == MINUTE_MS
         ahead_ms = deliver_at - command.now
         is_near = is_last or ahead_ms < HOUR_MS
         if shorter is None and is_near and open_count < _delayed_max(draft.config):
             draft.put(offset, Waiting(0, deliver_at))
             open_count += 1
-        elif is_last or not draft.shelve(offset, deliver_at, shorter, _span_below(shelf, ahead_ms)):
+        elif is_last or not draft.add_to_bucket(
+            offset, deliver_at, shorter, _span_below(bucket, ahead_ms)
+        ):
             end, is_stopped = offset, True
             break
         count += 1
-    left = max(0, shelf.count - count)
-    draft.put_shelf(msgspec.structs.replace(shelf, first=max(shelf.first, end), count=left))
+    left = max(0, bucket.count - count)
+    draft.put_bucket(msgspec.structs.replace(bucket, first=max(bucket.first, end), count=left))
     return Done(count=count, is_more=is_stopped)
 
 
-def _span_below(shelf: DelayBucket, ahead_ms: int) -> int:
-    return min(span_for(ahead_ms), SPANS_MS[SPANS_MS.index(shelf.span_ms) + 1])
+def _span_below(bucket: DelayBucket, ahead_ms: int) -> int:
+    return min(span_for(ahead_ms), SPANS_MS[SPANS_MS.index(bucket.span_ms) + 1])
 
 
 def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]]:
@@ -260,7 +263,7 @@ def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]
 
 
 def _fresh(state: QueueState, read: LogSlice) -> Iterator[LogMessage]:
-    """Messages not looked at so far; none if what was read does not join what is known."""
+    """Messages at or after `next`; none if there is a gap between `next` and the slice."""
     if read.first > state.next:
         return
     position = state.next
@@ -270,10 +273,10 @@ def _fresh(state: QueueState, read: LogSlice) -> Iterator[LogMessage]:
             position = Offset(message.offset + 1)
 
 
-# ---- what workers say
+# ---- commands of workers
 
 
-def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> CommandResult:
+def _settle(draft: Draft, checksum: int, command: Ack | Nack | Extend) -> CommandResult:
     config = draft.config
     if isinstance(command, Extend) and not 1 <= command.visibility_ms <= config.visibility_ms_max:
         return CommandRefused(Refusal.BAD_ARGUMENT)
@@ -281,7 +284,7 @@ def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> Comman
         return CommandRefused(Refusal.BAD_ARGUMENT)
     refusals: list[Refusal] = []
     for token in command.tokens:
-        found = _judge(draft, of_queue, token, command.member, command.now)
+        found = _check_token(draft, checksum, token, command.member, command.now)
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
@@ -297,11 +300,11 @@ def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> Comman
     return SettleResult(refusals=tuple(refusals))
 
 
-def _judge(
-    draft: Draft, of_queue: int, token: Token, member: str, now: TimestampMs
+def _check_token(
+    draft: Draft, checksum: int, token: Token, member: str, now: TimestampMs
 ) -> Leased | Refusal:
-    """The lease, if the token is good for it."""
-    if token.queue_sum != of_queue:
+    """The lease that the token is valid for, or why it is not."""
+    if token.queue_checksum != checksum:
         return Refusal.OTHER_QUEUE
     entry = draft.get(token.offset)
     if isinstance(entry, Dead):
@@ -309,7 +312,7 @@ def _judge(
     if entry is None:
         if draft.state.was_dead_lettered(token.offset):
             return Refusal.DEAD
-        # Before the epoch: who asks again because the answer was lost hears that it is done.
+        # Checked before the epoch: a worker that retries a lost ack must get SETTLED.
         return Refusal.SETTLED if token.offset < draft.next else Refusal.NEVER_DELIVERED
     if token.attempt > entry.attempts:
         is_lost = token.epoch < draft.state.epoch
@@ -320,33 +323,35 @@ def _judge(
         return Refusal.OTHER_EPOCH
     if entry.holder != member:
         return Refusal.NOT_HOLDER
-    # Not left to ExpireDue, which comes when the leader finds time: late is late.
+    # ExpireDue may run later; an expired lease must not settle anything in the meantime.
     return Refusal.EXPIRED if entry.deadline <= now else entry
 
 
 def _nacked(config: QueueConfig, lease: Leased, command: Nack) -> Open:
     if lease.attempts >= config.attempts_max:
-        return Dead(lease.attempts, _cut(command.reason or _NACKED_LAST, config.text_bytes_max))
+        return Dead(
+            lease.attempts, _truncate(command.reason or _NACKED_LAST, config.text_bytes_max)
+        )
     delay_ms = command.delay_ms
     if delay_ms == BACKOFF:
-        # Shifted no further than needed: attempts have no bound worth a number of that size.
+        # The shift is bounded: attempts are not, and the result would be a huge number.
         doubled = config.backoff_ms_min << min(lease.attempts - 1, 40)
         delay_ms = min(doubled, config.backoff_ms_max)
     return Waiting(lease.attempts, TimestampMs(command.now + delay_ms))
 
 
-def _cut(text: str, bytes_max: int) -> str:
+def _truncate(text: str, bytes_max: int) -> str:
     return text.encode("utf-8", "replace")[:bytes_max].decode("utf-8", "ignore")
 
 
-def _sent_back(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) -> Open:
-    """A lease is over without a word of its worker: for others at once, it has waited enough."""
+def _redeliver(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) -> Open:
+    """A lease ended without a response of its worker: redeliver without a delay."""
     if lease.attempts >= config.attempts_max:
-        return Dead(lease.attempts, _cut(last, config.text_bytes_max))
+        return Dead(lease.attempts, _truncate(last, config.text_bytes_max))
     return Waiting(lease.attempts, now)
 
 
-# ---- what the leader says
+# ---- commands of the leader
 
 
 def _expire(draft: Draft, command: ExpireDue) -> CommandResult:
@@ -356,7 +361,7 @@ def _expire(draft: Draft, command: ExpireDue) -> CommandResult:
             break
         if count >= command.count_max:
             return Done(count=count, is_more=True)
-        draft.put(offset, _sent_back(draft.config, lease, command.now, _EXPIRED_LAST))
+        draft.put(offset, _redeliver(draft.config, lease, command.now, _EXPIRED_LAST))
         count += 1
     return Done(count=count)
 
@@ -365,12 +370,12 @@ def _evict(draft: Draft, command: Evict) -> CommandResult:
     count = 0
     for offset, lease in draft.state.leases_by_deadline():
         if lease.holder == command.member:
-            draft.put(offset, _sent_back(draft.config, lease, command.now, _EVICTED_LAST))
+            draft.put(offset, _redeliver(draft.config, lease, command.now, _EVICTED_LAST))
             count += 1
     return Done(count=count)
 
 
-def _bury(draft: Draft, command: SettleDead) -> CommandResult:
+def _settle_dead(draft: Draft, command: SettleDead) -> CommandResult:
     count = 0
     for offset in command.offsets:
         if isinstance(draft.get(offset), Dead):
@@ -380,14 +385,14 @@ def _bury(draft: Draft, command: SettleDead) -> CommandResult:
 
 
 def _trim(draft: Draft, command: Trim) -> CommandResult:
-    gone = draft.state.open_below(command.start)
-    for offset in gone:
+    deleted = draft.state.open_below(command.start)
+    for offset in deleted:
         draft.settle(offset)
-    count = len(gone)
-    for shelf in draft.state.shelves.values():
-        if shelf.first < command.start:
-            left = msgspec.structs.replace(shelf, first=min(command.start, shelf.end))
-            count += shelf.count if left.is_empty else 0
-            draft.put_shelf(left)
+    count = len(deleted)
+    for bucket in draft.state.buckets.values():
+        if bucket.first < command.start:
+            left = msgspec.structs.replace(bucket, first=min(command.start, bucket.end))
+            count += bucket.count if left.is_empty else 0
+            draft.put_bucket(left)
     draft.next = max(draft.next, command.start)
     return Done(count=count)

@@ -1,4 +1,4 @@
-"""Owns a change in the making: what a decision wants, over a state that stays as it is."""
+"""The changes of a decision that is being made, as an overlay over an unchanged state."""
 
 from typing import Final
 
@@ -17,14 +17,13 @@ from moldau.groups.queue.state import Dead, Open, QueueId, QueueRecord, QueueSta
 from moldau.model.ids import Epoch, Offset, TimestampMs
 
 SNAPSHOT_EVERY: Final = SLOTS
-"""Each record whose number is a multiple of it holds the whole state."""
+"""A record whose sequence is a multiple of this is a snapshot."""
 
 
 class Draft:
-    """Read through it and a decision sees what it has decided so far: a token named twice in one
-    command is good once."""
+    """Reads see the changes made so far, so a token that is repeated in a command is valid once."""
 
-    __slots__ = ("_opened", "_settled", "_shelves", "config", "next", "queue", "state")
+    __slots__ = ("_buckets", "_opened", "_settled", "config", "next", "queue", "state")
 
     def __init__(self, state: QueueState, config: QueueConfig, queue: QueueId) -> None:
         self.state = state
@@ -33,7 +32,7 @@ class Draft:
         self.next = state.next
         self._opened: dict[Offset, Open] = {}
         self._settled: set[Offset] = set()
-        self._shelves: dict[BucketKey, DelayBucket] = {}
+        self._buckets: dict[BucketKey, DelayBucket] = {}
 
     @property
     def died(self) -> tuple[Offset, ...]:
@@ -54,38 +53,38 @@ class Draft:
     def put(self, offset: Offset, entry: Open) -> None:
         self._opened[offset] = entry
 
-    # ---- shelves
+    # ---- buckets
 
-    def shelf(self, key: BucketKey) -> DelayBucket | None:
-        found = self._shelves.get(key) or self.state.shelves.get(key)
+    def bucket(self, key: BucketKey) -> DelayBucket | None:
+        found = self._buckets.get(key) or self.state.buckets.get(key)
         return None if found is None or found.is_empty else found
 
-    def shelf_of(self, time: TimestampMs, below_ms: int = SPANS_MS[0] + 1) -> DelayBucket | None:
-        """The one that a message of that time belongs onto; of a span shorter than `below_ms`."""
+    def bucket_for(self, time: TimestampMs, below_ms: int = SPANS_MS[0] + 1) -> DelayBucket | None:
+        """The bucket for a message of that time, with a span shorter than `below_ms`."""
         for key in bucket_keys(time):
-            if key[0] < below_ms and (found := self.shelf(key)) is not None:
+            if key[0] < below_ms and (found := self.bucket(key)) is not None:
                 return found
         return None
 
-    def put_shelf(self, shelf: DelayBucket) -> None:
-        self._shelves[shelf.key] = shelf
+    def put_bucket(self, bucket: DelayBucket) -> None:
+        self._buckets[bucket.key] = bucket
 
-    def shelve(
-        self, offset: Offset, time: TimestampMs, shelf: DelayBucket | None, span_ms: int
+    def add_to_bucket(
+        self, offset: Offset, time: TimestampMs, bucket: DelayBucket | None, span_ms: int
     ) -> bool:
-        """Onto the shelf, or onto a new one of that span. False: there are too many shelves."""
+        """Add to the bucket, or to a new one of that span. False: there are too many buckets."""
         end = Offset(offset + 1)
-        if shelf is None:
-            shelf = DelayBucket(span_ms, TimestampMs(time - time % span_ms), offset, end, 0)
-            if len({**self.state.shelves, **self._shelves}) >= BUCKETS_MAX:
+        if bucket is None:
+            bucket = DelayBucket(span_ms, TimestampMs(time - time % span_ms), offset, end, 0)
+            if len({**self.state.buckets, **self._buckets}) >= BUCKETS_MAX:
                 return False
-        self.put_shelf(
+        self.put_bucket(
             msgspec.structs.replace(
-                shelf,
-                # Below its stretch it never is; if it were, twice is better than never.
-                first=min(shelf.first, offset),
-                end=max(shelf.end, end),
-                count=shelf.count + 1,
+                bucket,
+                # Never below the range; if it were, a duplicate is better than a loss.
+                first=min(bucket.first, offset),
+                end=max(bucket.end, end),
+                count=bucket.count + 1,
             )
         )
         return True
@@ -94,11 +93,11 @@ class Draft:
 
     def record(self) -> QueueRecord | None:
         """None if nothing changes."""
-        is_same = not (self._opened or self._settled or self._shelves)
+        is_same = not (self._opened or self._settled or self._buckets)
         if is_same and self.next == self.state.next:
             return None
         sequence = self.state.sequence + 1
-        # By the number alone: whoever loads the queue knows when, whatever it was loaded from.
+        # By the sequence alone, so that it does not depend on when the queue was loaded.
         if sequence % SNAPSHOT_EVERY == 0:
             return self.snapshot(self.state.epoch)
         return QueueRecord(
@@ -108,15 +107,15 @@ class Draft:
             next=self.next,
             settled=tuple(sorted(self._settled)),
             opened=tuple(sorted(self._opened.items(), key=_offset_of)),
-            shelves=tuple(self._shelves[key] for key in sorted(self._shelves)),
+            buckets=tuple(self._buckets[key] for key in sorted(self._buckets)),
         )
 
     def snapshot(self, epoch: Epoch) -> QueueRecord:
-        """All that will be, as the first record of an epoch or as one of those in between."""
+        """The whole state after the change: the first record of an epoch, or a periodic one."""
         after = {**self.state.open, **self._opened}
         for offset in self._settled:
             after.pop(offset, None)
-        shelves = {**self.state.shelves, **self._shelves}
+        buckets = {**self.state.buckets, **self._buckets}
         return QueueRecord(
             queue=self.queue,
             sequence=self.state.sequence + 1,
@@ -124,7 +123,7 @@ class Draft:
             next=self.next,
             opened=tuple(sorted(after.items(), key=_offset_of)),
             is_snapshot=True,
-            shelves=tuple(shelves[key] for key in sorted(shelves) if not shelves[key].is_empty),
+            buckets=tuple(buckets[key] for key in sorted(buckets) if not buckets[key].is_empty),
         )
 
 

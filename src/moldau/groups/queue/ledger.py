@@ -1,11 +1,11 @@
-"""Owns what one partition of `__queue_state` stores: the records of many queues, and who may write.
+"""The records of many queues in one partition of `__queue_state`, and the check of new ones.
 
-The leader of a topic's partition decides; the leader of the partition of `__queue_state` that the
-queue hashes to stores. These may be two brokers, and a leader that stood still may not know that it
-is none any more. So each record is judged here before it is appended: it must be the next one of
-its queue, in the epoch that the queue is in, or begin a later epoch.
+The leader of a topic's partition decides about its queues; the leader of the `__queue_state`
+partition that a queue hashes to stores the records. These may be two brokers, and a stale leader
+may not know that it was replaced. So each record is checked here before it is appended: it must be
+the next one of its queue, in the queue's epoch, or start a later epoch.
 
-Kept are bytes, from the last snapshot on; only heads are looked at. Who leads the queue looks in.
+Records are kept as bytes, from the last snapshot on; only their heads are decoded here.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ Stored: TypeAlias = tuple[bytes, bytes]
 
 
 class Ledger:
-    """Load it (`replay`, then `finish_loading`); then judge, append, and apply what is committed.
+    """Load it (`replay`, then `finish_loading`); then `check`, append, and `apply` once committed.
 
-    Between judging and applying records no other of the same queue may be judged.
+    Between `check` and `apply`, no other records of the same queue may be checked.
     """
 
     __slots__ = ("_kept", "_loading")
@@ -36,7 +36,7 @@ class Ledger:
     # ---- loading
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take a record of the log, in any order of keys, the last of each key last.
+        """Load a record of the log; keys in any order, the last record of each key last.
 
         Raises CorruptionError.
         """
@@ -60,24 +60,24 @@ class Ledger:
         return iter(self._kept)
 
     def stored(self, queue: QueueId) -> tuple[Stored, ...]:
-        """What the leader of the topic's partition loads; nothing for a queue that is new."""
+        """What the leader of the topic's partition loads; empty for a new queue."""
         kept = self._kept.get(queue)
         return () if kept is None else tuple(kept.records)
 
     # ---- writing
 
-    def judge(self, *records: Stored) -> Refusal:
-        """Whether these records of one queue may be appended, in one batch. NONE: they may.
+    def check(self, *records: Stored) -> Refusal:
+        """Whether these records of one queue may be appended as one batch. NONE: they may.
 
-        Raises CorruptionError for bytes that are no record.
+        Raises CorruptionError for bytes that cannot be decoded.
         """
         heads = [_head(*record) for record in records]
-        is_row = all(
+        is_consecutive = all(
             (after.queue, after.epoch, after.sequence)
             == (before.queue, before.epoch, before.sequence + 1)
             for before, after in pairwise(heads)
         )
-        if not heads or not is_row:
+        if not heads or not is_consecutive:
             return Refusal.OUT_OF_STEP
         first = heads[0]
         kept = self._kept.get(first.queue)
@@ -90,8 +90,8 @@ class Ledger:
         return Refusal.NONE if is_next else Refusal.OUT_OF_STEP
 
     def apply(self, key: bytes, value: bytes) -> bool:
-        """The record is committed. False: it was not judged, or something came in between."""
-        if self.judge((key, value)) is not Refusal.NONE:
+        """The record is committed. False: it was not checked, or another one came in between."""
+        if self.check((key, value)) is not Refusal.NONE:
             return False
         head = _head(key, value)
         if head.is_snapshot:
@@ -101,12 +101,12 @@ class Ledger:
         return True
 
     def forget(self, queue: QueueId) -> None:
-        """The queue's tombstones are committed: its group or its topic is gone."""
+        """The queue's tombstones are committed: its group or topic was deleted."""
         self._kept.pop(queue, None)
 
 
 class _Kept:
-    """The last snapshot of a queue and what came after; `head` is of the last record."""
+    """The last snapshot of a queue and the changes after it; `head` is the last record's."""
 
     __slots__ = ("head", "records")
 
@@ -115,7 +115,7 @@ class _Kept:
         self.records = [snapshot]
 
     def is_followed_by(self, head: RecordHead) -> bool:
-        """A later epoch begins with a snapshot: who writes has loaded all there was."""
+        """A later epoch begins with a snapshot, so its writer has loaded everything."""
         return head.sequence == self.head.sequence + 1 and (
             head.epoch == self.head.epoch or (head.epoch > self.head.epoch and head.is_snapshot)
         )
@@ -128,19 +128,19 @@ class _Kept:
 def _head(key: bytes, value: bytes) -> RecordHead:
     head = decode_head(key, value)
     if not isinstance(head, RecordHead):
-        raise CorruptionError("bytes to be stored are no record of a queue")
+        raise CorruptionError("cannot decode a queue record that is to be stored")
     return head
 
 
 def _load(records: list[tuple[RecordHead, Stored]]) -> _Kept | None:
-    """From the last snapshot on. What is older was left by the compaction and counts no more."""
+    """From the last snapshot on; older records are obsolete and not yet compacted."""
     kept = None
     for head, record in records:
-        # There is one key for it, so there is one.
+        # All snapshots have the same key, so there is one at most.
         if head.is_snapshot:
             kept = _Kept(head, record)
     if kept is None:
-        # A queue that was forgotten, whose tombstones are compacted away in part.
+        # A deleted queue, some of whose tombstones were compacted away.
         return None
     changes = [found for found in records if found[0].sequence > kept.head.sequence]
     for head, record in sorted(changes, key=lambda found: found[0].sequence):

@@ -1,55 +1,55 @@
-"""Owns the bytes of `__queue_state`.
+"""The binary format of `__queue_state`.
 
-A queue has one key for its last snapshot, and SLOTS keys that the changes after it take turns in:
-a key comes around only after a snapshot that holds what it held, so a compacted log keeps a queue
-whole. Both kinds of value are the same: version, flags, epoch, sequence, next offset, a base for
-times, a table of texts, runs of settled offsets, open offsets; in version 1 also the epochs of
-leases that were given by leaders before, and shelves. Numbers in lists are varints, each offset as
-the distance from the one before.
+A queue has one key for its last snapshot, and SLOTS keys that the changes after it use in turn. A
+key is reused only after a snapshot that covers its old value, so a compacted log contains the whole
+state. Snapshots and changes have the same layout: version, flags, epoch, sequence, next offset, a
+base for times, a table of texts, runs of settled offsets, open offsets; in version 1 also the
+epochs of leases of earlier leaders, and delay buckets. Numbers in lists are varints, each offset as
+the distance from the previous one.
 """
 
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from moldau.groups.format import Reader, string_bytes
-from moldau.groups.queue.config import ATTEMPTS_LIMIT
 from moldau.groups.queue.delay_buckets import SPANS_MS, DelayBucket
 from moldau.groups.queue.state import Dead, Leased, Open, QueueId, QueueRecord, Waiting
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicId
+from moldau.model.queue_limits import ATTEMPTS_MAX
+from moldau.records.kafka_types import Reader, string_bytes
 
 SLOTS: Final = 128
-"""A part of the stored format: there is a snapshot among any so many records in a row."""
+"""Part of the stored format: any so many consecutive records include a snapshot."""
 GROUP_BYTES_MAX: Final = 2**15 - 1
 _SNAPSHOT_KEY: Final = 0
 _CHANGE_KEY: Final = 1
 _VALUE_VERSION: Final = 1
 _PLAIN: Final = 0
-"""The version of a record without leases of earlier leaders and without shelves, which brokers from
-before there were any read."""
+"""The version of a record without leases of earlier leaders and without buckets; older brokers read
+only this one."""
 _IS_SNAPSHOT: Final = 1
 _HEAD: Final = struct.Struct(">hBiqqq")
 _INT64_MAX: Final = 2**63 - 1
 _VARINT_BITS_MAX: Final = 63
 _SETTLED_MAX: Final = 1_000_000
-"""Far above what can be open at once: a run of a damaged record must not fill the memory."""
+"""Far above open_max: a run in a corrupt record must not fill the memory."""
 _LEASED, _WAITING, _DEAD = range(3)
 
 
 def queue_key(queue: QueueId) -> bytes:
-    """The queue's name in every key; also what tokens carry the sum of. Raises RefusedError."""
+    """The queue's name in every key; tokens contain its checksum. Raises RefusedError."""
     group = queue.group.encode()
     if not 0 < len(group) <= GROUP_BYTES_MAX:
         raise RefusedError(
             ErrorCode.INVALID_GROUP_ID,
-            f"a group's name takes 1 to {GROUP_BYTES_MAX} bytes, this one {len(group)}",
+            f"the group name has {len(group)} bytes, but must have 1 to {GROUP_BYTES_MAX}",
         )
     return string_bytes(queue.group) + queue.topic_id + struct.pack(">i", queue.partition)
 
 
 def encode(record: QueueRecord) -> tuple[bytes, bytes]:
-    """Key and value as they are appended."""
+    """Key and value to append."""
     name = queue_key(record.queue)
     if record.is_snapshot:
         key = struct.pack(">h", _SNAPSHOT_KEY) + name
@@ -59,7 +59,7 @@ def encode(record: QueueRecord) -> tuple[bytes, bytes]:
 
 
 def tombstones(queue: QueueId) -> list[tuple[bytes, None]]:
-    """What makes a compacted log forget the queue: to be written in one batch."""
+    """Records that delete the queue from a compacted log; to be written as one batch."""
     name = queue_key(queue)
     changes = struct.pack(">h", _CHANGE_KEY) + name
     keys = [struct.pack(">h", _SNAPSHOT_KEY) + name]
@@ -68,7 +68,7 @@ def tombstones(queue: QueueId) -> list[tuple[bytes, None]]:
 
 
 class RecordHead(NamedTuple):
-    """What is to be known of a record to keep it, without looking into it."""
+    """The part of a record that a ledger needs."""
 
     queue: QueueId
     sequence: int
@@ -77,7 +77,7 @@ class RecordHead(NamedTuple):
 
 
 def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
-    """The head; the queue alone for a tombstone; None for a key of a kind unknown here.
+    """The head; only the queue for a tombstone; None for an unknown kind of key.
 
     Raises CorruptionError.
     """
@@ -91,26 +91,26 @@ def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
     if value is None:
         return queue
     if len(value) < _HEAD.size:
-        raise CorruptionError("queue record ends early")
+        raise CorruptionError("queue record is truncated")
     version, flags, epoch, sequence, _, _ = _HEAD.unpack_from(value)
     if not _PLAIN <= version <= _VALUE_VERSION:
         raise CorruptionError(
-            f"queue record has version {version}, this version reads up to {_VALUE_VERSION}"
+            f"queue record has version {version}; this broker supports up to {_VALUE_VERSION}"
         )
     if epoch < 0 or sequence < 1:
-        raise CorruptionError("queue record has a negative number where none can be")
+        raise CorruptionError(f"queue record has epoch {epoch}, sequence {sequence}")
     is_snapshot = bool(flags & _IS_SNAPSHOT)
     if is_snapshot != (kind == _SNAPSHOT_KEY):
-        raise CorruptionError("queue record is filed as what it is not")
+        raise CorruptionError("queue record has a key of the wrong kind (snapshot or change)")
     if not is_snapshot and slot != _slot(sequence):
-        raise CorruptionError(f"queue record {sequence} is filed in another's place")
+        raise CorruptionError(f"queue record {sequence} has the key of another slot")
     return RecordHead(queue, sequence, Epoch(epoch), is_snapshot)
 
 
 def decode(key: bytes, value: bytes | None) -> QueueRecord | QueueId | None:
-    """The record; else as `decode_head`. Raises CorruptionError."""
+    """The record; otherwise as `decode_head`. Raises CorruptionError."""
     head = decode_head(key, value)
-    # A value of None has no head; the type checker cannot know.
+    # With a RecordHead, the value is never None; the type checker cannot know.
     return _decode_value(head, value or b"") if isinstance(head, RecordHead) else head
 
 
@@ -123,7 +123,7 @@ def _slot(sequence: int) -> bytes:
 
 def _encode_value(record: QueueRecord) -> bytes:
     base = min(_times(record), default=0)
-    is_plain = not record.shelves and all(
+    is_plain = not record.buckets and all(
         entry.epoch == record.epoch for _, entry in record.opened if isinstance(entry, Leased)
     )
     texts: dict[str, int] = {}
@@ -170,13 +170,13 @@ def _encode_value(record: QueueRecord) -> bytes:
     _add_varint(data, len(record.opened))
     data += opened
     if not is_plain:
-        _add_varint(data, len(record.shelves))
-        for shelf in record.shelves:
-            _add_varint(data, SPANS_MS.index(shelf.span_ms))
-            _add_varint(data, shelf.begin // shelf.span_ms)
-            _add_varint(data, shelf.first)
-            _add_varint(data, shelf.end - shelf.first)
-            _add_varint(data, shelf.count)
+        _add_varint(data, len(record.buckets))
+        for bucket in record.buckets:
+            _add_varint(data, SPANS_MS.index(bucket.span_ms))
+            _add_varint(data, bucket.begin // bucket.span_ms)
+            _add_varint(data, bucket.first)
+            _add_varint(data, bucket.end - bucket.first)
+            _add_varint(data, bucket.count)
     return bytes(data)
 
 
@@ -190,7 +190,7 @@ def _times(record: QueueRecord) -> Iterator[int]:
 
 
 def _runs(offsets: tuple[Offset, ...]) -> Iterator[tuple[int, int]]:
-    """Ascending offsets as first ones and lengths: acks mostly come for neighbours."""
+    """Ascending offsets as runs (first, length): acks are mostly for neighbours."""
     first = end = -1
     for offset in offsets:
         if offset != end:
@@ -218,20 +218,20 @@ def _add_varint(data: bytearray, value: int) -> None:
 def _decode_value(head: RecordHead, value: bytes) -> QueueRecord:
     version, _, _, _, next_offset, base = _HEAD.unpack_from(value)
     if next_offset < 0:
-        raise CorruptionError("queue record has a negative number where none can be")
+        raise CorruptionError(f"queue record has next offset {next_offset}")
     texts, position = _read_texts(value, _HEAD.size)
     numbers = iter(_varints(value[position:]))
     try:
         settled = _read_settled(numbers, next_offset)
         is_plain = version == _PLAIN
         opened = _read_opened(numbers, next_offset, base, texts, head.epoch, is_plain=is_plain)
-        shelves = () if is_plain else _read_shelves(numbers, next_offset)
+        buckets = () if is_plain else _read_buckets(numbers, next_offset)
     except StopIteration:
-        raise CorruptionError("queue record ends early") from None
+        raise CorruptionError("queue record is truncated") from None
     if next(numbers, None) is not None:
         raise CorruptionError("queue record has bytes after its end")
     if head.is_snapshot and settled:
-        raise CorruptionError("queue record is a snapshot that settles something")
+        raise CorruptionError("queue record is a snapshot, but settles offsets")
     return QueueRecord(
         queue=head.queue,
         sequence=head.sequence,
@@ -240,13 +240,13 @@ def _decode_value(head: RecordHead, value: bytes) -> QueueRecord:
         settled=settled,
         opened=opened,
         is_snapshot=head.is_snapshot,
-        shelves=shelves,
+        buckets=buckets,
     )
 
 
 def _read_texts(data: bytes, position: int) -> tuple[list[str], int]:
     count, position = _varint(data, position)
-    # Each takes a byte at least, so this bounds the loop by the data.
+    # Each text has at least one byte, so this bounds the loop by the data.
     if count > len(data) - position:
         raise CorruptionError(f"queue record claims {count} texts")
     texts = []
@@ -254,7 +254,7 @@ def _read_texts(data: bytes, position: int) -> tuple[list[str], int]:
         length, position = _varint(data, position)
         end = position + length
         if end > len(data):
-            raise CorruptionError("queue record ends early")
+            raise CorruptionError("queue record is truncated")
         try:
             texts.append(data[position:end].decode())
         except UnicodeDecodeError as error:
@@ -270,7 +270,7 @@ def _read_settled(numbers: Iterator[int], end_max: int) -> tuple[Offset, ...]:
         first = end + next(numbers)
         end = first + next(numbers)
         if len(settled) + end - first > _SETTLED_MAX or end > end_max:
-            raise CorruptionError("queue record settles more than can have been open")
+            raise CorruptionError("queue record settles more offsets than can have been open")
         settled += map(Offset, range(first, end))
     return tuple(settled)
 
@@ -289,9 +289,9 @@ def _read_opened(
     for _ in range(next(numbers)):
         offset += next(numbers) + 1
         if offset >= end_max:
-            raise CorruptionError("queue record opens an offset that it has not come to")
+            raise CorruptionError("queue record opens an offset at or after its next offset")
         attempts, kind = divmod(next(numbers), 4)
-        if attempts > ATTEMPTS_LIMIT:
+        if attempts > ATTEMPTS_MAX:
             raise CorruptionError(f"queue record counts {attempts} deliveries")
         entry: Open
         if kind == _LEASED:
@@ -299,62 +299,62 @@ def _read_opened(
             holder = _text_of(texts, next(numbers))
             given = epoch if is_plain else epoch - next(numbers)
             if given < 0:
-                raise CorruptionError("queue record holds a lease from before the first epoch")
+                raise CorruptionError("queue record has a lease of a negative epoch")
             entry = Leased(attempts, holder, deadline, Epoch(given))
         elif kind == _WAITING:
             entry = Waiting(attempts, _time(base + next(numbers)))
         elif kind == _DEAD:
             entry = Dead(attempts, _text_of(texts, next(numbers)))
         else:
-            raise CorruptionError(f"queue record holds an offset of the unknown kind {kind}")
+            raise CorruptionError(f"queue record has an open offset of unknown kind {kind}")
         opened.append((Offset(offset), entry))
     return tuple(opened)
 
 
-def _read_shelves(numbers: Iterator[int], end_max: int) -> tuple[DelayBucket, ...]:
-    shelves: list[DelayBucket] = []
+def _read_buckets(numbers: Iterator[int], end_max: int) -> tuple[DelayBucket, ...]:
+    buckets: list[DelayBucket] = []
     for _ in range(next(numbers)):
         kind = next(numbers)
         if kind >= len(SPANS_MS):
-            raise CorruptionError(f"queue record holds a shelf of the unknown kind {kind}")
+            raise CorruptionError(f"queue record has a delay bucket of unknown kind {kind}")
         span_ms = SPANS_MS[kind]
         begin = _time(next(numbers) * span_ms)
         first = next(numbers)
         end = first + next(numbers)
         if end > end_max:
-            raise CorruptionError("queue record has a shelf for offsets that it has not come to")
-        shelves.append(DelayBucket(span_ms, begin, Offset(first), Offset(end), next(numbers)))
-    return tuple(shelves)
+            raise CorruptionError("queue record has a delay bucket beyond its next offset")
+        buckets.append(DelayBucket(span_ms, begin, Offset(first), Offset(end), next(numbers)))
+    return tuple(buckets)
 
 
 def _time(time_ms: int) -> TimestampMs:
     if time_ms > _INT64_MAX:
-        raise CorruptionError("queue record holds a time that cannot be")
+        raise CorruptionError("queue record has a time beyond 64 bits")
     return TimestampMs(time_ms)
 
 
 def _text_of(texts: list[str], index: int) -> str:
     if index >= len(texts):
-        raise CorruptionError(f"queue record names text {index} of {len(texts)}")
+        raise CorruptionError(f"queue record refers to text {index} of {len(texts)}")
     return texts[index]
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number, and where the next byte is."""
+    """A number, and the position after it."""
     value = 0
     for shift in range(0, _VARINT_BITS_MAX, 7):
         if position >= len(data):
-            raise CorruptionError("queue record ends early")
+            raise CorruptionError("queue record is truncated")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise CorruptionError("queue record holds a number that does not end")
+    raise CorruptionError("queue record has an unterminated varint")
 
 
 def _varints(data: bytes) -> list[int]:
-    """All of them at once: most are a single byte, and there are hundreds."""
+    """All at once, for speed: there are hundreds, most of them a single byte."""
     numbers: list[int] = []
     value = shift = 0
     for byte in data:
@@ -362,12 +362,12 @@ def _varints(data: bytes) -> list[int]:
             value |= (byte & 0x7F) << shift
             shift += 7
             if shift >= _VARINT_BITS_MAX:
-                raise CorruptionError("queue record holds a number that does not end")
+                raise CorruptionError("queue record has an unterminated varint")
         elif shift:
             numbers.append(value | byte << shift)
             value = shift = 0
         else:
             numbers.append(byte)
     if shift:
-        raise CorruptionError("queue record ends early")
+        raise CorruptionError("queue record is truncated")
     return numbers

@@ -1,4 +1,4 @@
-"""Owns what a decision says: the record to write first, and the answer that holds once it is."""
+"""The outcome of a decision: the record to commit first, and the result to return after that."""
 
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -11,53 +11,55 @@ from moldau.model.ids import Offset, TimestampMs
 
 
 class Refusal(Enum):
-    """Why a command, or one token of it, is not carried out; the value is said to the client."""
+    """Why a command, or one token of it, is rejected. Clients see the value; brokers exchange the
+    name, so names must not change."""
 
     NONE = ""
     OTHER_QUEUE = "the token belongs to another group or partition"
     OTHER_EPOCH = (
-        "the message was lost in a crash (log.flush is not always); its offset holds another one"
+        "the message was lost in a crash (log.flush is not always); "
+        "its offset now holds another message"
     )
-    NEVER_DELIVERED = "the token names a delivery that never was"
-    SETTLED = "the message is settled already"
-    DEAD = "the lease has ended, and it was the last: the message is a dead letter"
-    EXPIRED = "the lease has ended; the message is delivered again, or was"
-    NOT_HOLDER = "the message is leased to another member"
-    NOT_LEADING = "the queue is not led in this epoch"
-    FENCED = "a leader of a later epoch has taken over"
-    OUT_OF_STEP = "the stored queue is not where the writer believes it to be; load it anew"
+    NEVER_DELIVERED = "unknown delivery token"
+    SETTLED = "the message is already settled"
+    DEAD = "the lease expired after the last attempt; the message is a dead letter"
+    EXPIRED = "the lease expired; the message has been or will be redelivered"
+    NOT_HOLDER = "the message is leased to another consumer"
+    NOT_LEADING = "this broker does not lead the queue in this epoch"
+    FENCED = "a newer leader has taken over the queue"
+    OUT_OF_STEP = "the stored state of the queue differs from the writer's; it must be loaded again"
     BAD_ARGUMENT = "a number or a name is out of bounds"
 
 
 class Lease(NamedTuple):
-    """A message that a worker was given."""
+    """A message leased to a worker."""
 
     token: Token
     deadline: TimestampMs
 
 
 class GrantedLeases(Struct, frozen=True, kw_only=True):
-    """`is_full`: there may be more, but too much is open; acks make room."""
+    """`is_full`: there may be more messages, but too many are open; acks make room."""
 
     leases: tuple[Lease, ...]
     is_full: bool = False
 
 
 class SettleResult(Struct, frozen=True, kw_only=True):
-    """One verdict per token, in the order of the command."""
+    """One result per token, in the order of the command."""
 
     refusals: tuple[Refusal, ...]
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """`count`: messages that it was about. `is_more`: the same command would find more."""
+    """`count`: messages affected. `is_more`: repeating the command would find more."""
 
     count: int
     is_more: bool = False
 
 
 class CommandRefused(Struct, frozen=True):
-    """The command as a whole."""
+    """The whole command was rejected."""
 
     refusal: Refusal
 
@@ -66,9 +68,9 @@ CommandResult: TypeAlias = GrantedLeases | SettleResult | Done | CommandRefused
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Commit the record, apply it, then answer. Without a record: answer."""
+    """Commit and apply the record, if there is one, before returning the result."""
 
     record: QueueRecord | None
     answer: CommandResult
     died: tuple[Offset, ...] = ()
-    """What the record makes dead letters, for logs and counters; `QueueState.dead` has them all."""
+    """Messages that the record turns into dead letters; `QueueState.dead` has all of them."""

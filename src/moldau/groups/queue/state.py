@@ -1,12 +1,12 @@
-"""Owns what is known of a queue: which messages are settled, leased, waiting or dead.
+"""The state of a queue: which messages are settled, leased, waiting or dead.
 
-    settled … settled │ open, settled, open, … │ not looked at
+    settled … settled │ open, settled, open, … │ not read yet
                     floor                     next
 
-Every offset below `next` is either open, and then in a table, or settled: acknowledged, moved to
-the dead letters, or no message at all; or it is to be delivered much later, and on a shelf. So acks
-in any order take no room; what is bounded is how many are open. Only committed records change a
-state, in `apply`, which takes every record that can be decoded, and reads no clock and no settings.
+Every offset below `next` is either open, and in a table; or in a delay bucket; or settled:
+acknowledged, moved to the dead-letter topic, or not a message. So acks in any order take no memory,
+and the number of open messages is bounded. Only committed records change a state, by `apply`, which
+uses neither a clock nor settings.
 """
 
 from bisect import bisect_left, insort
@@ -21,7 +21,7 @@ from moldau.model.ids import NO_EPOCH, Epoch, Offset, PartitionIndex, TimestampM
 
 
 class QueueId(NamedTuple):
-    """One queue group on one partition. By the topic's id: a topic made anew has another queue."""
+    """A queue group on a partition. With the topic's id: a recreated topic has another queue."""
 
     group: str
     topic_id: TopicId
@@ -29,28 +29,28 @@ class QueueId(NamedTuple):
 
 
 class Leased(Struct, frozen=True):
-    """A worker has it until the deadline."""
+    """Leased to a worker until the deadline."""
 
     attempts: int
-    """Deliveries so far, this one included: its number is in the token."""
+    """Deliveries so far, including this one; part of the token."""
     holder: str
     deadline: TimestampMs
     epoch: Epoch
-    """Of the leader that gave it: it is in the token too."""
+    """Of the leader that granted the lease; part of the token."""
 
 
 class Waiting(Struct, frozen=True):
-    """To be delivered, not before a time."""
+    """To be delivered, not before a given time."""
 
     attempts: int
     not_before: TimestampMs
 
 
 class Dead(Struct, frozen=True):
-    """Never delivered again; on its way to the dead-letter topic."""
+    """Not delivered again; to be moved to the dead-letter topic."""
 
     attempts: int
-    """0 for what could never be delivered."""
+    """0 for a message that could not be read."""
     reason: str
 
 
@@ -58,39 +58,39 @@ Open: TypeAlias = Leased | Waiting | Dead
 
 
 class QueueRecord(Struct, frozen=True, kw_only=True):
-    """A change of the state, or with `is_snapshot` all of it. The only way a state changes."""
+    """A change of the state, or with `is_snapshot` the whole state."""
 
     queue: QueueId
     sequence: int
-    """Counts the records of a queue, from 1."""
+    """Number of the record in its queue, from 1."""
     epoch: Epoch
     next: Offset
     settled: tuple[Offset, ...] = ()
-    """Open before, now settled; ascending. Empty in a snapshot."""
+    """Open offsets that become settled; ascending. Empty in a snapshot."""
     opened: tuple[tuple[Offset, Open], ...] = ()
-    """Open as of now, ascending; offsets that `next` passes and that are not here are settled."""
+    """New or changed open offsets, ascending; other offsets that `next` moves past are settled."""
     is_snapshot: bool = False
-    shelves: tuple[DelayBucket, ...] = ()
-    """As they are now, by their keys; an empty one is gone."""
+    buckets: tuple[DelayBucket, ...] = ()
+    """New or changed buckets, by key; an empty one is removed."""
 
 
-_BURIED_MAX: Final = 1_000
-"""Dead letters whose workers may still come with an ack."""
+_DEAD_LETTERED_MAX: Final = 1_000
+"""Moved dead letters to remember: their workers may still send an ack."""
 
 
 class QueueState:
-    """The state of one queue. `epoch` is that of the leader whose leases are in it."""
+    """The state of one queue. `epoch` is that of its last leader."""
 
     __slots__ = (
-        "_buried",
+        "_bucket_floor",
+        "_buckets",
         "_dead",
+        "_dead_lettered",
         "_deadlines",
         "_due",
         "_next_recall",
         "_offsets",
         "_open",
-        "_shelf_floor",
-        "_shelves",
         "epoch",
         "next",
         "sequence",
@@ -100,17 +100,17 @@ class QueueState:
         self.sequence = 0
         self.epoch: Epoch = NO_EPOCH
         self.next = Offset(0)
-        """The first offset that was never looked at."""
+        """The first offset that was not read yet."""
         self._open: dict[Offset, Open] = {}
-        # The same by order. Lists: moving some thousand pointers costs less than a tree in Python.
+        # The same, sorted. Inserting into a list of some thousands is faster than a Python tree.
         self._offsets: list[Offset] = []
         self._deadlines: list[tuple[TimestampMs, Offset]] = []
         self._due: list[tuple[TimestampMs, Offset]] = []
         self._dead: set[Offset] = set()
-        self._buried: dict[Offset, None] = {}
-        """The last ones, as far as they were seen: no part of what is stored."""
-        self._shelves: dict[BucketKey, DelayBucket] = {}
-        self._shelf_floor = Offset(0)
+        self._dead_lettered: dict[Offset, None] = {}
+        """The last dead letters that were moved under this leader; not stored."""
+        self._buckets: dict[BucketKey, DelayBucket] = {}
+        self._bucket_floor = Offset(0)
         self._next_recall: DelayBucket | None = None
 
     # ---- reading
@@ -121,9 +121,9 @@ class QueueState:
 
     @property
     def floor(self) -> Offset:
-        """Everything below is settled; the log may forget it as far as this queue is concerned."""
+        """Everything below is settled."""
         opened = self._offsets[0] if self._offsets else self.next
-        return min(opened, self._shelf_floor) if self._shelves else opened
+        return min(opened, self._bucket_floor) if self._buckets else opened
 
     @property
     def open(self) -> Mapping[Offset, Open]:
@@ -133,16 +133,16 @@ class QueueState:
         return self._open.get(offset)
 
     @property
-    def shelves(self) -> Mapping[BucketKey, DelayBucket]:
-        return MappingProxyType(self._shelves)
+    def buckets(self) -> Mapping[BucketKey, DelayBucket]:
+        return MappingProxyType(self._buckets)
 
     @property
-    def delayed_bucket_count(self) -> int:
-        """No more than these."""
-        return sum(shelf.count for shelf in self._shelves.values())
+    def bucketed_count(self) -> int:
+        """Upper bound of the messages in delay buckets."""
+        return sum(bucket.count for bucket in self._buckets.values())
 
     def next_recall(self) -> DelayBucket | None:
-        """The shelf that is to be taken from first."""
+        """The bucket to take messages from first."""
         return self._next_recall
 
     @property
@@ -155,7 +155,7 @@ class QueueState:
 
     @property
     def dead(self) -> tuple[tuple[Offset, Dead], ...]:
-        """What is to be moved to the dead letters, by offset."""
+        """Messages to move to the dead-letter topic, by offset."""
         found = ((offset, self._open[offset]) for offset in sorted(self._dead))
         return tuple((offset, entry) for offset, entry in found if isinstance(entry, Dead))
 
@@ -164,11 +164,11 @@ class QueueState:
         return len(self._dead)
 
     def was_dead_lettered(self, offset: Offset) -> bool:
-        """Whether it was moved to the dead letters a short while ago."""
-        return offset in self._buried
+        """Whether it was recently moved to the dead-letter topic."""
+        return offset in self._dead_lettered
 
     def settled_ranges(self) -> Iterator[tuple[Offset, Offset]]:
-        """What is settled above the floor: first offsets and the ends after them."""
+        """Settled ranges above the floor (first, end)."""
         first = self.floor
         for offset in self._offsets:
             if first < offset:
@@ -193,15 +193,15 @@ class QueueState:
         return tuple(self._offsets[: bisect_left(self._offsets, end)])
 
     def next_expiry(self) -> TimestampMs | None:
-        """When the next lease ends; a lease whose time is past shows here until it is expired."""
+        """Deadline of the next lease; in the past until `ExpireDue` is applied."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def next_due(self) -> TimestampMs | None:
-        """When the next message that waits may be delivered."""
+        """When the next waiting message may be delivered."""
         return self._due[0][0] if self._due else None
 
     def snapshot(self, queue: QueueId) -> QueueRecord:
-        """The record that leads to this state."""
+        """A record of the whole state."""
         return QueueRecord(
             queue=queue,
             sequence=self.sequence,
@@ -209,18 +209,18 @@ class QueueState:
             next=self.next,
             opened=tuple((offset, self._open[offset]) for offset in self._offsets),
             is_snapshot=True,
-            shelves=tuple(self._shelves[key] for key in sorted(self._shelves)),
+            buckets=tuple(self._buckets[key] for key in sorted(self._buckets)),
         )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, QueueState):
             return NotImplemented
-        return (self.sequence, self.epoch, self.next, self._open, self._shelves) == (
+        return (self.sequence, self.epoch, self.next, self._open, self._buckets) == (
             other.sequence,
             other.epoch,
             other.next,
             other._open,
-            other._shelves,
+            other._buckets,
         )
 
     # ---- changing
@@ -228,15 +228,15 @@ class QueueState:
     def follows(self, record: QueueRecord) -> bool:
         """Whether the record is the next one.
 
-        A snapshot may be any that is newer, or a reader could not begin with one; and only a
-        snapshot begins an epoch, so what an earlier leader still sends is told by its number.
+        Any newer snapshot is, since loading begins with one. Only a snapshot begins an epoch, so
+        late records of an earlier leader are recognized by their sequence.
         """
         if record.is_snapshot:
             return record.epoch >= self.epoch and record.sequence > self.sequence
         return self.exists and record.epoch == self.epoch and record.sequence == self.sequence + 1
 
     def apply(self, record: QueueRecord) -> bool:
-        """Take a committed record. False, and nothing is changed, for one that does not follow."""
+        """Apply a committed record. False, without any change, if it is not the next one."""
         if not self.follows(record):
             return False
         if record.is_snapshot:
@@ -248,11 +248,11 @@ class QueueState:
         return True
 
     def _replace(self, record: QueueRecord) -> None:
-        """All at once: one by one, thousands of them would hold up the loop."""
+        """In bulk: one by one, thousands of messages would block the event loop."""
         after = dict(record.opened)
         for offset in self._dead:
             if offset not in after:
-                self._bury(offset)
+                self._note_dead_lettered(offset)
         self._open = after
         self._offsets = sorted(self._open)
         self._deadlines = []
@@ -268,8 +268,8 @@ class QueueState:
                     self._dead.add(offset)
         self._deadlines.sort()
         self._due.sort()
-        self._shelves = {shelf.key: shelf for shelf in record.shelves}
-        self._index_shelves()
+        self._buckets = {bucket.key: bucket for bucket in record.buckets}
+        self._index_buckets()
         self.next = record.next
 
     def _change(self, record: QueueRecord) -> None:
@@ -277,46 +277,46 @@ class QueueState:
         for offset in record.settled:
             self._remove(offset)
         for offset, entry in record.opened:
-            # What is settled stays settled, whatever a record says: no ack is ever undone.
+            # A settled offset stays settled, whatever the record contains: no ack is ever undone.
             if offset >= seen or offset in self._open or self._is_recalled(offset, record):
                 self._put(offset, entry)
-        for shelf in record.shelves:
-            if shelf.is_empty:
-                self._shelves.pop(shelf.key, None)
+        for bucket in record.buckets:
+            if bucket.is_empty:
+                self._buckets.pop(bucket.key, None)
             else:
-                self._shelves[shelf.key] = shelf
-        if record.shelves:
-            self._index_shelves()
+                self._buckets[bucket.key] = bucket
+        if record.buckets:
+            self._index_buckets()
         self.next = max(seen, record.next)
 
-    def _index_shelves(self) -> None:
-        shelves = self._shelves.values()
-        self._shelf_floor = min((shelf.first for shelf in shelves), default=Offset(0))
-        # Of two the longer span first: it may hold what belongs onto the other.
+    def _index_buckets(self) -> None:
+        buckets = self._buckets.values()
+        self._bucket_floor = min((bucket.first for bucket in buckets), default=Offset(0))
+        # The longer span first: it may contain messages that belong in the other.
         self._next_recall = min(
-            shelves, key=lambda shelf: (shelf.recall_at, -shelf.span_ms), default=None
+            buckets, key=lambda bucket: (bucket.recall_at, -bucket.span_ms), default=None
         )
 
     def _is_recalled(self, offset: Offset, record: QueueRecord) -> bool:
-        """Whether the record takes that part of the log off a shelf."""
+        """Whether the record takes that offset out of a bucket."""
         return any(
             before.first <= offset < after.first
-            for after in record.shelves
-            if (before := self._shelves.get(after.key)) is not None
+            for after in record.buckets
+            if (before := self._buckets.get(after.key)) is not None
         )
 
     def _remove(self, offset: Offset) -> None:
         if offset in self._open:
             if offset in self._dead:
-                self._bury(offset)
+                self._note_dead_lettered(offset)
             self._unindex(offset)
             del self._open[offset]
             del self._offsets[bisect_left(self._offsets, offset)]
 
-    def _bury(self, offset: Offset) -> None:
-        if len(self._buried) >= _BURIED_MAX:
-            del self._buried[next(iter(self._buried))]
-        self._buried[offset] = None
+    def _note_dead_lettered(self, offset: Offset) -> None:
+        if len(self._dead_lettered) >= _DEAD_LETTERED_MAX:
+            del self._dead_lettered[next(iter(self._dead_lettered))]
+        self._dead_lettered[offset] = None
 
     def _put(self, offset: Offset, entry: Open) -> None:
         if offset in self._open:

@@ -1,9 +1,9 @@
-"""Owns the token of a lease: what a worker shows to settle the message that it was given.
+"""The token of a lease, which a worker sends to settle a message.
 
-It names the delivery, not the worker: leader epoch, offset and attempt. None of these comes twice
-in a queue, so a token is good for one delivery and for nothing after it. A sum over the queue's
-name is in it, so that a token of another group or partition is told from one that came too late.
-Tokens keep honest workers apart; they are no secret and give no right.
+It identifies the delivery, not the worker: leader epoch, offset and attempt. This combination is
+unique in a queue, so a token is valid for one delivery. It contains a checksum of the queue's name,
+so that a token of another group or partition is distinguished from one that is too late. Tokens
+are not secret, and no means of access control.
 """
 
 import struct
@@ -19,13 +19,13 @@ _LAYOUT: Final = struct.Struct(">BIiqi")
 class Token(NamedTuple):
     """One delivery of one message."""
 
-    queue_sum: int
+    queue_checksum: int
     epoch: Epoch
     offset: Offset
     attempt: int
 
 
-def queue_sum(queue_key: bytes) -> int:
+def queue_checksum(queue_key: bytes) -> int:
     return zlib.crc32(queue_key)
 
 
@@ -34,12 +34,12 @@ def encode_token(token: Token) -> bytes:
 
 
 def decode_token(data: bytes) -> Token | None:
-    """None for bytes that are no token of ours."""
+    """None for bytes that are not a valid token."""
     if len(data) != _LAYOUT.size:
         return None
     version, *fields = _LAYOUT.unpack(data)
     _, epoch, offset, attempt = fields
     if version != _VERSION or epoch < 0 or offset < 0 or attempt < 1:
         return None
-    # Without the call of its own constructor: there are hundreds in an ack.
+    # Avoids the constructor call: an ack has hundreds of tokens.
     return tuple.__new__(Token, fields)

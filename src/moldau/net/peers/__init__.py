@@ -1,1 +1,1 @@
-"""Connections between brokers: one outgoing link per peer, one listener for theirs."""
+"""Connections between brokers: one outgoing link per peer, and a listener for theirs."""

@@ -1,7 +1,7 @@
-"""Owns the frames between brokers: u32 length, u8 kind, body. What is in a body others know.
+"""The frames between brokers: u32 length, u8 kind, body.
 
-A large frame travels in pieces, so that a heartbeat can go between two of them: all but the last
-have the highest bit of the kind set. Pieces of two frames never mix.
+A large frame is sent in pieces, so that heartbeats can be sent between them: all pieces but the
+last have the highest bit of the kind set. Pieces of two frames never mix.
 """
 
 import struct
@@ -13,15 +13,15 @@ from moldau.model.limits import REQUEST_BYTES_MAX
 from moldau.model.slices import Chunk, FileSlice
 
 FRAME_BYTES_MAX: Final = REQUEST_BYTES_MAX + 16 * 1024 * 1024
-"""A batch as large as a client's request may be, and what travels along with it."""
+"""The largest client request, plus room for other messages in the frame."""
 PIECE_BYTES_MAX: Final = 2 * 1024 * 1024
-"""More than most frames have: only those with a large batch or snapshot are taken apart."""
+"""Most frames are smaller: only those with a large batch or snapshot are split."""
 MORE_FOLLOWS: Final = 0x80
 _HEAD: Final = struct.Struct(">IB")
 
 
 class FrameKind(IntEnum):
-    """What a frame after the handshake holds."""
+    """The content of a frame after the handshake."""
 
     RAFT = 1
     HEARTBEAT = 2
@@ -31,13 +31,12 @@ class FrameKind(IntEnum):
 
 
 class FrameHead(bytes):
-    """What stands before a body: in a queue, where a frame or piece begins."""
+    """The head of a frame or piece; marks in a send queue where one begins."""
 
     __slots__ = ()
 
 
 def frame_head(kind: int, body_bytes: int) -> FrameHead:
-    """What stands before a body of that size."""
     return FrameHead(_HEAD.pack(body_bytes + 1, kind))
 
 
@@ -46,7 +45,6 @@ def size_of(chunks: Sequence[Chunk]) -> int:
 
 
 def encode_frame(kind: FrameKind, chunks: Sequence[Chunk], size: int) -> list[Chunk]:
-    """A frame, in pieces if it is large."""
     if size <= PIECE_BYTES_MAX:
         return [frame_head(kind, size), *chunks]
     framed: list[Chunk] = []

@@ -1,10 +1,9 @@
-"""Owns the outgoing link to one peer: dialling, the handshake, the queue, and dialling again.
+"""The outgoing link to one peer: dials, shakes hands, queues frames, and reconnects with backoff.
 
-A link only sends. It never keeps anything for a peer that is not there: what was queued when the
-connection broke is gone, and its owner is told so. While more than the bound waits to be sent,
-`has_room` is False and bulk must wait for `on_room`; small messages are still taken up to twice the
-bound and dropped beyond, as a network may do. Heartbeats go ahead of all that nobody has begun to
-send: bulk must not make its sender look dead.
+A link only sends. It keeps nothing for a disconnected peer: queued frames are dropped with the
+connection, which `on_lost` reports. While the queue is over its limit, `has_room` is False and bulk
+must wait for `on_room`; small messages are accepted up to twice the limit, and dropped beyond, as a
+network may do. Heartbeats overtake queued frames: bulk must not make its sender look dead.
 """
 
 import asyncio
@@ -42,40 +41,40 @@ log = logging.getLogger(__name__)
 
 _LENGTH: Final = struct.Struct(">I")
 _TCP_NOTSENT_LOWAT: Final = 25
-"""Of Linux; the socket module has no name for it."""
+"""Linux's number; the socket module has no constant for it."""
 _DIAL_SECONDS_MAX: Final = 10.0
 _STABLE_SECONDS: Final = 5.0
 
 
 class LinkLimits(Struct, frozen=True, kw_only=True):
-    """Bounds of one link."""
+    """Limits of one link."""
 
     queue_bytes_max: int = 2 * 1024 * 1024
     queue_chunks_max: int = 4096
     retry_seconds_min: float = 0.05
     retry_seconds_max: float = 2.0
     refused_seconds_min: float = 0.2
-    """A peer that does not know this broker yet may know it any moment."""
+    """Backoff after a rejected hello: the peer may learn of this broker soon."""
     unsent_bytes_max: int = 1024 * 1024
-    """In the kernel, where nothing can go ahead any more; what is on its way is not counted."""
+    """Unsent bytes in the kernel, where heartbeats cannot overtake them."""
     unacknowledged_ms_max: int = 10_000
-    """A peer whose kernel takes nothing for this long is gone."""
+    """The connection is closed if the peer acknowledges no data for this long."""
 
 
 class _HelloRefusedError(PeerProtocolError):
-    """The peer is there, and wants nothing of this broker yet."""
+    """The peer rejected this broker's hello."""
 
 
 class _Stream(SocketWriter):
     """The connected socket of a link."""
 
-    __slots__ = ("_large_beat", "_link", "is_closed")
+    __slots__ = ("_large_heartbeat", "_link", "is_closed")
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket, link: "PeerLink") -> None:
         super().__init__(loop, sock)
         self._link = link
-        self._large_beat: Chunk | None = None
-        """The end of the last heartbeat that was too large to go ahead."""
+        self._large_heartbeat: Chunk | None = None
+        """The last chunk of a heartbeat that was too large to overtake the queue."""
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
 
@@ -96,19 +95,19 @@ class _Stream(SocketWriter):
         if not self._writing:
             self._write()
 
-    def send_large_beat(self, chunks: Sequence[Chunk]) -> None:
-        """In pieces, behind all that waits."""
-        self._large_beat = chunks[-1]
+    def send_large_heartbeat(self, chunks: Sequence[Chunk]) -> None:
+        """Send in pieces, behind the queue."""
+        self._large_heartbeat = chunks[-1]
         self.send(chunks)
 
     def send_ahead(self, chunks: Sequence[Chunk]) -> None:
-        """Before whatever has not been begun, but after other heartbeats."""
+        """Send before the queued frames, but after other heartbeats."""
         out = self._out
-        if self._large_beat is not None:
-            if any(queued is self._large_beat for queued in out):
+        if self._large_heartbeat is not None:
+            if any(queued is self._large_heartbeat for queued in out):
                 self.send(chunks)
                 return
-            self._large_beat = None
+            self._large_heartbeat = None
         for place, queued in enumerate(out):
             if isinstance(queued, FrameHead) and queued[-1] != FrameKind.HEARTBEAT:
                 for chunk in reversed(chunks):
@@ -130,7 +129,7 @@ class _Stream(SocketWriter):
         except OSError as error:
             self.close(f"reset: {error.strerror}")
             return
-        self.close("closed by the peer" if not received else "the peer sent on a one-way link")
+        self.close("closed by the peer" if not received else "unexpected data from the peer")
 
     def close(self, reason: str, level: int = logging.INFO) -> None:
         if self.is_closed:
@@ -142,7 +141,7 @@ class _Stream(SocketWriter):
 
 
 class PeerLink:
-    """One peer, as far as sending to it goes. Starts dialling with `start`."""
+    """Sends frames to one peer. `start` begins to dial."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class PeerLink:
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """Callbacks run from the loop, never inside these methods. `on_connection_refused`:
-        the peer's machine answered that nobody listens there."""
+        the peer's port is closed."""
         self._sockets = sockets
         self._loop = loop
         self._rng = rng
@@ -170,7 +169,7 @@ class PeerLink:
         self._on_room = on_room
         self._on_nobody = on_connection_refused
         self.is_connection_refused = False
-        """What the last attempt to dial has shown."""
+        """Whether the last dial found the peer's port closed."""
         self._limits = limits or LinkLimits()
         self._stream: _Stream | None = None
         self._dialling: asyncio.Task[None] | None = None
@@ -178,15 +177,14 @@ class PeerLink:
         self._wants_room = False
         self._attempts = 0
         self._refusals = 0
-        self._nudged = asyncio.Event()
+        self._retry_requested = asyncio.Event()
         self._connected_at = 0.0
         self.refusal = ""
-        """Why the peer refused the last hello; empty if it did not."""
+        """Why the peer rejected the last hello; empty if it did not."""
         self.frames_total = 0
-        self.bytes_total = 0
         self.dropped_total = 0
 
-    # ---- life
+    # ---- lifecycle
 
     def start(self) -> None:
         self._is_stopped = False
@@ -194,7 +192,7 @@ class PeerLink:
             self._dialling = self._loop.create_task(self._dial())
 
     def stop(self) -> None:
-        """For good; nothing is reported any more."""
+        """Stop permanently; no callback is called any more."""
         self._is_stopped = True
         if self._dialling is not None:
             self._dialling.cancel()
@@ -203,24 +201,24 @@ class PeerLink:
         if stream is not None:
             stream.close("the link was stopped", logging.DEBUG)
 
-    def move(self, address: tuple[str, int]) -> None:
-        """The peer lives elsewhere now."""
+    def set_address(self, address: tuple[str, int]) -> None:
+        """Reconnect to the peer's new address."""
         if address != self.address:
             self.address = address
             self.is_connection_refused = False
-            self.reset("the peer moved")
-            self.nudge()
+            self.reset("the peer's address changed")
+            self.retry_now()
 
-    def introduce(self, hello: Hello) -> None:
-        """As whom to dial from now on; a connection that stands is not touched."""
+    def set_hello(self, hello: Hello) -> None:
+        """The hello for later connections; an open one is kept."""
         self._hello = hello
 
-    def nudge(self) -> None:
-        """The peer seems to be there: if it is not connected, dial it without waiting any more."""
-        self._nudged.set()
+    def retry_now(self) -> None:
+        """End the backoff: the peer seems to be up."""
+        self._retry_requested.set()
 
     def reset(self, reason: str) -> None:
-        """Drop the connection with all that is queued, and dial again."""
+        """Drop the connection with its queue, and reconnect."""
         if self._stream is not None:
             self._stream.close(reason)
 
@@ -236,7 +234,7 @@ class PeerLink:
 
     @property
     def has_files_queued(self) -> bool:
-        """Whether slices of files wait, whose bytes must not change until they are sent."""
+        """Whether file slices are queued, whose bytes must not change until they are sent."""
         return self._stream is not None and self._stream.has_files
 
     @property
@@ -255,7 +253,7 @@ class PeerLink:
         return False
 
     def send(self, kind: FrameKind, chunks: Sequence[Chunk]) -> bool:
-        """Queue one frame; False if it was dropped, because nobody is there or too much waits."""
+        """Queue one frame; False if it was dropped: not connected, or the queue is full."""
         stream = self._stream
         if stream is None:
             return False
@@ -268,17 +266,15 @@ class PeerLink:
             self.dropped_total += 1
             return False
         self.frames_total += 1
-        self.bytes_total += size
         if is_ahead:
             stream.send_ahead([frame_head(kind, size), *chunks])
         elif kind is FrameKind.HEARTBEAT:
-            stream.send_large_beat(encode_frame(kind, chunks, size))
+            stream.send_large_heartbeat(encode_frame(kind, chunks, size))
         else:
             stream.send(encode_frame(kind, chunks, size))
         return self._stream is stream
 
     def on_progress(self) -> None:
-        """For the stream: it sent something."""
         stream, limits = self._stream, self._limits
         if (
             self._wants_room
@@ -290,13 +286,12 @@ class PeerLink:
             self._on_room()
 
     def on_stream_closed(self, stream: _Stream, reason: str, level: int) -> None:
-        """For the stream: it ended."""
         if self._stream is not stream:
             return
         self._stream = None
         self._wants_room = False
         if self._loop.time() - self._connected_at > _STABLE_SECONDS:
-            # It was a good one. Of those that break at once, the next is dialled more slowly.
+            # A stable connection resets the backoff; one that breaks at once does not.
             self._attempts = 0
         log.log(level, "link to broker %d lost: %s", self._hello.target, reason)
         self._loop.call_soon(self._report_lost, reason)
@@ -326,7 +321,7 @@ class PeerLink:
                     log.debug("broker %d: %s", self._hello.target, error)
                 except (OSError, TimeoutError, PeerProtocolError) as error:
                     self._refusals = 0
-                    log.debug("broker %d cannot be reached: %s", self._hello.target, error)
+                    log.debug("cannot reach broker %d: %s", self._hello.target, error)
                     is_refused = isinstance(error, ConnectionRefusedError)
                     self.is_connection_refused = is_refused and address == self.address
                     if self.is_connection_refused:
@@ -341,11 +336,11 @@ class PeerLink:
         self._on_connected()
 
     async def _pause(self, seconds: float) -> None:
-        """Until the time is over, or the peer shows itself."""
-        self._nudged.clear()
+        """Wait for the backoff, or until `retry_now`."""
+        self._retry_requested.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._nudged.wait()
+                await self._retry_requested.wait()
 
     def _next_delay(self) -> float:
         limits = self._limits
@@ -353,11 +348,11 @@ class PeerLink:
             longest = limits.refused_seconds_min * (3 + self._refusals) / 4
         else:
             longest = limits.retry_seconds_min * (1 << min(self._attempts - 1, 16))
-        # Never the same for two brokers: they would come back all at once.
+        # With jitter, so that brokers do not reconnect all at once.
         return min(longest, limits.retry_seconds_max) * (0.5 + self._rng.random() / 2)
 
     async def _shake_hands(self) -> socket.socket:
-        """A connected socket whose other side accepted the hello."""
+        """Connect; returns the socket once the peer accepted the hello."""
         loop = self._loop
         host, port = self.address
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -376,14 +371,18 @@ class PeerLink:
             await loop.sock_sendall(sock, _LENGTH.pack(len(body)) + body)
             (size,) = _LENGTH.unpack(await self._receive(sock, _LENGTH.size))
             if size > HANDSHAKE_BYTES_MAX:
-                raise PeerProtocolError(f"an answer of {size} bytes to a hello")
-            answer = decode_hello_response(await self._receive(sock, size))
-            if answer.reason != self.refusal:
-                self.refusal = answer.reason
-                if answer.reason:
-                    log.warning("broker %d refuses: %s", self._hello.target, answer.reason)
-            if answer.reason:
-                raise _HelloRefusedError(f"refused: {answer.reason}")
+                raise PeerProtocolError(f"hello response of {size} bytes")
+            response = decode_hello_response(await self._receive(sock, size))
+            if response.reason != self.refusal:
+                self.refusal = response.reason
+                if response.reason:
+                    log.warning(
+                        "broker %d rejects connections of this broker, retrying: %s",
+                        self._hello.target,
+                        response.reason,
+                    )
+            if response.reason:
+                raise _HelloRefusedError(f"connection rejected: {response.reason}")
         except BaseException:
             sock.close()
             raise
@@ -394,6 +393,6 @@ class PeerLink:
         while len(data) < size:
             more = await self._loop.sock_recv(sock, size - len(data))
             if not more:
-                raise PeerProtocolError("closed during the handshake")
+                raise PeerProtocolError("the peer closed the connection during the handshake")
             data += more
         return data

@@ -1,7 +1,7 @@
-"""Owns the listening socket for peers: a caller says who it is first, or is closed.
+"""The listener for peers: a connection must begin with a valid hello, or is closed.
 
-What a peer sends arrives here; answers leave by this broker's own link to it. Of two connections of
-the same peer the later one counts: the earlier is a leftover that nobody has noticed yet.
+Frames from peers arrive here; responses are sent over this broker's own link to the peer. A new
+connection of a peer replaces its earlier one, which is dead but was not detected yet.
 """
 
 import logging
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
 _SILENT_SECONDS_MAX: Final = 30.0
-"""Peers send a heartbeat several times a second: one that does not is gone."""
+"""Peers send several heartbeats a second: a connection without any for this long is dead."""
 _RECEIVING_BYTES_MAX: Final = 256 * 1024 * 1024
 _CALLER_LIMITS: Final = ConnectionLimits(
     request_bytes_max=HANDSHAKE_BYTES_MAX,
@@ -51,7 +51,7 @@ _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
 
 class PeerHandler(Protocol):
-    """Who understands the frames of peers. A body is valid only until the call returns."""
+    """Handles the frames of peers. A body is valid only until the call returns."""
 
     def on_peer_connected(self, hello: Hello) -> None: ...
 
@@ -63,7 +63,7 @@ class PeerHandler(Protocol):
 
 
 class _Peer:
-    """Who is at the other end, and what it has sent of a frame in pieces."""
+    """The peer of a connection, and the received pieces of its current frame."""
 
     __slots__ = ("gathered", "hello", "kind")
 
@@ -73,11 +73,11 @@ class _Peer:
         self.gathered = bytearray()
 
     def gather(self, kind: FrameKind, piece: memoryview, *, is_last: bool) -> memoryview | None:
-        """Take a piece; returns the whole once it is there. Raises PeerProtocolError."""
+        """Add a piece; returns the frame once it is complete. Raises PeerProtocolError."""
         if self.kind not in (None, kind):
-            raise PeerProtocolError(f"a frame of kind {kind} between pieces of kind {self.kind}")
+            raise PeerProtocolError(f"frame of kind {kind} between pieces of kind {self.kind}")
         if len(self.gathered) + len(piece) > FRAME_BYTES_MAX:
-            raise PeerProtocolError(f"a frame of more than {FRAME_BYTES_MAX} bytes")
+            raise PeerProtocolError(f"frame of more than {FRAME_BYTES_MAX} bytes")
         self.gathered += piece
         self.kind = None if is_last else kind
         if not is_last:
@@ -87,7 +87,7 @@ class _Peer:
 
 
 class PeerListener:
-    """Accepts peers, and nobody else."""
+    """Accepts connections of peers, and rejects all others."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PeerListener:
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
-        """`authorize` returns why a caller of the right cluster is refused, or None."""
+        """`authorize` returns why a broker of this cluster is rejected, or None."""
         self._loop = loop
         self._cluster_id = cluster_id
         self._me = me
@@ -139,17 +139,16 @@ class PeerListener:
 
     @property
     def peers(self) -> list[BrokerId]:
-        """Who is connected to this broker now."""
         return list(self._connections)
 
     def disconnect(self, peer: BrokerId, reason: str) -> None:
-        """Close what a peer sends on; it may call again, and is judged again then."""
+        """Close a peer's connection; it may reconnect, and is checked again."""
         connection = self._connections.get(peer)
         if connection is not None:
             connection.close(reason, level=logging.INFO)
 
     def recheck(self) -> None:
-        """Close the connections of peers that would be refused now."""
+        """Close the connections of peers that would now be rejected."""
         for peer, connection in list(self._connections.items()):
             caller = connection.state
             reason = self._judge(caller.hello) if isinstance(caller, _Peer) else None
@@ -163,7 +162,7 @@ class PeerListener:
 
     def _give_up(self, connection: Connection) -> None:
         if connection.state is None:
-            connection.close("no hello in time", level=logging.WARNING)
+            connection.close("timed out waiting for the handshake", level=logging.WARNING)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         peer = connection.state
@@ -173,9 +172,9 @@ class PeerListener:
         is_last = frame[0] < MORE_FOLLOWS
         kind = _KINDS.get(frame[0] & ~MORE_FOLLOWS)
         if kind is None:
-            raise PeerProtocolError(f"a frame of unknown kind {frame[0]}")
+            raise PeerProtocolError(f"unknown frame kind {frame[0]}")
         body: memoryview | None = frame[1:]
-        # A whole heartbeat may come between the pieces of another frame.
+        # A complete heartbeat may arrive between the pieces of another frame.
         is_between = kind is FrameKind.HEARTBEAT and is_last and peer.kind is not kind
         if not is_between and (peer.kind is not None or not is_last):
             body = peer.gather(kind, frame[1:], is_last=is_last)
@@ -196,26 +195,26 @@ class PeerListener:
         self._refusals.pop(hello.sender, None)
         earlier = self._connections.get(hello.sender)
         if earlier is not None:
-            earlier.close("the peer connected anew")
+            earlier.close("replaced by a new connection of the peer")
         connection.state = _Peer(hello)
         connection.set_limits(_PEER_LIMITS)
         self._connections[hello.sender] = connection
         self._handler.on_peer_connected(hello)
 
     def _log_refusal(self, sender: BrokerId, address: object, reason: str) -> None:
-        """Once: a caller that is refused calls again and again."""
+        """Log each reason once per broker: a rejected broker keeps retrying."""
         is_known = self._refusals.get(sender) == reason
         if len(self._refusals) >= _REFUSALS_KNOWN_MAX:
             self._refusals.clear()
         self._refusals[sender] = reason
         level = logging.DEBUG if is_known else logging.WARNING
-        log.log(level, "broker %d at %s refused: %s", sender, address, reason)
+        log.log(level, "connection of broker %d from %s rejected: %s", sender, address, reason)
 
     def _judge(self, hello: Hello) -> str | None:
         if hello.version != PROTOCOL_VERSION:
-            return f"protocol version {hello.version}; this broker speaks {PROTOCOL_VERSION}"
+            return f"unsupported protocol version {hello.version}; expected {PROTOCOL_VERSION}"
         if hello.cluster_id != self._cluster_id:
-            return f"this broker is of cluster {self._cluster_id}"
+            return f"this broker belongs to cluster {self._cluster_id}, not {hello.cluster_id}"
         if hello.target != self._me:
             return f"this is broker {self._me}, not {hello.target}"
         if hello.sender == self._me or hello.sender < 0:

@@ -1,8 +1,8 @@
-"""Owns small questions between brokers: request id, method, payload; a reply or an error.
+"""RPCs between brokers: request id, method, payload; a reply or an error.
 
-For what is rare: forwarded commands, announcements, joins. A question leaves by the link to the
-peer, its answer comes back by the peer's own link, so both sides bound what is open: the asker how
-many answers it waits for, the asked how many it works on.
+For infrequent requests: forwarded commands, announcements, markers. A request is sent over the link
+to the peer, the reply comes over the peer's own link. Both sides limit open requests: the caller
+those it waits for, the peer those it handles.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ _FAILURE: Final = struct.Struct(">Qh")
 _MESSAGE_BYTES_MAX: Final = 1024
 
 RequestHandler = Callable[[BrokerId, bytes], Awaitable[bytes]]
-"""Answers one method; RefusedError goes back to the asker with its code."""
+"""Handles one method; a RefusedError is returned to the caller with its code."""
 FrameSender = Callable[[BrokerId, FrameKind, list[Chunk]], bool]
 
 
 class NotSentError(RefusedError):
-    """The question never left: the peer has done nothing about it, and may be asked again."""
+    """The request was never sent: the peer has done nothing, so a retry is safe."""
 
 
 class PeerRpc:
-    """Questions asked and answered by one broker."""
+    """RPCs sent and handled by one broker."""
 
     def __init__(self, *, loop: AbstractEventLoop, send: FrameSender) -> None:
         self._loop = loop
@@ -47,20 +47,25 @@ class PeerRpc:
         self._open: dict[int, tuple[BrokerId, asyncio.Future[bytes]]] = {}
         self._working: dict[asyncio.Task[None], BrokerId] = {}
 
-    def serve(self, method: int, answerer: RequestHandler) -> None:
-        self._methods[method] = answerer
+    def serve(self, method: int, handler: RequestHandler) -> None:
+        self._methods[method] = handler
 
     async def call(
         self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
     ) -> bytes:
         """Raises RefusedError: the peer's own, or NETWORK_EXCEPTION, REQUEST_TIMED_OUT.
 
-        It is a NotSentError where the peer cannot have heard of it.
+        A NotSentError if the peer cannot have received it.
         """
         if len(payload) > PAYLOAD_BYTES_MAX:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"a question of {len(payload)} bytes")
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"peer request of {len(payload)} bytes (limit {PAYLOAD_BYTES_MAX})",
+            )
         if len(self._open) >= _OPEN_MAX:
-            raise NotSentError(ErrorCode.NETWORK_EXCEPTION, f"{_OPEN_MAX} questions are open")
+            raise NotSentError(
+                ErrorCode.NETWORK_EXCEPTION, f"limit of {_OPEN_MAX} open peer requests reached"
+            )
         request_id = self._next_id
         self._next_id += 1
         future: asyncio.Future[bytes] = self._loop.create_future()
@@ -69,12 +74,13 @@ class PeerRpc:
             if not self._send(
                 peer, FrameKind.REQUEST, [_REQUEST.pack(request_id, method), payload]
             ):
-                raise NotSentError(ErrorCode.NETWORK_EXCEPTION, f"no link to broker {peer}")
+                raise NotSentError(ErrorCode.NETWORK_EXCEPTION, f"not connected to broker {peer}")
             async with asyncio.timeout(timeout_seconds):
                 return await future
         except TimeoutError:
             raise RefusedError(
-                ErrorCode.REQUEST_TIMED_OUT, f"broker {peer} did not answer in time"
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"request to broker {peer} timed out after {timeout_seconds:g} s",
             ) from None
         finally:
             del self._open[request_id]
@@ -93,12 +99,12 @@ class PeerRpc:
                 message = bytes(body[_FAILURE.size :]).decode(errors="replace")
                 self._settle(sender, request_id, RefusedError(_code(code), message))
         except struct.error:
-            raise PeerProtocolError(f"a frame of kind {kind} with {len(body)} bytes") from None
+            raise PeerProtocolError(f"frame of kind {kind} with {len(body)} bytes") from None
 
     def _settle(self, sender: BrokerId, request_id: int, result: bytes | RefusedError) -> None:
         peer, future = self._open.get(request_id, (None, None))
         if future is None or peer != sender or future.done():
-            # Given up meanwhile.
+            # The caller no longer waits.
             return
         if isinstance(result, bytes):
             future.set_result(result)
@@ -107,35 +113,43 @@ class PeerRpc:
 
     def _on_request(self, sender: BrokerId, request_id: int, method: int, body: memoryview) -> None:
         if len(body) > PAYLOAD_BYTES_MAX:
-            raise PeerProtocolError(f"a question of {len(body)} bytes")
-        answerer = self._methods.get(method)
-        if answerer is None:
-            error = RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"method {method} is not known")
+            raise PeerProtocolError(
+                f"peer request of {len(body)} bytes (limit {PAYLOAD_BYTES_MAX})"
+            )
+        handler = self._methods.get(method)
+        if handler is None:
+            error = RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"unknown peer method {method}")
             self._fail(sender, request_id, error)
             return
         if sum(peer == sender for peer in self._working.values()) >= _WORKING_PER_PEER_MAX:
-            error = RefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many questions at once")
+            error = RefusedError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"limit of {_WORKING_PER_PEER_MAX} concurrent peer requests reached",
+            )
             self._fail(sender, request_id, error)
             return
-        task = self._loop.create_task(self._answer(sender, request_id, answerer, bytes(body)))
+        task = self._loop.create_task(self._handle(sender, request_id, handler, bytes(body)))
         self._working[task] = sender
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self._working[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a question of a peer met a defect", exc_info=error)
+            log.error("internal error while handling a peer request", exc_info=error)
 
-    async def _answer(
-        self, sender: BrokerId, request_id: int, answerer: RequestHandler, payload: bytes
+    async def _handle(
+        self, sender: BrokerId, request_id: int, handler: RequestHandler, payload: bytes
     ) -> None:
         try:
-            reply = await answerer(sender, payload)
+            reply = await handler(sender, payload)
         except RefusedError as error:
             self._fail(sender, request_id, error)
             return
         if len(reply) > PAYLOAD_BYTES_MAX:
-            refusal = RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a reply of {len(reply)} bytes")
+            refusal = RefusedError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"peer reply of {len(reply)} bytes (limit {PAYLOAD_BYTES_MAX})",
+            )
             self._fail(sender, request_id, refusal)
             return
         self._send(sender, FrameKind.REPLY, [_REPLY.pack(request_id), reply])
@@ -145,11 +159,11 @@ class PeerRpc:
         self._send(sender, FrameKind.FAILURE, [_FAILURE.pack(request_id, error.code), text])
 
     def peer_lost(self, peer: BrokerId) -> None:
-        """Whatever it was asked is not answered any more."""
-        for asked, future in list(self._open.values()):
-            if asked == peer and not future.done():
+        """Fail all requests that wait for the peer's reply."""
+        for target, future in list(self._open.values()):
+            if target == peer and not future.done():
                 future.set_exception(
-                    RefusedError(ErrorCode.NETWORK_EXCEPTION, f"the link to broker {peer} is lost")
+                    RefusedError(ErrorCode.NETWORK_EXCEPTION, f"link to broker {peer} lost")
                 )
 
     def stop(self) -> None:

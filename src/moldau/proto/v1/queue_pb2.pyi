@@ -5,15 +5,15 @@ Moldau's gRPC API: topics as work queues, message by message.
 
 Two kinds of groups take messages from the same topics. In an ORDERED group a partition belongs to
 one consumer, and Poll repeats its messages until they are acked, in order. In a QUEUE group any
-consumer takes any message, as a lease: what is not acked in time comes again, to whoever polls,
-and after the last attempt it goes to the dead-letter topic.
+consumer may lease any message: one that is not acked in time is redelivered to any consumer,
+and after the last attempt it is moved to the dead-letter topic.
 
-Leases live where the topic's partition is led. A broker serves the partitions that it leads, and
-refuses others with FAILED_PRECONDITION and NOT_LEADER; Topology tells who leads. `moldau proxy` and
+The leader of a partition keeps its leases. A broker serves the partitions that it leads, and
+rejects others with FAILED_PRECONDITION and NOT_LEADER; Topology has the leaders. `moldau proxy` and
 the Python QueueClient do the routing.
 
-A refused call says more than its status and message in its trailers: `moldau-reason`, a Reason by
-name, and where something helps, `moldau-hint`, percent-encoded.
+A failed call has details in its trailers: `moldau-reason`, the name of a Reason, and optionally
+`moldau-hint`, what to do next, percent-encoded.
 """
 
 import builtins
@@ -40,90 +40,90 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     REASON_UNSPECIFIED: _Reason.ValueType  # 0
     INVALID_ARGUMENT: _Reason.ValueType  # 1
-    """Something in the request is missing, malformed or out of bounds."""
+    """A value in the request is missing, malformed or out of bounds."""
     UNKNOWN_TOPIC: _Reason.ValueType  # 2
-    """There is no such topic, or no such partition of it."""
+    """Unknown topic or partition."""
     TOPIC_EXISTS: _Reason.ValueType  # 3
-    """There is a topic of that name."""
+    """The topic already exists."""
     UNKNOWN_GROUP: _Reason.ValueType  # 4
-    """There is no such QUEUE group."""
+    """Unknown QUEUE group."""
     OTHER_MODE: _Reason.ValueType  # 5
-    """The group is of the other kind, or one of Kafka's consumers."""
+    """The group has the other mode, or is a Kafka consumer group."""
     UNKNOWN_CONSUMER: _Reason.ValueType  # 6
-    """Evicted, or never connected: Connect again."""
+    """Evicted, or never connected: connect again."""
     NOT_LEADER: _Reason.ValueType  # 7
-    """This broker does not lead the partition: ask Topology, and there."""
+    """This broker does not lead the partition: find the leader with Topology, and call it."""
     UNAVAILABLE: _Reason.ValueType  # 8
-    """Not now: a leader is being elected, or the disk is full. Try again."""
+    """Temporarily unavailable: a leader election, or a full disk. Retry."""
     TOO_LARGE: _Reason.ValueType  # 9
-    """The message is larger than its topic takes."""
+    """The message exceeds the limit of its topic."""
     TIMED_OUT: _Reason.ValueType  # 10
-    """It took too long, and may be carried out yet."""
+    """Timed out; it may still take effect."""
     SETTLED: _Reason.ValueType  # 11
-    """Of a token: it is settled already. A repeated Ack may take it for success."""
+    """Of a token: already settled. A repeated Ack may treat it as success."""
     EXPIRED: _Reason.ValueType  # 12
     """Of a token: too late. The message is delivered again, or was."""
     NOT_HOLDER: _Reason.ValueType  # 13
-    """Of a token: somebody else has the message."""
+    """Of a token: the message is leased to another consumer."""
     LEADER_CHANGED: _Reason.ValueType  # 14
     """Of a token: another broker leads the partition since. The message is delivered again."""
     OTHER_GROUP: _Reason.ValueType  # 15
-    """Of a token: it is of another group."""
+    """Of a token: it belongs to another group or partition."""
     BAD_TOKEN: _Reason.ValueType  # 16
-    """Of a token: no such delivery ever was."""
+    """Of a token: unknown delivery."""
     NOT_ASSIGNED: _Reason.ValueType  # 17
-    """The partition belongs to another consumer by now. ORDERED only."""
+    """The partition is assigned to another consumer now. ORDERED only."""
     BUSY: _Reason.ValueType  # 18
-    """Too many calls wait already."""
+    """Too many requests are waiting: retry later."""
     OUT_OF_RANGE: _Reason.ValueType  # 19
     """The offset is not in the partition."""
     INTERNAL: _Reason.ValueType  # 20
-    """A defect of the broker; its log says which."""
+    """Internal error of the broker; see its log."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
-    """Why something was refused; stable names for programs, beside the text for people."""
+    """Why a call or a token was rejected; stable names for programs, beside the message for people."""
 
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 INVALID_ARGUMENT: Reason.ValueType  # 1
-"""Something in the request is missing, malformed or out of bounds."""
+"""A value in the request is missing, malformed or out of bounds."""
 UNKNOWN_TOPIC: Reason.ValueType  # 2
-"""There is no such topic, or no such partition of it."""
+"""Unknown topic or partition."""
 TOPIC_EXISTS: Reason.ValueType  # 3
-"""There is a topic of that name."""
+"""The topic already exists."""
 UNKNOWN_GROUP: Reason.ValueType  # 4
-"""There is no such QUEUE group."""
+"""Unknown QUEUE group."""
 OTHER_MODE: Reason.ValueType  # 5
-"""The group is of the other kind, or one of Kafka's consumers."""
+"""The group has the other mode, or is a Kafka consumer group."""
 UNKNOWN_CONSUMER: Reason.ValueType  # 6
-"""Evicted, or never connected: Connect again."""
+"""Evicted, or never connected: connect again."""
 NOT_LEADER: Reason.ValueType  # 7
-"""This broker does not lead the partition: ask Topology, and there."""
+"""This broker does not lead the partition: find the leader with Topology, and call it."""
 UNAVAILABLE: Reason.ValueType  # 8
-"""Not now: a leader is being elected, or the disk is full. Try again."""
+"""Temporarily unavailable: a leader election, or a full disk. Retry."""
 TOO_LARGE: Reason.ValueType  # 9
-"""The message is larger than its topic takes."""
+"""The message exceeds the limit of its topic."""
 TIMED_OUT: Reason.ValueType  # 10
-"""It took too long, and may be carried out yet."""
+"""Timed out; it may still take effect."""
 SETTLED: Reason.ValueType  # 11
-"""Of a token: it is settled already. A repeated Ack may take it for success."""
+"""Of a token: already settled. A repeated Ack may treat it as success."""
 EXPIRED: Reason.ValueType  # 12
 """Of a token: too late. The message is delivered again, or was."""
 NOT_HOLDER: Reason.ValueType  # 13
-"""Of a token: somebody else has the message."""
+"""Of a token: the message is leased to another consumer."""
 LEADER_CHANGED: Reason.ValueType  # 14
 """Of a token: another broker leads the partition since. The message is delivered again."""
 OTHER_GROUP: Reason.ValueType  # 15
-"""Of a token: it is of another group."""
+"""Of a token: it belongs to another group or partition."""
 BAD_TOKEN: Reason.ValueType  # 16
-"""Of a token: no such delivery ever was."""
+"""Of a token: unknown delivery."""
 NOT_ASSIGNED: Reason.ValueType  # 17
-"""The partition belongs to another consumer by now. ORDERED only."""
+"""The partition is assigned to another consumer now. ORDERED only."""
 BUSY: Reason.ValueType  # 18
-"""Too many calls wait already."""
+"""Too many requests are waiting: retry later."""
 OUT_OF_RANGE: Reason.ValueType  # 19
 """The offset is not in the partition."""
 INTERNAL: Reason.ValueType  # 20
-"""A defect of the broker; its log says which."""
+"""Internal error of the broker; see its log."""
 global___Reason = Reason
 
 class _Mode:
@@ -133,14 +133,14 @@ class _Mode:
 class _ModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     MODE_UNSPECIFIED: _Mode.ValueType  # 0
-    """What the group is; a new one is ORDERED."""
+    """That of the group; a new one is ORDERED."""
     ORDERED: _Mode.ValueType  # 1
     QUEUE: _Mode.ValueType  # 2
 
 class Mode(_Mode, metaclass=_ModeEnumTypeWrapper): ...
 
 MODE_UNSPECIFIED: Mode.ValueType  # 0
-"""What the group is; a new one is ORDERED."""
+"""That of the group; a new one is ORDERED."""
 ORDERED: Mode.ValueType  # 1
 QUEUE: Mode.ValueType  # 2
 global___Mode = Mode
@@ -152,21 +152,21 @@ class _Acks:
 class _AcksEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Acks.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     ACKS_ALL: _Acks.ValueType  # 0
-    """On a majority of the replicas."""
+    """A majority of the replicas."""
     ACKS_LEADER: _Acks.ValueType  # 1
-    """On the leader."""
+    """The leader."""
     ACKS_NONE: _Acks.ValueType  # 2
-    """Nobody waits."""
+    """None: the response is sent without waiting."""
 
 class Acks(_Acks, metaclass=_AcksEnumTypeWrapper):
-    """How many disks a message is on before it counts as sent."""
+    """How many replicas must have a message before it is acknowledged."""
 
 ACKS_ALL: Acks.ValueType  # 0
-"""On a majority of the replicas."""
+"""A majority of the replicas."""
 ACKS_LEADER: Acks.ValueType  # 1
-"""On the leader."""
+"""The leader."""
 ACKS_NONE: Acks.ValueType  # 2
-"""Nobody waits."""
+"""None: the response is sent without waiting."""
 global___Acks = Acks
 
 class _Start:
@@ -177,17 +177,17 @@ class _StartEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumType
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     START_UNSPECIFIED: _Start.ValueType  # 0
     EARLIEST: _Start.ValueType  # 1
-    """Default for QUEUE groups and ORDERED ones alike: everything that is there."""
+    """The default: all messages in the topic."""
     LATEST: _Start.ValueType  # 2
-    """What comes from now on."""
+    """Only new messages."""
 
 class Start(_Start, metaclass=_StartEnumTypeWrapper): ...
 
 START_UNSPECIFIED: Start.ValueType  # 0
 EARLIEST: Start.ValueType  # 1
-"""Default for QUEUE groups and ORDERED ones alike: everything that is there."""
+"""The default: all messages in the topic."""
 LATEST: Start.ValueType  # 2
-"""What comes from now on."""
+"""Only new messages."""
 global___Start = Start
 
 @typing.final
@@ -292,13 +292,13 @@ class OutgoingMessage(google.protobuf.message.Message):
     DELIVER_AT_MS_FIELD_NUMBER: builtins.int
     key: builtins.bytes
     value: builtins.bytes
-    """None: a tombstone, where the topic is compacted."""
+    """None: a tombstone, if the topic is compacted."""
     partition: builtins.int
-    """Else by the key's hash, as Kafka's clients do; without a key, spread."""
+    """Unset: by the key's hash, as Kafka clients do; without a key, round robin."""
     timestamp_ms: builtins.int
     """Milliseconds since 1970. 0: now."""
     deliver_at_ms: builtins.int
-    """Not to be delivered by QUEUE groups before. Others see it as the header moldau-deliver-at."""
+    """QUEUE groups do not deliver it before this time. Others see the header moldau-deliver-at."""
     @property
     def headers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Header]: ...
     def __init__(
@@ -409,7 +409,7 @@ class SendBatchResponse(google.protobuf.message.Message):
     def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SendFailure]:
-        """Empty if every message is safe."""
+        """Empty if every message was stored."""
 
     def __init__(
         self,
@@ -433,10 +433,10 @@ class SendFailure(google.protobuf.message.Message):
     reason: global___Reason.ValueType
     message: builtins.str
     is_uncertain: builtins.bool
-    """The message may be there all the same; sending it again may double it."""
+    """The messages may have been stored; sending them again may duplicate them."""
     @property
     def indexes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Messages of the request that it is about, by their place in it."""
+        """Indexes of the failed messages in the request."""
 
     def __init__(
         self,
@@ -454,8 +454,8 @@ global___SendFailure = SendFailure
 class QueueSettings(google.protobuf.message.Message):
     """---- consumers
 
-    The settings of a QUEUE group. They are the group's: set when it is made, and changed by whoever
-    connects with others. 0 and "" leave them as they are.
+    The settings of a QUEUE group: set when it is created, and changed by any consumer that connects
+    with others. 0 and "" keep them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -466,15 +466,15 @@ class QueueSettings(google.protobuf.message.Message):
     BACKOFF_MS_MAX_FIELD_NUMBER: builtins.int
     DEAD_LETTER_TOPIC_FIELD_NUMBER: builtins.int
     visibility_ms: builtins.int
-    """How long a message is leased if Poll does not say. Default 30,000."""
+    """Lease time if Poll has none. Default 30,000."""
     attempts_max: builtins.int
-    """Deliveries before a message is a dead letter. Default 5."""
+    """Deliveries before a message becomes a dead letter. Default 5."""
     backoff_ms: builtins.int
-    """The pause after the first failed attempt; it doubles with each. Default 1,000."""
+    """Delay after the first failed attempt; it doubles with each. Default 1,000."""
     backoff_ms_max: builtins.int
-    """What it doubles up to. Default 60,000."""
+    """Longest delay. Default 60,000."""
     dead_letter_topic: builtins.str
-    """Default: the group's name with ".dead" after it."""
+    """Default: the group's name with ".dead" appended."""
     def __init__(
         self,
         *,
@@ -502,11 +502,11 @@ class ConnectRequest(google.protobuf.message.Message):
     group: builtins.str
     mode: global___Mode.ValueType
     client_id: builtins.str
-    """Part of the consumer's name, to recognize it by."""
+    """Becomes part of the consumer id."""
     session_timeout_ms: builtins.int
     """0: the broker's default."""
     start: global___Start.ValueType
-    """Where a group begins that has not been anywhere yet."""
+    """Where a new group starts."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -543,7 +543,7 @@ class ConnectResponse(google.protobuf.message.Message):
     session_timeout_ms: builtins.int
     @property
     def settings(self) -> global___QueueSettings:
-        """As the group has them now. QUEUE only."""
+        """The current settings of the group. QUEUE only."""
 
     @property
     def assignment(self) -> global___Assignment: ...
@@ -564,14 +564,14 @@ global___ConnectResponse = ConnectResponse
 
 @typing.final
 class Assignment(google.protobuf.message.Message):
-    """What a consumer is to poll. In a QUEUE group: everything."""
+    """The partitions that a consumer polls. In a QUEUE group: all."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     epoch: builtins.int
-    """Another one whenever it changes."""
+    """Changes with the content."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AssignedPartition]: ...
     def __init__(
@@ -595,9 +595,9 @@ class AssignedPartition(google.protobuf.message.Message):
     topic: builtins.str
     partition: builtins.int
     leader: builtins.int
-    """-1: nobody leads it at the moment."""
+    """-1: no leader at present."""
     leader_address: builtins.str
-    """Where the leader's gRPC is, host:port; empty if unknown."""
+    """gRPC address of the leader, host:port; empty if unknown."""
     def __init__(
         self,
         *,
@@ -668,10 +668,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
     group: builtins.str
     consumer_id: builtins.str
     epoch: builtins.int
-    """The assignment that the consumer works by."""
+    """Epoch of the assignment that the consumer uses."""
     @property
     def owned(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartitions]:
-        """What it polls: an ORDERED partition goes to another consumer when it is missing here."""
+        """Partitions that it polls: an ORDERED partition is reassigned when it is missing here."""
 
     def __init__(
         self,
@@ -694,7 +694,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     heartbeat_interval_ms: builtins.int
     @property
     def assignment(self) -> global___Assignment:
-        """Only if it is another one than the heartbeat's epoch says."""
+        """Only if it differs from the epoch in the heartbeat."""
 
     def __init__(
         self,
@@ -722,12 +722,12 @@ class PollRequest(google.protobuf.message.Message):
     max_messages: builtins.int
     """0: 1."""
     wait_ms: builtins.int
-    """How long to wait if there is nothing. 0: not at all."""
+    """How long to wait for messages. 0: not at all."""
     visibility_ms: builtins.int
-    """How long the messages are leased. 0: as the group says. QUEUE only."""
+    """Lease time. 0: the setting of the group. QUEUE only."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartitions]:
-        """Only from these. Empty: from all that are assigned and led by this broker."""
+        """Only these. Empty: all that are assigned and led by this broker."""
 
     def __init__(
         self,
@@ -750,7 +750,7 @@ class PollResponse(google.protobuf.message.Message):
     MESSAGES_FIELD_NUMBER: builtins.int
     IS_FULL_FIELD_NUMBER: builtins.int
     is_full: builtins.bool
-    """There is more, but too much is open already: acks make room. QUEUE only."""
+    """There are more messages, but too many are open: acks make room. QUEUE only."""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Message]: ...
     def __init__(
@@ -784,13 +784,13 @@ class Message(google.protobuf.message.Message):
     key: builtins.bytes
     value: builtins.bytes
     token: builtins.bytes
-    """What Ack, Nack and Extend want. Good for this delivery only. For routing, bytes 1 to 16 are the
-    topic's id and bytes 17 to 20 the partition, big-endian; the rest is the broker's own.
+    """For Ack, Nack and Extend. Valid for this delivery only. For routing, bytes 1 to 16 are the
+    topic's id and bytes 17 to 20 the partition, big-endian; the rest is opaque.
     """
     attempt: builtins.int
     """1 the first time. 0 in ORDERED groups, where deliveries are not counted."""
     lease_until_ms: builtins.int
-    """When the lease ends, by the broker's clock. 0: never."""
+    """When the lease expires, by the broker's clock. 0: never."""
     @property
     def headers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Header]: ...
     def __init__(
@@ -827,7 +827,7 @@ class AckRequest(google.protobuf.message.Message):
     consumer_id: builtins.str
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
-        """ORDERED: also everything before them, in their partitions."""
+        """ORDERED: also acks all earlier messages of their partitions."""
 
     def __init__(
         self,
@@ -852,9 +852,9 @@ class NackRequest(google.protobuf.message.Message):
     group: builtins.str
     consumer_id: builtins.str
     delay_ms: builtins.int
-    """How long to wait. Unset: as the group's backoff says."""
+    """Delay before the redelivery. Unset: the group's backoff."""
     reason: builtins.str
-    """Kept with the message if it becomes a dead letter; its first 4,096 bytes."""
+    """Stored with the message if it becomes a dead letter; the first 4,096 bytes."""
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
     def __init__(
@@ -904,10 +904,10 @@ class SettleResponse(google.protobuf.message.Message):
     DONE_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
     done: builtins.int
-    """Tokens that were carried out."""
+    """Tokens that were settled."""
     @property
     def refused(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RefusedToken]:
-        """The others, each with its place in the request."""
+        """The others, each with its index in the request."""
 
     def __init__(
         self,
@@ -1002,16 +1002,16 @@ class PartitionStats(google.protobuf.message.Message):
     partition: builtins.int
     leader: builtins.int
     is_here: builtins.bool
-    """Whether the numbers are filled in: this broker leads the partition."""
+    """Whether this broker leads the partition, and the counts are set."""
     ready: builtins.int
-    """To be had now, those included that nobody has looked at."""
+    """Available now, including messages that were not read yet."""
     leased: builtins.int
     delayed: builtins.int
-    """Sent back, and pausing; or with a deliver_at that lies ahead, as far as is known."""
+    """Waiting after a nack, or for deliver_at, as far as known."""
     dead: builtins.int
-    """On their way to the dead-letter topic."""
+    """To be moved to the dead-letter topic."""
     floor: builtins.int
-    """Everything before is settled."""
+    """Everything before this offset is settled."""
     end: builtins.int
     """The end of the log."""
     def __init__(
@@ -1038,7 +1038,7 @@ class ListGroupsRequest(google.protobuf.message.Message):
 
     TOPIC_FIELD_NUMBER: builtins.int
     topic: builtins.str
-    """Only those that take from this topic. Empty: all."""
+    """Only groups of this topic. Empty: all."""
     def __init__(
         self,
         *,
@@ -1066,7 +1066,7 @@ global___ListGroupsResponse = ListGroupsResponse
 
 @typing.final
 class GroupInfo(google.protobuf.message.Message):
-    """A QUEUE group; what it has before it, and how many consumers, is told by Stats."""
+    """A QUEUE group; see Stats for its backlog and consumers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1158,11 +1158,11 @@ class PeekedMessage(google.protobuf.message.Message):
     DUE_MS_FIELD_NUMBER: builtins.int
     state: global___PeekedMessage.State.ValueType
     consumer_id: builtins.str
-    """Who has it, of LEASED."""
+    """The lease holder, if LEASED."""
     reason: builtins.str
-    """Why it failed, where that is known."""
+    """Why it failed, if known."""
     due_ms: builtins.int
-    """When it is to be had again, of LEASED and DELAYED."""
+    """When it is available again, if LEASED or DELAYED."""
     @property
     def message(self) -> global___Message: ...
     def __init__(
@@ -1221,12 +1221,12 @@ class ReadFromRequest(google.protobuf.message.Message):
     partition: builtins.int
     offset: builtins.int
     timestamp_ms: builtins.int
-    """The first message of that time or later."""
+    """The first message at or after that time."""
     start: global___Start.ValueType
     max_messages: builtins.int
-    """0: no end."""
+    """0: no limit."""
     follow: builtins.bool
-    """Go on when the end is reached, and wait for more."""
+    """At the end, wait for new messages."""
     def __init__(
         self,
         *,
@@ -1251,7 +1251,7 @@ class ReadFromResponse(google.protobuf.message.Message):
     MESSAGES_FIELD_NUMBER: builtins.int
     NEXT_OFFSET_FIELD_NUMBER: builtins.int
     next_offset: builtins.int
-    """Where the next one is, or will be."""
+    """Offset of the next message."""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Message]: ...
     def __init__(
@@ -1295,9 +1295,9 @@ class TopologyResponse(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     cluster_id: builtins.str
     controller: builtins.int
-    """Who leads the metadata; -1: nobody now."""
+    """Leader of the metadata; -1: none."""
     version: builtins.int
-    """Rises with every change that is known here."""
+    """Increases with every change that this broker knows."""
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerInfo]: ...
     @property
@@ -1354,7 +1354,7 @@ class TopicInfo(google.protobuf.message.Message):
     TOPIC_ID_FIELD_NUMBER: builtins.int
     name: builtins.str
     topic_id: builtins.bytes
-    """16 bytes; another one if the topic is deleted and made again."""
+    """16 bytes; a recreated topic has another id."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PartitionInfo]: ...
     def __init__(
@@ -1378,7 +1378,7 @@ class PartitionInfo(google.protobuf.message.Message):
     IN_SYNC_FIELD_NUMBER: builtins.int
     partition: builtins.int
     leader: builtins.int
-    """-1: nobody now."""
+    """-1: none."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -1419,8 +1419,8 @@ global___ManageBrokersRequest = ManageBrokersRequest
 
 @typing.final
 class AddBroker(google.protobuf.message.Message):
-    """What a broker that starts with --join-addr says of itself, as in POST /api/v1/cluster/join. For what
-    starts brokers from outside and speaks gRPC.
+    """The join request of a broker that starts with --join-addr, as in POST /api/v1/cluster/join. For
+    external tools that start brokers and use gRPC.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1434,9 +1434,9 @@ class AddBroker(google.protobuf.message.Message):
     RACK_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
-    """Names its data directory, and stays the same for as long as that is used."""
+    """Identifies its data directory permanently."""
     process: builtins.str
-    """Made once per start."""
+    """Unique per start."""
     kafka_address: builtins.str
     raft_address: builtins.str
     http_address: builtins.str
@@ -1482,7 +1482,7 @@ class ManageBrokersResponse(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     id: builtins.int
-    """The broker that it was about."""
+    """The broker that was added or removed."""
     message: builtins.str
     def __init__(
         self,

@@ -125,123 +125,123 @@ class QueueServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopic(self, request, context):
-        """Create a topic. ALREADY_EXISTS if there is one of that name.
+        """Create a topic. ALREADY_EXISTS if there is a topic of that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Send(self, request, context):
-        """Send one message; any broker takes it. Costs about a millisecond of processor time on either
-        side: for more than a few, SendBatch.
+        """Send one message, to any broker. Costs about a millisecond of CPU on each side: for more than a
+        few messages, use SendBatch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SendBatch(self, request_iterator, context):
-        """Send many. Each request is answered by one response, in order, when its messages are safe; a
-        sender may be several requests ahead. A request that fails as a whole is answered as such, and
-        the stream goes on.
+        """Send many. Each request gets one response, in order, when its messages are committed; a client
+        may send several requests ahead. If a whole request fails, its response says so, and the stream
+        continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Connect(self, request, context):
-        """Become a consumer of a group. The answer names it, and says what to poll, and where.
+        """Become a consumer of a group. The response has its id and the partitions to poll.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Disconnect(self, request, context):
-        """Leave the group at once, rather than by silence. What is leased is for others.
+        """Leave the group at once, instead of by a timeout. Leased messages become available to others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request_iterator, context):
-        """Stay a consumer. To be sent every heartbeat_interval_ms; each is answered, and assignments come
-        back that way. Who is silent for session_timeout_ms is evicted: NOT_FOUND, UNKNOWN_CONSUMER.
+        """Stay a consumer. Send one every heartbeat_interval_ms; responses carry assignments. A consumer
+        without heartbeats for session_timeout_ms is evicted: NOT_FOUND, UNKNOWN_CONSUMER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Poll(self, request, context):
-        """Take messages: from the partitions that this broker leads, of those that are assigned.
+        """Receive messages of the assigned partitions that this broker leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """The messages are done, and are never delivered to this group again.
+        """The messages were processed, and are not delivered to this group again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """The messages could not be done: deliver them again later.
+        """Processing failed: redeliver the messages later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Extend(self, request, context):
-        """The messages take longer: their leases last visibility_ms from now. QUEUE only.
+        """Extend the leases to visibility_ms from now. QUEUE only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stats(self, request, context):
-        """What a group has before it, in the partitions that this broker leads. QUEUE only.
+        """The backlog of a group, in the partitions that this broker leads. QUEUE only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Which QUEUE groups there are, by name; any broker tells of all.
+        """List all QUEUE groups, by name, from any broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Peek(self, request, context):
-        """Look at messages without taking them, in the partitions that this broker leads. QUEUE only.
+        """Inspect messages without leasing them, in the partitions that this broker leads. QUEUE only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Forget a QUEUE group: its settings, and which messages it has settled.
+        """Delete a QUEUE group: its settings, and which messages it has settled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadFrom(self, request, context):
-        """Read a partition from an offset or a time on, in no group; the partition's leader serves it.
+        """Read a partition from an offset or a time on, without a group; from the partition's leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Topology(self, request, context):
-        """Brokers, topics, and who leads what.
+        """Brokers, topics, and partition leaders.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ManageBrokers(self, request, context):
-        """Let a broker in, or drain one and let it go.
+        """Add a broker, or drain and remove one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

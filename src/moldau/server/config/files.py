@@ -1,7 +1,7 @@
-"""Owns the file formats: YAML, TOML, JSON, INI, .env and .properties, chosen by extension.
+"""Reads configuration files: YAML, TOML, JSON, INI, .env and .properties, chosen by extension.
 
-Every format becomes the same flat list of dotted keys with the place where each was found. Nothing
-is interpreted here; whether a key exists and what its value means is the loader's business.
+Every format becomes a flat list of dotted keys with their line numbers. The loader checks whether
+keys exist and what their values mean.
 """
 
 import json
@@ -16,7 +16,7 @@ FILE_BYTES_MAX = 1024 * 1024
 
 
 class FileEntry(NamedTuple):
-    """One value as a file gives it; `line` is 0 where the format does not tell."""
+    """One value in a file; `line` is 0 where it is unknown."""
 
     key: str
     value: object
@@ -24,7 +24,7 @@ class FileEntry(NamedTuple):
 
 
 def read_config_file(path: str) -> list[FileEntry]:
-    """Every value in the file. Raises ConfigError if it cannot be read or is not of its format."""
+    """Every value in the file. Raises ConfigError if it cannot be read or parsed."""
     reader = _reader(path)
     try:
         with open(path, "rb") as stream:
@@ -47,8 +47,8 @@ def _reader(path: str) -> Callable[[str, str], list[FileEntry]]:
     extension = ".env" if name == ".env" else os.path.splitext(name)[1]
     reader = _READERS.get(extension)
     if reader is None:
-        error = ConfigError(f"cannot tell the format of {path} from its extension")
-        error.hint = f"known extensions: {', '.join(_READERS)}"
+        error = ConfigError(f"unknown extension of the configuration file {path}")
+        error.hint = f"supported extensions: {', '.join(_READERS)}"
         raise error
     return reader
 
@@ -65,12 +65,12 @@ def _top(path: str, value: object) -> dict[object, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} must hold keys and values at the top")
+        raise ConfigError(f"{path} must contain keys and values at the top level")
     return value
 
 
 def _find_line(text: str, key: str) -> int:
-    """The line of a key, where the parser does not say and only one line can be meant."""
+    """The line of a key, where the parser does not report it; 0 if ambiguous."""
     name = re.escape(key.rpartition(".")[2])
     pattern = re.compile(rf"[\s{{,.]*['\"]?(?:[\w.]+\.)?{name}['\"]?\s*[:=]")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if pattern.match(line)]
@@ -89,7 +89,7 @@ def _read_yaml(path: str, text: str) -> list[FileEntry]:
             key = str(loader.construct_object(key_node))
             line = int(key_node.start_mark.line) + 1
             if key in seen:
-                raise ConfigError(f"{path}:{line}: {key} is set twice in one place")
+                raise ConfigError(f"{path}:{line}: duplicate key {key}")
             seen.add(key)
             name = f"{prefix}.{key}" if prefix else key
             if isinstance(value_node, yaml.MappingNode) and value_node.tag == _YAML_MAP:
@@ -103,7 +103,7 @@ def _read_yaml(path: str, text: str) -> list[FileEntry]:
         if root is None:
             return []
         if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(f"{path} must hold keys and values at the top")
+            raise ConfigError(f"{path} must contain keys and values at the top level")
         return list(entries("", root))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -139,7 +139,7 @@ _INI_TOP = "moldau"
 
 
 def _read_ini(path: str, text: str) -> list[FileEntry]:
-    """Sections are the sections of the schema; keys above the first, or in [moldau], the top."""
+    """Sections are those of the schema; top-level keys come first, or in [moldau]."""
     import configparser
 
     parser = configparser.RawConfigParser(default_section="\0", inline_comment_prefixes=("#", ";"))
@@ -189,7 +189,7 @@ def _read_properties(path: str, text: str) -> list[FileEntry]:
 
 
 def _read_env(path: str, text: str) -> list[FileEntry]:
-    """Keys stay variables (MOLDAU_LOG__FLUSH): the loader reads them as the environment's."""
+    """Keys stay variable names (MOLDAU_LOG__FLUSH); the loader handles them as environment."""
     found: list[FileEntry] = []
     for number, key, value in _lines(
         path, re.sub(r"(?m)^[ \t]*export[ \t]+", "", text), ".env", "="

@@ -1,6 +1,6 @@
-"""Owns the list of settings as dotted keys (`log.flush`), read once from the schema.
+"""All settings as dotted keys (`log.flush`), read once from the schema.
 
-Also the older names that are still understood, and the way from a key to its environment variable.
+Also their aliases, and their environment variables.
 """
 
 import difflib
@@ -18,12 +18,12 @@ ENV_PREFIX = "MOLDAU_"
 
 OTHER_VARIABLES: Mapping[str, str] = {
     "MOLDAU_BROKERS": "Brokers that the client commands connect to, as HOST:PORT[,HOST:PORT…].",
-    "MOLDAU_HTTP": "HTTP address of a broker, for the commands that look after a cluster.",
+    "MOLDAU_HTTP": "HTTP address of a broker, for the cluster commands.",
     "MOLDAU_GRPC": "gRPC address of a broker or a proxy, for queue clients and the queue commands.",
     "MOLDAU_PIPELINES_HOME": "Folder of all pipelines, for the pipeline commands.",
     "MOLDAU_CONFIG": "Configuration file of a broker, if no --config is given.",
 }
-"""Variables with our prefix that are no settings of a broker."""
+"""Variables with our prefix that are not broker settings."""
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Key(Struct, frozen=True, kw_only=True):
 
     name: str
     section: str
-    """Empty for the keys at the top."""
+    """Empty for top-level keys."""
     field: str
     type: type[bool | int | str | StrEnum | Address]
     optional: bool
@@ -40,7 +40,6 @@ class Key(Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
         return ENV_PREFIX + self.name.replace(".", "__").upper()
 
 
@@ -53,7 +52,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 class Alias(Struct, frozen=True, kw_only=True):
-    """A name of earlier times for a setting."""
+    """Another name for a setting."""
 
     target: str
     doc: str
@@ -111,11 +110,10 @@ KEYS, SECTIONS = _read_schema()
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
     candidates = list(known)
     matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     if matches:
         return matches[0]
-    # Somebody who writes `flush` for `log.flush` has the right word in the wrong place.
+    # `flush` probably means `log.flush`.
     ends = [candidate for candidate in candidates if candidate.rpartition(".")[2] == name]
     return ends[0] if len(ends) == 1 else None

@@ -1,7 +1,7 @@
-"""Owns the layers: flags over environment over file over defaults, each value with its source.
+"""Merges the layers: flags over environment over file over defaults, each value with its source.
 
-All that is wrong is found in one pass and reported together, so that nobody fixes a file key by
-key. Only `load_config` looks at an environment, and only at the one that it is handed.
+All problems are found in one pass and reported together. Only `load_config` reads an environment,
+the one passed to it.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from moldau.metadata.replica_rules import USUAL_REPLICATION_MAX
+from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
 from moldau.model.errors import ConfigError
 from moldau.server.config.files import read_config_file
 from moldau.server.config.keys import (
@@ -28,8 +28,8 @@ from moldau.server.config.keys import (
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.config.values import BadValue, parse_value
 
-# Kubernetes puts the addresses of a service called moldau-something into every container beside
-# it. These variables are nobody's configuration.
+# Kubernetes adds the addresses of a service named moldau-… to the environment of every container.
+# These variables are not configuration.
 _SERVICE_LINK = re.compile(
     r"MOLDAU(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
 )
@@ -40,7 +40,7 @@ _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/@?#]+", re.ASCII)
 
 
 class Layer(StrEnum):
-    """Where a value comes from; later ones win."""
+    """The source of a value; later layers win."""
 
     DEFAULT = "default"
     PRESET = "preset"
@@ -63,14 +63,14 @@ DEFAULT_SOURCE = Source(layer=Layer.DEFAULT)
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with the configuration."""
+    """One error in the configuration."""
 
     text: str
     hint: str = ""
 
 
 class InvalidConfigError(ConfigError):
-    """Everything that is wrong with the configuration, in one error."""
+    """All errors in the configuration."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(problem.text for problem in problems))
@@ -85,7 +85,6 @@ class ResolvedConfig(Struct, frozen=True, kw_only=True):
     sources: Mapping[str, Source]
 
     def value(self, name: str) -> object:
-        """One value by its dotted key."""
         key = KEYS[name]
         holder = getattr(self.config, key.section) if key.section else self.config
         return getattr(holder, key.field)
@@ -93,7 +92,7 @@ class ResolvedConfig(Struct, frozen=True, kw_only=True):
 
 class _Entry(NamedTuple):
     name: str
-    """As it is written: a key, or a variable."""
+    """As written: a key, or a variable."""
     key: str
     value: object
     source: Source
@@ -110,8 +109,8 @@ def load_config(
     """Merge and check the layers.
 
     `flags` are dotted keys with their values; None means that a flag was not given. `preset`
-    changes defaults (`moldau dev`). `option_names` say what a flag is called on the command line,
-    where that is not just the key with dashes. Raises InvalidConfigError.
+    changes defaults (`moldau dev`). `option_names` are the names of flags on the command line,
+    where they are not just the key with dashes. Raises InvalidConfigError.
     """
     file = file or environ.get("MOLDAU_CONFIG") or None
     problems: list[Problem] = []
@@ -251,7 +250,7 @@ def _bad(name: str, value: object, source: Source, reason: str) -> Problem:
 
 def _unknown(entry: _Entry) -> Problem:
     if entry.key in SECTIONS:
-        text = f"{entry.key} = {_quote(entry.value)} ({entry.source}) must hold keys of its own"
+        text = f"{entry.key} = {_quote(entry.value)} ({entry.source}) must contain keys"
         return Problem(text=text, hint=f"for example {_example(entry.key)}")
     guess = nearest(entry.key, [*KEYS, *ALIASES])
     return Problem(
@@ -267,7 +266,6 @@ def _example(section: str) -> str:
 def _check_together(
     values: Mapping[str, object], sources: Mapping[str, Source], problems: list[Problem]
 ) -> None:
-    """What no setting can say about itself."""
 
     def refuse(name: str, reason: str, hint: str = "") -> None:
         problem = _bad(name, _plain(values[name]), sources[name], reason)
@@ -276,7 +274,7 @@ def _check_together(
     def at_most(low: str, high: str, unset: int = 0) -> None:
         most = values[high] if values[high] is not None else unset
         if int(str(values[low])) > int(str(most)):
-            # The one that somebody set is the one that is wrong.
+            # Blame the one that was set, not the default.
             if sources[low].layer is Layer.DEFAULT and sources[high].layer is not Layer.DEFAULT:
                 refuse(high, f"must be at least {low}, which is {values[low]}")
             else:
@@ -285,7 +283,7 @@ def _check_together(
     at_most("kafka.connections_per_address_max", "kafka.connections_max")
     at_most("kafka.inflight_bytes_per_connection_max", "kafka.inflight_bytes_max")
     at_most("topic.message_bytes_max", "kafka.request_bytes_max")
-    at_most("topic.min_insync_replicas", "topic.replication_factor", unset=USUAL_REPLICATION_MAX)
+    at_most("topic.min_insync_replicas", "topic.replication_factor", unset=DEFAULT_REPLICATION_MAX)
     at_most("group.session_timeout_ms_min", "group.session_timeout_ms_max")
     at_most("group.consumer_heartbeat_interval_ms", "group.consumer_session_timeout_ms")
 
@@ -293,8 +291,8 @@ def _check_together(
     if isinstance(listen, Address) and listen.host in _WILDCARDS and advertised is None:
         refuse(
             "kafka.addr",
-            "is bound on all interfaces, which is no address that clients can connect to",
-            f"say how clients reach this broker: kafka.advertised = HOST:{listen.port}",
+            "binds all interfaces, but is not an address that clients can connect to",
+            f"set the address for clients: kafka.advertised = HOST:{listen.port}",
         )
     for name in ("kafka.advertised", "join_addr"):
         value = values[name]
@@ -305,7 +303,7 @@ def _check_together(
         if origin.strip() and not _ORIGIN.fullmatch(origin.strip()):
             refuse(
                 "http.cors_origins",
-                f"has '{origin.strip()}', which is no origin",
+                f"contains '{origin.strip()}', which is not a valid origin",
                 "an origin is a scheme, a host and a port: https://host or http://host:8000, or *",
             )
 
@@ -317,7 +315,7 @@ def _check_ports(values: Mapping[str, object], refuse: Callable[[str, str], None
         if not isinstance(value, Address) or value.port == 0:
             continue
         if value in taken:
-            refuse(name, f"is the address of {taken[value]} too")
+            refuse(name, f"is also the address of {taken[value]}; use a different port for each")
         taken.setdefault(value, name)
 
 

@@ -1,4 +1,4 @@
-"""Owns the texts made from the schema: the file of `moldau config init`, and the reference page.
+"""Renders the schema: the file of `moldau config init`, and the reference page.
 
 `python -m moldau.server.config.render` prints docs/reference/configuration.md; a test compares.
 """
@@ -14,8 +14,8 @@ from moldau.server.config.values import describe_type, format_value
 _FILE_HEAD = """\
 # Configuration of a Moldau broker.
 #
-# Every setting is here with its default, commented out: remove the # before what you change.
-# Durations take ms, s, m, h, d, w; sizes take B, KiB, MiB, GiB, TiB.
+# Every setting with its default, commented out: remove the # before those that you change.
+# Units of durations: ms, s, m, h, d, w; of sizes: B, KiB, MiB, GiB, TiB.
 # Flags win over the environment (MOLDAU_LOG__FLUSH=never), which wins over this file.
 # What is in force, and why:  moldau config show --config FILE
 """
@@ -24,7 +24,7 @@ _FILE_HEAD = """\
 def render_file(values: Mapping[str, object] | None = None) -> str:
     """A broker.yaml with every setting; those in `values` are set, the others commented out.
 
-    Whole keys and not nested ones: each line can be uncommented on its own.
+    Keys are not nested, so that each line can be uncommented on its own.
     """
     chosen = values or {}
     parts = [_FILE_HEAD, "\n", _file_keys("", chosen)]
@@ -57,12 +57,12 @@ _PAGE_HEAD = """\
 <!-- Generated from src/moldau/server/config/schema.py by `python -m moldau.server.config.render`.
      Do not edit: change the schema and run it again. -->
 
-A broker needs no configuration: `moldau dev`, and `moldau broker start --bootstrap` for the first
-time, run on the defaults below.
-Where something is set, **flags** win over the **environment**, which wins over the **file**
-(`--config FILE` or `MOLDAU_CONFIG`), which wins over the defaults. All values are checked once,
-at the start; an error names the key, the value and where it was set, and a broker with an error
-in its configuration does not start.
+A broker needs no configuration: `moldau dev`, and the first `moldau broker start --bootstrap`, run
+on the defaults below.
+**Flags** win over the **environment**, which wins over the **file** (`--config FILE` or
+`MOLDAU_CONFIG`), which wins over the defaults. All values are checked once, at the start; an error
+names the key, the value and where it was set. A broker does not start with an invalid
+configuration.
 
 ```console
 $ moldau config init broker.yaml          # writes a file with every setting and its default
@@ -78,25 +78,24 @@ $ MOLDAU_LOG__FLUSH=never moldau broker start --config broker.yaml --set topic.p
 | `.yaml`, `.yml` | nested, or the whole key | `log: {flush: never}` |
 | `.toml` | tables | `[log]`, then `flush = "never"` |
 | `.json` | nested, or the whole key | `{"log": {"flush": "never"}}` |
-| `.ini` | sections; keys of the top come first or in `[moldau]` | `[log]`, then `flush = never` |
+| `.ini` | sections; top-level keys come first or in `[moldau]` | `[log]`, then `flush = never` |
 | `.properties` | the whole key | `log.flush=never` |
 | `.env` | as in the environment; other variables are ignored | `MOLDAU_LOG__FLUSH=never` |
 
 - **Durations** are numbers in the unit of the key's name, or carry `ms`, `s`, `m`, `h`, `d`, `w`.
 - **Sizes** are bytes, or carry `KiB`, `MiB`, `GiB`, `TiB` (also `K`, `M`, `G`, `T`); \
 `KB`, `MB`, `GB`, `TB` count by 1000.
-- **Addresses** are `HOST:PORT` (`[::1]:9092` for IPv6); without a host, loopback is meant. \
-Port 0 takes any free one.
-- A key or a `MOLDAU_` variable that does not exist is an error, and the nearest one is suggested.
+- **Addresses** are `HOST:PORT` (`[::1]:9092` for IPv6); without a host, loopback is used. \
+Port 0 selects any free port.
+- An unknown key or `MOLDAU_` variable is an error; the most similar one is suggested.
 """
 
 
 def render_page() -> str:
-    """docs/reference/configuration.md."""
     parts = [_PAGE_HEAD, "\n## The broker\n\n", _table("")]
     for section in SECTIONS.values():
         parts += [f"\n## `{section.name}`\n\n{section.doc}\n\n", _table(section.name)]
-    parts.append("\n## Other names that are understood\n\n| key | means |\n|---|---|\n")
+    parts.append("\n## Aliases\n\n| key | means |\n|---|---|\n")
     parts += [f"| `{name}` | {alias.doc} |\n" for name, alias in ALIASES.items()]
     parts.append("\n## Other variables\n\n| variable | meaning |\n|---|---|\n")
     parts += [f"| `{name}` | {doc} |\n" for name, doc in OTHER_VARIABLES.items()]

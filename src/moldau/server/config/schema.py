@@ -1,8 +1,8 @@
-"""Owns the settings of a broker: their names, types, units, bounds, defaults and meaning.
+"""The settings of a broker: their names, types, units, bounds, defaults and meaning.
 
 Everything else about configuration is derived from these classes: the loader's validation, the
 file that `moldau config init` writes, and docs/reference/configuration.md. Names are noun, unit,
-bound. A value is checked once, when it is loaded; whoever gets one of these objects trusts it.
+bound. Values are checked once, by the loader.
 """
 
 from enum import StrEnum
@@ -28,7 +28,7 @@ INTERNAL_PARTITIONS = 50
 
 
 class LogLevel(StrEnum):
-    """How much a broker says about itself."""
+    """The least severe level that a broker logs."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -37,14 +37,14 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How it says it: for people, or one JSON object per line."""
+    """The format of log lines: text, or one JSON object per line."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Address(NamedTuple):
-    """Where a listener is bound, or where clients find it. Port 0 takes any free one."""
+    """Where a listener is bound, or where clients connect. Port 0 selects any free port."""
 
     host: str
     port: int
@@ -61,7 +61,7 @@ HTTP_ADDR = Address(LOOPBACK, 8080)
 
 
 class Unit(StrEnum):
-    """What a number counts; decides which suffixes a value may carry."""
+    """The unit of a number; decides which suffixes a value may have."""
 
     NONE = ""
     BYTES = "bytes"
@@ -70,7 +70,7 @@ class Unit(StrEnum):
 
 
 class Setting(Struct, frozen=True):
-    """What is known about one setting beside its type and default."""
+    """The description of one setting, beside its type and default."""
 
     doc: str
     unit: Unit = Unit.NONE
@@ -81,26 +81,25 @@ class Setting(Struct, frozen=True):
 
 
 class KafkaConfig(Struct, frozen=True, kw_only=True):
-    """The listener for Kafka clients, and the bounds that protect the broker from them."""
+    """The listener for Kafka clients, and its limits."""
 
     addr: Annotated[Address, Setting("Where the Kafka listener is bound.")] = KAFKA_ADDR
     advertised: Annotated[
         Address | None,
-        Setting("The address that clients are told to connect to; the bound one if unset."),
+        Setting("The address that clients connect to; the bound one if unset."),
     ] = None
-    connections_max: Annotated[int, Setting("Most open client connections.", min=1)] = 4096
+    connections_max: Annotated[int, Setting("Maximum number of client connections.", min=1)] = 4096
     connections_per_address_max: Annotated[
-        int, Setting("Most open connections from one client address.", min=1)
+        int, Setting("Maximum number of connections from one client address.", min=1)
     ] = 2048
     request_bytes_max: Annotated[
         int,
-        Setting("Largest request that is read at all.", Unit.BYTES, min=KIB, max=2**31 - 1),
+        Setting("Largest request that is accepted.", Unit.BYTES, min=KIB, max=2**31 - 1),
     ] = limits.REQUEST_BYTES_MAX
     inflight_bytes_per_connection_max: Annotated[
         int,
         Setting(
-            "Request bytes of one connection that may wait for their reply before it is read "
-            "no further.",
+            "Request bytes of one connection that may be in flight before reading from it pauses.",
             Unit.BYTES,
             min=KIB,
         ),
@@ -108,7 +107,7 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     inflight_bytes_max: Annotated[
         int,
         Setting(
-            "Request bytes of all connections that may wait for their reply before reading pauses.",
+            "Request bytes of all connections that may be in flight before reading pauses.",
             Unit.BYTES,
             min=KIB,
         ),
@@ -116,15 +115,14 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     inflight_requests_per_connection_max: Annotated[
         int,
         Setting(
-            "Requests of one connection that may wait for their reply before it is read no "
-            "further.",
+            "Requests of one connection that may be in flight before reading from it pauses.",
             min=1,
         ),
     ] = 256
     idle_ms_max: Annotated[
         int,
         Setting(
-            "A connection that is silent for so long is closed.",
+            "Connections that are idle for this long are closed.",
             Unit.MILLISECONDS,
             min=SECOND_MS,
             unlimited=True,
@@ -138,7 +136,7 @@ class RaftConfig(Struct, frozen=True, kw_only=True):
     addr: Annotated[Address, Setting("Where the listener for other brokers is bound.")] = RAFT_ADDR
     advertised: Annotated[
         Address | None,
-        Setting("The address that other brokers are told to connect to; the bound one if unset."),
+        Setting("The address that other brokers connect to; the bound one if unset."),
     ] = None
 
 
@@ -146,11 +144,11 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
     """The listener of the queue API, which is gRPC."""
 
     addr: Annotated[
-        Address | None, Setting("Where the gRPC listener is bound; empty: there is none.")
+        Address | None, Setting("Where the gRPC listener is bound; empty disables it.")
     ] = GRPC_ADDR
     advertised: Annotated[
         Address | None,
-        Setting("The gRPC address that the cluster tells others; the bound one if unset."),
+        Setting("The gRPC address that clients connect to; the bound one if unset."),
     ] = None
 
 
@@ -160,31 +158,30 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     addr: Annotated[Address, Setting("Where the HTTP listener is bound.")] = HTTP_ADDR
     advertised: Annotated[
         Address | None,
-        Setting("The HTTP address that the cluster tells others; the bound one if unset."),
+        Setting("The HTTP address that clients connect to; the bound one if unset."),
     ] = None
     cors_origins: Annotated[
         str | None,
         Setting(
-            "Web pages of which origins may read the answers (CORS): https://host[:port], several "
-            "by commas, or * for all. None, unless set. Whoever is named can do all that HTTP can."
+            "Origins whose web pages may use the HTTP API (CORS): https://host[:port], separated "
+            "by commas, or * for all. None if unset. Allowed pages can call the whole API."
         ),
     ] = None
 
     @property
     def cors_origin_list(self) -> tuple[str, ...]:
-        """One by one."""
         return tuple(one.strip() for one in (self.cors_origins or "").split(",") if one.strip())
 
 
 class StorageConfig(Struct, frozen=True, kw_only=True):
-    """The section `log`: how partitions are kept on disk. Topics override most of it."""
+    """The section `log`: how partitions are stored on disk. Topics can override most of it."""
 
     flush: Annotated[
         FlushPolicy,
         Setting(
-            "When appended records are forced to the disk: before the reply (always), every "
-            "log.flush_interval_ms (interval), or when the system likes to (never). Only always "
-            "keeps every acknowledged record through a power cut."
+            "When appended records are flushed to disk: before the acknowledgement (always), every "
+            "log.flush_interval_ms (interval), or when the operating system decides (never). Only "
+            "always keeps every acknowledged record through a power failure."
         ),
     ] = FlushPolicy.ALWAYS
     flush_interval_ms: Annotated[
@@ -197,12 +194,12 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = SECOND_MS
     flush_threads: Annotated[
-        int, Setting("Threads that flush different partitions at the same time.", min=1, max=64)
+        int, Setting("Threads that flush partitions in parallel.", min=1, max=64)
     ] = 4
     segment_bytes: Annotated[
         int,
         Setting(
-            "A log file of this size is closed and the next one started.",
+            "A log segment is rolled when it reaches this size.",
             Unit.BYTES,
             min=KIB,
             max=2**31 - 1,
@@ -211,7 +208,7 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
     segment_ms: Annotated[
         int,
         Setting(
-            "A log file of this age is closed and the next one started.",
+            "A log segment is rolled when it reaches this age.",
             Unit.MILLISECONDS,
             min=1,
         ),
@@ -231,12 +228,12 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
     ] = UNLIMITED
     retention_check_ms: Annotated[
         int,
-        Setting("Time between looks for records to delete.", Unit.MILLISECONDS, min=100),
+        Setting("Time between two retention checks.", Unit.MILLISECONDS, min=100),
     ] = 5 * MINUTE_MS
     compaction_check_ms: Annotated[
         int,
         Setting(
-            "Time between looks for logs to compact (cleanup.policy=compact).",
+            "Time between two checks for logs to compact (cleanup.policy=compact).",
             Unit.MILLISECONDS,
             min=100,
         ),
@@ -244,8 +241,8 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
     compaction_map_bytes: Annotated[
         int,
         Setting(
-            "Memory of the compaction process for keys, 32 bytes each; with more keys it takes "
-            "several rounds.",
+            "Memory of the compaction process for keys, 32 bytes each; with more keys it needs "
+            "several passes.",
             Unit.BYTES,
             min=1024 * 1024,
             max=16 * 1024 * MIB,
@@ -254,21 +251,20 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
     scrub_interval_ms: Annotated[
         int,
         Setting(
-            "Time between two readings of all stored records, to find damage before others need "
-            "them.",
+            "Time between two scrubs. A scrub reads all stored records to find corruption early.",
             Unit.MILLISECONDS,
             min=1000,
         ),
     ] = DAY_MS
     scrub_bytes_per_second: Annotated[
         int,
-        Setting("How fast that is done.", Unit.BYTES, min=1024, max=16 * 1024 * MIB),
+        Setting("Rate limit of a scrub.", Unit.BYTES, min=1024, max=16 * 1024 * MIB),
     ] = 8 * MIB
     disk_reserve_bytes: Annotated[
         int,
         Setting(
-            "With less free space than this on the disk, produce is refused with a retryable "
-            "error; reads go on.",
+            "With less free disk space than this, produce requests get a retriable error; reads "
+            "are still served.",
             Unit.BYTES,
             min=0,
         ),
@@ -279,7 +275,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
     """Defaults of new topics."""
 
     auto_create: Annotated[
-        bool, Setting("Create a topic when a client asks for one that does not exist.")
+        bool, Setting("Create a topic when a client uses one that does not exist.")
     ] = True
     partitions: Annotated[
         int, Setting("Partitions of a new topic.", min=1, max=limits.PARTITIONS_PER_TOPIC_MAX)
@@ -294,7 +290,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     min_insync_replicas: Annotated[
-        int, Setting("Replicas that must hold a record before acks=all is answered.", min=1)
+        int, Setting("Replicas that must store a record before acks=all is acknowledged.", min=1)
     ] = 1
     message_bytes_max: Annotated[
         int, Setting("Largest record batch.", Unit.BYTES, min=0, max=2**31 - 1)
@@ -316,18 +312,19 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     ] = 3 * SECOND_MS
     session_timeout_ms_min: Annotated[
         int,
-        Setting("Shortest session timeout that a member may ask for.", Unit.MILLISECONDS, min=1),
+        Setting("Shortest session timeout that a member may request.", Unit.MILLISECONDS, min=1),
     ] = 6 * SECOND_MS
     session_timeout_ms_max: Annotated[
-        int, Setting("Longest session timeout that a member may ask for.", Unit.MILLISECONDS, min=1)
+        int, Setting("Longest session timeout that a member may request.", Unit.MILLISECONDS, min=1)
     ] = 30 * MINUTE_MS
-    size_max: Annotated[int, Setting("Most members of a group.", min=1, max=2**31 - 1)] = 2**31 - 1
+    size_max: Annotated[int, Setting("Maximum members of a group.", min=1, max=2**31 - 1)] = (
+        2**31 - 1
+    )
     consumer_heartbeat_interval_ms: Annotated[
         int,
         Setting(
-            "How often members of the next-generation protocol are heard of; group.protocol="
-            "consumer. What a new member is to get, the others let go of within that time. "
-            "500ms in moldau dev.",
+            "Heartbeat interval of members with group.protocol=consumer. Other members release "
+            "partitions for a new member within that time. 500ms in moldau dev.",
             Unit.MILLISECONDS,
             min=10,
             max=HOUR_MS,
@@ -336,7 +333,7 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     consumer_session_timeout_ms: Annotated[
         int,
         Setting(
-            "A member of the next-generation protocol that is not heard of for so long is gone.",
+            "A member with group.protocol=consumer is removed after this long without a heartbeat.",
             Unit.MILLISECONDS,
             min=100,
             max=DAY_MS,
@@ -345,9 +342,8 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     consumer_assignors: Annotated[
         str,
         Setting(
-            "Assignors that groups of the next-generation protocol may ask for, separated by "
-            "commas, the default first: uniform, range, and those that are installed under the "
-            "entry point moldau.assignors."
+            "Assignors for groups with group.protocol=consumer, separated by commas, the default "
+            "first: uniform, range, and those installed under the entry point moldau.assignors."
         ),
     ] = "uniform,range"
     offsets_partitions: Annotated[
@@ -361,7 +357,7 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     offsets_retention_minutes: Annotated[
         int,
         Setting(
-            "Committed offsets of a group without members are kept for so long.",
+            "Committed offsets of a group without members are deleted after this time.",
             Unit.MINUTES,
             min=1,
         ),
@@ -374,7 +370,7 @@ class ProducerConfig(Struct, frozen=True, kw_only=True):
     id_expiry_ms: Annotated[
         int,
         Setting(
-            "The sequence of a producer that is silent for so long is forgotten.",
+            "The sequence of a producer that is idle for this long is forgotten.",
             Unit.MILLISECONDS,
             min=SECOND_MS,
         ),
@@ -387,8 +383,8 @@ class TransactionConfig(Struct, frozen=True, kw_only=True):
     timeout_ms_max: Annotated[
         int,
         Setting(
-            "Longest transaction timeout that a producer may ask for; until then an abandoned "
-            "transaction keeps back those who read committed.",
+            "Longest transaction timeout that a producer may request; until it expires, an "
+            "abandoned transaction blocks read_committed consumers.",
             Unit.MILLISECONDS,
             min=SECOND_MS,
             max=DAY_MS,
@@ -397,7 +393,7 @@ class TransactionConfig(Struct, frozen=True, kw_only=True):
     id_expiry_ms: Annotated[
         int,
         Setting(
-            "A transactional id that nobody used for so long is forgotten.",
+            "A transactional id that is unused for this long is deleted.",
             Unit.MILLISECONDS,
             min=MINUTE_MS,
         ),
@@ -413,7 +409,7 @@ class TransactionConfig(Struct, frozen=True, kw_only=True):
 
 
 class QueueConfig(Struct, frozen=True, kw_only=True):
-    """Queue groups and what is stored of them."""
+    """Queue groups and their stored state."""
 
     state_partitions: Annotated[
         int,
@@ -426,49 +422,47 @@ class QueueConfig(Struct, frozen=True, kw_only=True):
 
 
 class LoggingConfig(Struct, frozen=True, kw_only=True):
-    """What the broker writes to stderr about itself."""
+    """The broker's log on stderr."""
 
-    level: Annotated[LogLevel, Setting("The least severe message that is written.")] = LogLevel.INFO
-    format: Annotated[LogFormat, Setting("text for people, json for one object per line.")] = (
-        LogFormat.TEXT
-    )
+    level: Annotated[LogLevel, Setting("The least severe level that is logged.")] = LogLevel.INFO
+    format: Annotated[LogFormat, Setting("text, or json for one object per line.")] = LogFormat.TEXT
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
-    """Everything that one broker is told when it starts."""
+    """The whole configuration of one broker."""
 
     broker_id: Annotated[
         int | None,
         Setting(
-            "The number of this broker in its cluster; never reused. Unset: as the data directory "
-            "has it, else chosen by the cluster, and 1 for the first.",
+            "The id of this broker in its cluster; never reused. Unset: the id in the data "
+            "directory, else chosen by the cluster, and 1 for the first broker.",
             min=0,
             max=2**31 - 1,
         ),
     ] = None
     rack: Annotated[
-        str | None, Setting("The machine or zone of this broker; replicas spread over racks.")
+        str | None, Setting("The machine or zone of this broker; replicas are spread over racks.")
     ] = None
-    data_dir: Annotated[str, Setting("Where everything is kept.")] = "./.moldau"
+    data_dir: Annotated[str, Setting("The directory of all stored data.")] = "./.moldau"
     cluster_id: Annotated[
         str | None,
         Setting(
-            "Name of the cluster, to which a random number is added when it is founded. A broker "
-            "that has a place in a cluster of another name does not start."
+            "Name of the cluster; a random number is appended at bootstrap. A broker that belongs "
+            "to a cluster of another name does not start."
         ),
     ] = None
     bootstrap: Annotated[
         bool,
         Setting(
-            "Found a cluster if the data directory is empty. For the first start of the first "
-            "broker, and then no more: a broker whose disk was lost has to join."
+            "Bootstrap a new cluster if the data directory is empty. Only for the first start of "
+            "the first broker: a broker that lost its disk has to join."
         ),
     ] = False
     join_addr: Annotated[
         Address | None,
         Setting(
-            "The HTTP address of any member of the cluster to join; not needed again once the "
-            "data directory belongs to it."
+            "The HTTP address of any member of the cluster to join; not needed after the first "
+            "start."
         ),
     ] = None
     kafka: KafkaConfig = field(default_factory=KafkaConfig)

@@ -1,4 +1,4 @@
-"""Owns the reading and the writing of single values: suffixes, bounds, choices, addresses."""
+"""Parses and formats single values: suffixes, bounds, choices, addresses."""
 
 import re
 from enum import StrEnum
@@ -50,11 +50,11 @@ _SIZES = {
 
 
 class BadValue(ValueError):
-    """A value that the setting cannot take; the message says what it takes."""
+    """An invalid value; the message says what is expected."""
 
 
 def parse_value(key: Key, raw: object) -> object:
-    """The typed value of a setting from what a file, a variable or a flag says."""
+    """The typed value of a setting from a file, a variable or a flag."""
     if key.optional and (raw is None or (isinstance(raw, str) and raw.strip().lower() in _NOTHING)):
         return None
     if raw is None or isinstance(raw, dict | list):
@@ -122,7 +122,7 @@ def _parse_number(unit: Unit, raw: object) -> int:
     else:
         raise BadValue(f"must be {_UNIT_TEXT[unit]}")
     whole, _, fraction = match["number"].replace("_", "").partition(".")
-    # In integers, or 0.1 would not be a tenth.
+    # In integers, because floats cannot represent 0.1 exactly.
     scale = int("1" + "0" * len(fraction))
     numerator = int(whole + fraction) * factor
     value, rest = divmod(numerator, scale * divisor)
@@ -140,7 +140,7 @@ _UNIT_TEXT = {
 
 
 def describe_type(key: Key) -> str:
-    """What the setting takes, in words."""
+    """The values that the setting accepts, in words."""
     if key.type is bool:
         return "true or false"
     if key.type is int:
@@ -184,7 +184,7 @@ def parse_address(raw: object) -> Address:
 
 
 def format_value(key: Key, value: object) -> str:
-    """The shortest text that reads back as the value."""
+    """The shortest text that parses to the value."""
     if value is None:
         return "null"
     if isinstance(value, bool):

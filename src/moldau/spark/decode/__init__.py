@@ -1,10 +1,10 @@
-"""Decoding of values: JSON, Avro, Protobuf. Bad rows keep their bytes and get a reason.
+"""Decodes values: JSON, Avro, Protobuf. Bad rows keep their bytes and get an error.
 
     events = decode.apply(table, decode.decoder("json", "id bigint NOT NULL, name string"))
     good, bad = decode.split(events)
     decode.dead_letters(bad, topic="orders.dead").write.format("moldau")…
 
-A session is needed only where a DataFrame is given; decoders work without one.
+Only functions with a DataFrame need a Spark session; decoders work without one.
 """
 
 from moldau.spark.decode.arrow_types import spark_json

@@ -1,7 +1,7 @@
-"""Responsible for the types of decoded values: pyarrow types, made of Spark's and turned into them.
+"""The types of decoded values: pyarrow types, converted from and to Spark's.
 
-A field that is not nullable must be there and not be null, or the row is a bad one. In the table
-every column may be null, since a tombstone has no fields at all: see `columns_of`.
+A row without a field that is not nullable is bad. In tables all columns are nullable, since a
+tombstone has no fields: see `columns_of`.
 """
 
 import datetime as dt
@@ -32,17 +32,17 @@ _MOST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
 def struct_of(fields: Iterable[Any], where: str = "") -> Any:
-    """With checked names. Spark tells columns apart without regard to the case of letters."""
+    """A struct with checked names, which Spark compares case-insensitively."""
     found = list(fields)
     if not found:
         raise InvalidArgumentError(f"the schema has no fields {where}".rstrip())
     seen: set[str] = set()
     for field in found:
         if not field.name or field.name.lower() in seen:
-            told = f"the field {field.name} twice" if field.name else "a field without a name"
+            problem = f"the field {field.name} twice" if field.name else "a field without a name"
             raise InvalidArgumentError(
-                f"the schema has {told} {where}".rstrip(),
-                hint="names that differ in the case of letters only are the same to Spark",
+                f"the schema has {problem} {where}".rstrip(),
+                hint="field names are case-insensitive in Spark",
             )
         seen.add(field.name.lower())
     return pa.struct(found)
@@ -57,7 +57,7 @@ def map_of(key: Any, value: Any, *, nullable: bool = True) -> Any:
 
 
 def columns_of(kind: Any) -> Any:
-    """The type of the column: the same, and everything may be null."""
+    """The type of the column: the same, but all nullable."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, columns_of(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -68,7 +68,7 @@ def columns_of(kind: Any) -> Any:
 
 
 def with_new_fields(known: Any, seen: Any) -> Any:
-    """With the fields of `seen` that `known` does not have; what both have stays as it is."""
+    """`known` with the additional fields of `seen`; common fields stay as they are."""
     if pa.types.is_struct(known) and pa.types.is_struct(seen):
         theirs = {field.name.lower(): field for field in seen}
         fields = []
@@ -89,12 +89,12 @@ def with_new_fields(known: Any, seen: Any) -> Any:
 
 
 def spark_json(struct: Any) -> str:
-    """A schema as a text that `decoder` takes again, and that is read without Java."""
+    """Spark's JSON of a schema, which `decoder` reads without Java."""
     return str(from_arrow_type(struct, prefer_timestamp_ntz=True).json())
 
 
 def from_spark(kind: Any) -> Any:
-    """InvalidArgumentError for types that rows of these formats cannot hold, such as intervals."""
+    """Raises InvalidArgumentError for types that the formats do not have, such as intervals."""
     match kind:
         case t.StructType():
             return struct_of(
@@ -118,22 +118,22 @@ def from_spark(kind: Any) -> Any:
         case t.StringType() if kind == t.StringType():  # Without a collation.
             return pa.string()
     raise InvalidArgumentError(
-        f"the schema has a field of type {kind.simpleString()}, which is not decoded",
-        hint="take string for it, and cast it afterwards",
+        f"the schema has a field of type {kind.simpleString()}, which is not supported",
+        hint="declare it as string, and cast it afterwards",
     )
 
 
 def from_spark_json(found: Mapping[str, Any]) -> Any:
-    """What `StructType.jsonValue()` gives."""
+    """From the result of `StructType.jsonValue()`."""
     try:
         return from_spark(t.StructType.fromJson(dict(found)))
     except (PySparkException, LookupError, TypeError, AttributeError, AssertionError) as error:
-        raise InvalidArgumentError(f"the schema is no JSON of Spark's: {error!r}") from None
+        raise InvalidArgumentError(f"the schema is not valid Spark JSON: {error!r}") from None
 
 
 @lru_cache(maxsize=64)
 def from_ddl(text: str) -> Any:
-    """Read by Spark's own parser: `a int, b struct<c: string NOT NULL>`. JavaError without Java."""
+    """Uses Spark's parser: `a int, b struct<c: string NOT NULL>`. Raises JavaError without Java."""
     hint = "as in: id bigint NOT NULL, name string, tags array<string>"
     try:
         found = _parsed(text)
@@ -154,18 +154,18 @@ def _parsed(text: str) -> Any:
     except PySparkRuntimeError:
         pass  # There is no session.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # spark-submit has started Java, with its settings.
+        # spark-submit has started Java already.
         SparkContext._ensure_initialized()
     java, gateway = SparkContext._jvm, None
     if java is None:
-        # One that ends: a session would take one that stays, which has not its settings.
+        # A temporary JVM: a later session would reuse a running one, which lacks its settings.
         had = os.environ.get("JAVA_HOME")
         os.environ["JAVA_HOME"] = str(find_java().home)
         conf = SparkConf(False).set("spark.driver.extraJavaOptions", _QUICK_START)
         try:
             gateway = launch_gateway(conf, {"stderr": DEVNULL})
         except PySparkRuntimeError as error:
-            raise JavaError(f"Java did not start, to read a schema as DDL: {error}") from error
+            raise JavaError(f"cannot start Java to parse a DDL schema: {error}") from error
         finally:
             del os.environ["JAVA_HOME"]
             if had is not None:
@@ -174,13 +174,12 @@ def _parsed(text: str) -> Any:
     try:
         return t._parse_datatype_json_string(java.PythonSQLUtils.ddlToJson(text))
     except Py4JError as error:
-        # Its text is asked of Java, as long as there is one.
+        # The message is fetched from Java, so get it before the JVM ends.
         raise PySparkException(str(error)) from None
     finally:
         if gateway is not None:
             gateway.shutdown()
             gateway.proc.stdin.close()
-            gateway.proc.wait()
             gateway.proc.wait()
 
 
@@ -188,31 +187,31 @@ def _parsed(text: str) -> Any:
 
 
 def array_of(values: list[Any], kind: Any) -> Any:
-    """A pyarrow.Array. Raises ValueError, TypeError or ArithmeticError for what does not fit.
+    """A pyarrow.Array. Raises ValueError, TypeError or ArithmeticError for values that do not fit.
 
-    Structs are taken apart, and moments are made numbers: pyarrow asks the time zone of each for
-    its offset, which takes longer than all the rest of decoding.
+    Converts timestamps to numbers itself: pyarrow looks up the time zone offset of each, which
+    takes longer than the rest of decoding.
     """
     if kind == TIMESTAMP:
         return pa.array([_micros(value) for value in values], pa.int64()).cast(kind)
     if not pa.types.is_struct(kind):
         return pa.array(values, type=kind)
-    there = [{} if value is None else value for value in values]
+    present = [{} if value is None else value for value in values]
     columns = []
     for field in kind:
         name = field.name
-        columns.append(array_of([value.get(name) for value in there], field.type))
+        columns.append(array_of([value.get(name) for value in present], field.type))
     mask = pa.array([value is None for value in values], pa.bool_())
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
 
 
-def _micros(moment: dt.datetime | None) -> int | None:
-    """Since 1970; a moment without a zone is UTC."""
-    if moment is None:
+def _micros(time: dt.datetime | None) -> int | None:
+    """Microseconds since 1970; a time without a zone is UTC."""
+    if time is None:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
-    if not _LEAST <= moment <= _MOST:
-        raise OverflowError("a time outside of the years 1 to 9999")
-    passed = moment - _EPOCH
-    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=dt.UTC)
+    if not _LEAST <= time <= _MOST:
+        raise OverflowError("a timestamp outside the years 1 to 9999")
+    since = time - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

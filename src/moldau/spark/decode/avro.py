@@ -1,9 +1,8 @@
-"""Responsible for Avro: its schema as types of columns, and values by fastavro.
+"""Avro: converts schemas to column types, and reads values by fastavro.
 
-Values hold no names and no types, so bytes of something else may well decode to something. What
-can be told is told: bytes that are left over or missing, a branch or symbol that is not there, text
-that is no UTF-8. Logical types that Spark has no column for (times of day, durations, nanoseconds)
-are read as what they are made of.
+Values contain neither names nor types, so other bytes may decode without an error. Detected are
+extra and missing bytes, unknown branches and symbols, and text that is not UTF-8. Logical types
+without a Spark type (times of day, durations, nanoseconds) are read as their base type.
 """
 
 import datetime as dt
@@ -54,19 +53,19 @@ _CLASSES: Final[dict[Any, type]] = {
     **dict.fromkeys((pa.float32(), pa.float64()), float),
     **dict.fromkeys((TIMESTAMP, pa.timestamp("us")), dt.datetime),
 }
-"""What fastavro makes of their values."""
+"""The Python types that fastavro returns."""
 _WIDER: Final = ({pa.int32(), pa.int64()}, {pa.float32(), pa.float64()})
 _BROKEN: Final = (
     *(ValueError, EOFError, LookupError, TypeError, ArithmeticError),
     *(RecursionError, MemoryError, struct.error),
 )
-"""What readers of a binary format raise for bytes that are none of it."""
+"""What fastavro raises for corrupt bytes."""
 
 Change = Callable[[Any], Any]
 
 
 class AvroReader:
-    """A schema that was understood: the types of its columns, and a reader of its values."""
+    """A parsed schema: its column types, and a reader of values."""
 
     def __init__(self, text: str) -> None:
         self._named: dict[str, Any] = {}
@@ -74,12 +73,12 @@ class AvroReader:
             self._parsed: Any = parse_schema(_plainer(json.loads(text)), named_schemas=self._named)
         except json.JSONDecodeError as error:
             raise InvalidArgumentError(
-                f"the Avro schema is no JSON: {error}", hint="give a file .avsc, or its text"
+                f"the Avro schema is not JSON: {error}", hint="give an .avsc file, or its text"
             ) from None
         except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"the Avro schema is wrong: {error}") from None
+            raise InvalidArgumentError(f"the Avro schema is invalid: {error}") from None
         if not isinstance(self._parsed, dict) or self._parsed["type"] != "record":
-            raise InvalidArgumentError("the Avro schema is of no record: a table has fields")
+            raise InvalidArgumentError("the Avro schema must be a record")
         self._open: list[str] = []
         self.struct, self._change = self._type(self._parsed, "the root")
         self._meanings: dict[str, list[str]] = defaultdict(list)
@@ -88,7 +87,7 @@ class AvroReader:
         self._writers: dict[WriterSchema, Any] = {}
 
     def read(self, value: bytes, written: WriterSchema | None = None) -> dict[str, Any]:
-        """The fields of a value that was written with this schema, or with another one."""
+        """The fields of a value, written with this schema or with the schema `written`."""
         writer, reader = self._parsed, None
         if written is not None:
             writer, reader = self._writers.get(written) or self._writer(written), self._parsed
@@ -103,35 +102,36 @@ class AvroReader:
             )
             result: dict[str, Any] = found if self._change is None else self._change(found)
         except SchemaResolutionError as error:
-            raise BadRowError(f"written with a schema that does not fit: {error}") from None
+            raise BadRowError(f"written with an incompatible schema: {error}") from None
         except _BROKEN as error:
-            raise BadRowError(f"not of the Avro schema: {error or type(error).__name__}") from None
+            reason = error or type(error).__name__
+            raise BadRowError(f"does not match the Avro schema: {reason}") from None
         left = len(value) - stream.tell()
         if left:
-            raise BadRowError(f"not of the Avro schema: {left} bytes are left over")
+            raise BadRowError(f"does not match the Avro schema: {left} extra bytes")
         return result
 
     def single_object_header(self) -> bytes:
-        """What stands before its values then: two fixed bytes, and the schema's fingerprint."""
+        """The header of the single-object encoding: two fixed bytes, and the fingerprint."""
         canonical = to_parsing_canonical_form(self._parsed)
         return b"\xc3\x01" + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
 
     def _writer(self, written: WriterSchema) -> Any:
-        """Raises BadRowError if its values would be taken for something else."""
+        """Parses a writer schema. Raises BadRowError if its values would be misread."""
         named: dict[str, Any] = {}
         try:
             for text in (*written.references, written.content):
                 found = parse_schema(_plainer(json.loads(text)), named_schemas=named)
         except Exception as error:
-            # Each row may have been written with another schema.
-            raise BadRowError(f"written with an Avro schema that is wrong: {error}") from None
+            # Only this row is bad: others may have other schemas.
+            raise BadRowError(f"written with an invalid Avro schema: {error}") from None
         for where, meaning in _meanings(found):
-            # A number of days is read as one of microseconds, without a word.
+            # Otherwise a number of days would silently be read as one of microseconds.
             expected = self._meanings.get(where, [meaning])
             if meaning not in expected:
                 raise BadRowError(
-                    f"written with a schema that does not fit: {where.lstrip('.')} is "
-                    f"{meaning or 'of no logical type'}, not {expected[0] or 'of none'}"
+                    f"written with an incompatible schema: the logical type of "
+                    f"{where.lstrip('.')} is {meaning or 'none'}, not {expected[0] or 'none'}"
                 )
         self._writers[written] = found
         return found
@@ -139,16 +139,16 @@ class AvroReader:
     # -- types
 
     def _type(self, found: Any, where: str) -> tuple[Any, Change | None]:
-        """Also how values of it have to be changed."""
+        """The column type, and the conversion of its values."""
         if isinstance(found, list):
             return self._union([branch for branch in found if branch != "null"], where)
         if isinstance(found, str):
             if found in _PRIMITIVES:
                 return _PRIMITIVES[found], None
             if found in self._open or found not in self._named:
-                told = "refers to itself" if found in self._open else f"has nothing but {found}"
+                problem = "refers to itself" if found in self._open else f"has only {found}"
                 raise InvalidArgumentError(
-                    f"the Avro schema {told} at {where}: tables have no such type"
+                    f"the Avro schema {problem} at {where}: tables have no such type"
                 )
             return self._type(self._named[found], where)
         name, logical = found["type"], found.get("logicalType")
@@ -159,7 +159,7 @@ class AvroReader:
                 return pa.decimal128(found["precision"], found.get("scale", 0)), None
             except ValueError as error:
                 raise InvalidArgumentError(
-                    f"the Avro schema has no decimal of Spark's at {where}: {error}"
+                    f"the Avro schema has a decimal that Spark does not support at {where}: {error}"
                 ) from None
         if name in ("record", "error"):
             return self._record(found, where)
@@ -194,9 +194,9 @@ class AvroReader:
         return struct_of(fields, f"in {where}"), changed if changes else None
 
     def _union(self, branches: list[Any], where: str) -> tuple[Any, Change | None]:
-        """Of several types: a struct with one field for each, member0, member1, …"""
+        """Several types become a struct with one field for each: member0, member1, …"""
         if not branches:
-            raise InvalidArgumentError(f"the Avro schema has nothing but null at {where}")
+            raise InvalidArgumentError(f"the Avro schema has only null at {where}")
         kinds, changes = zip(*(self._type(branch, where) for branch in branches), strict=True)
         if len(branches) == 1:
             (change,) = changes
@@ -205,7 +205,8 @@ class AvroReader:
             return max(kinds, key=lambda kind: kind.bit_width), None
         if any(changes):
             raise InvalidArgumentError(f"the Avro schema has a union within a union at {where}")
-        # fastavro tells the name of a record where there are several; else its class tells all.
+        # fastavro returns the name of a record if there are several; otherwise the Python type
+        # identifies the branch.
         known = [self._named.get(each) if isinstance(each, str) else each for each in branches]
         records = [each["name"] if each and each["type"] == "record" else None for each in known]
         several = len(records) - records.count(None) > 1
@@ -216,22 +217,22 @@ class AvroReader:
             members[name if name and several else cls] = kind
         if len(members) < len(kinds):
             raise InvalidArgumentError(
-                f"the Avro schema has a union at {where} whose values cannot be told apart",
-                hint="one of the types that look alike has to go",
+                f"the Avro schema has a union at {where} whose values cannot be distinguished",
+                hint="remove one of the similar types",
             )
         names = {key: f"member{place}" for place, key in enumerate(members)}
 
-        def told_apart(value: Any) -> dict[str, Any] | None:
+        def as_struct(value: Any) -> dict[str, Any] | None:
             if value is None:
                 return None
             key, inner = value if isinstance(value, tuple) else (type(value), value)
             return {names[key]: inner}
 
-        return pa.struct([*zip(names.values(), kinds, strict=True)]), told_apart
+        return pa.struct([*zip(names.values(), kinds, strict=True)]), as_struct
 
 
 def _plainer(found: Any) -> Any:
-    """Without logical types that no column has."""
+    """Removes logical types without a column type."""
     if isinstance(found, list):
         return [_plainer(item) for item in found]
     if not isinstance(found, dict):
@@ -247,9 +248,9 @@ def _plainer(found: Any) -> Any:
 
 
 def _meanings(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """The logical types of each place in a schema, by the names of the fields on the way.
+    """The logical type of each field path in a schema.
 
-    Types that are named again, further on, are left out: they stand at their first place.
+    References to named types are left out: only their definition counts.
     """
     if isinstance(found, list):
         for branch in found:

@@ -1,7 +1,7 @@
-"""Responsible for decoding in Spark: values become structs, and bad rows keep their bytes.
+"""Decoding in DataFrames: values become structs, and bad rows keep their bytes.
 
-Values go to Python as Arrow, and come back as Arrow. The same functions serve tables, streams and
-the tables of foreachBatch.
+The functions work for batch and streaming DataFrames and in foreachBatch; values are passed to
+Python and back as Arrow.
 """
 
 from collections.abc import Iterator
@@ -33,33 +33,33 @@ _ORIGIN: Final = {
 def apply(df: DataFrame, decoder: Decoder) -> DataFrame:
     """`df` with `value` decoded, and the columns `raw` (its bytes) and `error` (null if good).
 
-    Every row is there once. A null value stays null and is no error.
+    Keeps all rows. A null value stays null and is not an error.
     """
     _check_input(df)
     value = f.col("value")
     if decoder.format is Format.RAW:
         no_error = f.lit(None).cast("string")
         return df.withColumns({"value": value, RAW_COLUMN: value, ERROR_COLUMN: no_error})
-    told = df.withColumns({RAW_COLUMN: value, _DECODED: decoding(decoder)(value)})
+    decoded = df.withColumns({RAW_COLUMN: value, _DECODED: decoding(decoder)(value)})
     columns = {"value": f.col(f"{_DECODED}.value"), ERROR_COLUMN: f.col(f"{_DECODED}.error")}
-    return told.withColumns(columns).drop(_DECODED)
+    return decoded.withColumns(columns).drop(_DECODED)
 
 
 def _check_input(df: DataFrame) -> None:
     types = {name.lower(): kind for name, kind in df.dtypes}
     if types.get("value") != "binary":
-        found = f"of type {types['value']}" if "value" in types else "not there"
+        found = f"has type {types['value']}" if "value" in types else "is missing"
         raise InvalidArgumentError(
-            f"what is decoded is the binary column value, which is {found}",
+            f"decoding needs the binary column value, which {found}",
             hint='cast it: .withColumn("value", col("value").cast("binary"))',
         )
     for name in (RAW_COLUMN, ERROR_COLUMN):
         if name in types:
-            raise InvalidArgumentError(f"there is a column {name} already: rename it first")
+            raise InvalidArgumentError(f"there is already a column {name}: rename it first")
 
 
 def decoding(decoder: Decoder) -> Any:
-    """A function of Spark's from a binary column to a struct of `value` and `error`."""
+    """A Spark UDF from a binary column to a struct of `value` and `error`."""
     fields = [("value", decoder.arrow_type), ("error", pa.string())]
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
@@ -67,25 +67,25 @@ def decoding(decoder: Decoder) -> Any:
             values, errors = decoder.arrays(column.to_pylist())
             yield pa.StructArray.from_arrays([values, errors], names=["value", "error"])
 
-    # So that the optimiser neither doubles the call nor moves a filter in front of it.
+    # Nondeterministic, so that the optimiser neither repeats the call nor moves a filter before it.
     kind = from_arrow_type(pa.struct(fields), prefer_timestamp_ntz=True)
     return f.arrow_udf(decode, returnType=kind).asNondeterministic()
 
 
 def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The good rows and the bad ones of what `apply` gave; each row is in one of them.
+    """The good and the bad rows of the result of `apply`.
 
-    Each of the two is computed on its own: in foreachBatch, `persist` what `apply` gave first.
+    Each DataFrame is computed separately: in foreachBatch, `persist` the result of `apply` first.
     """
     bad = f.col(ERROR_COLUMN).isNotNull()
     return df.where(~bad), df.where(bad)
 
 
 def dead_letters(df: DataFrame, *, topic: str | Column | None = None, group: str = "") -> DataFrame:
-    """Bad rows as `format("moldau")` writes them: key, value, headers, and topic if it is given.
+    """Bad rows as dead letters for `format("moldau")`: key, value, headers, and topic if given.
 
-    The value is the raw one. Headers are those of the row (if they were read: includeHeaders), and
-    the ones by which queues mark dead messages: why, and where from. `group` is who gave them up.
+    The value is the raw one. Headers are those of the row (with includeHeaders), and those of dead
+    letters of queues: the reason, the origin, and the `group`.
     """
 
     def header(name: str, text: Column) -> Column:
@@ -96,11 +96,10 @@ def dead_letters(df: DataFrame, *, topic: str | Column | None = None, group: str
     missing = {RAW_COLUMN, ERROR_COLUMN} - columns
     if missing:
         raise InvalidArgumentError(
-            f"dead letters are made of what decode.apply gave; {', '.join(sorted(missing))} is not "
-            "there"
+            f"dead letters need the result of decode.apply; {', '.join(sorted(missing))} is missing"
         )
     nothing = f.lit(None)
-    told = {
+    values = {
         queue_headers.DEAD_REASON_HEADER: f.col(ERROR_COLUMN),
         queue_headers.DEAD_ATTEMPTS_HEADER: f.lit("1"),
         queue_headers.DEAD_GROUP_HEADER: f.lit(group),
@@ -110,9 +109,9 @@ def dead_letters(df: DataFrame, *, topic: str | Column | None = None, group: str
         },
         queue_headers.DEAD_AT_HEADER: f.unix_millis(f.current_timestamp()),
     }
-    headers = f.array(*[header(name, text) for name, text in told.items()])
+    headers = f.array(*[header(name, text) for name, text in values.items()])
     if "headers" in columns:
-        # One that died before, and was sent again, says so once.
+        # Replace the headers of an earlier dead letter.
         own = f.filter(
             f.col("headers"), lambda item: ~item["key"].startswith(queue_headers.DEAD_PREFIX)
         )
@@ -120,7 +119,7 @@ def dead_letters(df: DataFrame, *, topic: str | Column | None = None, group: str
     key = f.col("key") if "key" in columns else nothing.cast("binary").alias("key")
     chosen = [key, f.col(RAW_COLUMN).alias("value"), headers.alias("headers")]
     if topic is not None:
-        # What is a column stays one.
+        # `lit` leaves a Column as it is.
         chosen.append(f.lit(topic).alias("topic"))
     return df.select(*chosen)
 
@@ -128,10 +127,7 @@ def dead_letters(df: DataFrame, *, topic: str | Column | None = None, group: str
 def infer(
     df: DataFrame, *, rows_max: int = SAMPLE_ROWS_DEFAULT, framing: str = Framing.NONE
 ) -> Any:
-    """The schema of JSON from the first rows of a table, for `decoder("json", …)`.
-
-    A pyarrow.StructType.
-    """
+    """The JSON schema of the first rows, for `decoder("json", …)`: a pyarrow.StructType."""
     _check_input(df)
     found = df.where("value IS NOT NULL").select("value").limit(rows_max).collect()
     return infer_json((bytes(row[0]) for row in found), framing=framing)

@@ -1,8 +1,8 @@
-"""Responsible for decoders: what they are made of, and how they treat a bad row.
+"""Decoders of values.
 
-A decoder is plain data, so it travels to tasks; what it is compiled to is kept by each process. It
-returns as many rows as it was given, in their order: a null value stays null, and a value that
-cannot be decoded becomes null with a reason. It never raises because of a row.
+A decoder is plain data that is sent to tasks; each process caches the compiled reader. It returns
+all rows in order: a null value stays null, and an undecodable value becomes null with an error. It
+never raises because of a row.
 """
 
 import json
@@ -43,10 +43,10 @@ from moldau.spark.decode.registry import (
 _REASON_CHARACTERS_MAX: Final = 500
 _NOT_IN_PATHS: Final = frozenset(" \t\r\n:{<\"'`,")
 _NO_FIT: Final = (ValueError, TypeError, ArithmeticError)
-"""What pyarrow raises for a value that a column does not hold; its own errors are of these."""
+"""What pyarrow raises for a value that does not fit a column; its own errors derive from these."""
 
 Schema = str | bytes | Mapping[str, Any] | Any
-"""DDL, the text or the path of a schema, its JSON, a StructType of Spark's or of pyarrow's."""
+"""DDL, the text or the path of a schema, its JSON, a StructType of Spark or of pyarrow."""
 
 
 class Format(StrEnum):
@@ -57,7 +57,7 @@ class Format(StrEnum):
 
 
 class Decoded(NamedTuple):
-    """A row: its fields, or None with a reason; None and no reason is a tombstone."""
+    """A row: its fields, or None with an error; None without an error is a tombstone."""
 
     value: Any
     error: str | None
@@ -69,11 +69,11 @@ class Decoder:
 
     format: Format
     schema: Any = None
-    """Of JSON a pyarrow.StructType; the text of an Avro schema; a descriptor set."""
+    """JSON: a pyarrow.StructType; Avro: the schema text; Protobuf: a descriptor set."""
     message: str = ""
     framing: Framing = Framing.NONE
     registry: Registry | None = None
-    """Where the schemas are that values with a header of Confluent's were written with."""
+    """For Framing.CONFLUENT: the schemas that values were written with."""
 
     @property
     def struct(self) -> Any | None:
@@ -87,7 +87,7 @@ class Decoder:
 
     @property
     def ddl(self) -> str:
-        """The same as Spark shows it."""
+        """The type as Spark shows it."""
         return str(from_arrow_type(self.arrow_type, prefer_timestamp_ntz=True).simpleString())
 
     def decode(self, values: Iterable[bytes | None]) -> list[Decoded]:
@@ -109,7 +109,7 @@ class Decoder:
         return found, errors
 
     def arrays(self, values: Sequence[bytes | None]) -> tuple[Any, Any]:
-        """The values as a pyarrow.Array of the type, and the reasons as one of strings."""
+        """The values as a pyarrow.Array of `arrow_type`, and the errors as strings."""
         found, errors = self._read(values)
         kind = self.arrow_type
         try:
@@ -119,12 +119,13 @@ class Decoder:
                 try:
                     array_of([value], kind)
                 except _NO_FIT as error:
-                    found[place], errors[place] = None, _short(f"not of the schema: {error}")
+                    reason = _short(f"does not match the schema: {error}")
+                    found[place], errors[place] = None, reason
             made = array_of(found, kind)
         return made, pa.array(errors, type=pa.string())
 
     def unknown_fields(self, values: Iterable[bytes | None]) -> Counter[str]:
-        """How often fields are in JSON values that the schema does not name, by their names."""
+        """Counts of fields in JSON values that are not in the schema, by name."""
         if self.format is not Format.JSON:
             return Counter()
         if self.framing is Framing.CONFLUENT:
@@ -133,10 +134,10 @@ class Decoder:
         return found
 
     def split(self, batch: Any, *, keep_raw: bool = False) -> tuple[Any, Any]:
-        """The good and the bad rows of a pyarrow.RecordBatch whose column `value` is decoded.
+        """Decodes the column `value` of a pyarrow.RecordBatch; returns good and bad rows.
 
-        Good ones have their value decoded; bad ones have `raw` and `error` in its place. With
-        `keep_raw`, good ones have `raw` beside it.
+        Bad rows have `raw` and `error` instead of `value`. With `keep_raw`, good rows have `raw`,
+        too.
         """
         at = batch.schema.get_field_index("value")
         raw = batch.column(at)
@@ -152,14 +153,14 @@ RAW: Final = Decoder(format=Format.RAW)
 
 
 def _short(reason: str) -> str:
-    # Names of fields in a reason come from the row: they may be of any length and any text.
+    # Errors contain field names of the row: any text of any length.
     text = reason.encode(errors="replace").decode()
     return text if len(text) <= _REASON_CHARACTERS_MAX else text[:_REASON_CHARACTERS_MAX] + "…"
 
 
 @lru_cache(maxsize=64)
 def _reading(decoder: Decoder) -> Any:
-    """A schema that was understood: its fields (`struct`), and a reader of its values (`read`)."""
+    """A parsed schema: its fields (`struct`), and a reader of values (`read`)."""
     if decoder.format is Format.PROTOBUF:
         return ProtobufReader(decoder.schema, decoder.message)
     kind = JsonReader if decoder.format is Format.JSON else AvroReader
@@ -168,7 +169,7 @@ def _reading(decoder: Decoder) -> Any:
 
 @lru_cache(maxsize=64)
 def _reader(decoder: Decoder) -> Callable[[bytes], Any]:
-    """From a value with what stands before it to its fields; it raises BadRowError."""
+    """A function from a framed value to its fields; it raises BadRowError."""
     if decoder.format is Format.RAW:
         return bytes
     reading = _reading(decoder)
@@ -181,17 +182,16 @@ def _reader(decoder: Decoder) -> Callable[[bytes], Any]:
         def checked(value: bytes) -> Any:
             if not value.startswith(header):
                 raise BadRowError(
-                    "no header of Avro's single-object encoding before the value, or that of "
-                    "another schema"
+                    "the value has no header of Avro's single-object encoding, or that of another "
+                    "schema"
                 )
             return read(value[len(header) :])
 
         return checked
     if decoder.registry is None:
         raise InvalidArgumentError(
-            "values with the framing confluent name the schema that they were written with, and "
-            "nothing says where it is found",
-            hint="name the registry, or a folder of schemas by id: --registry http://HOST:8081",
+            "the framing confluent needs a schema registry",
+            hint="give its URL, or a folder of schemas by id: --registry http://HOST:8081",
         )
     find = decoder.registry.finder(serialized=decoder.format is Format.PROTOBUF)
 
@@ -199,13 +199,13 @@ def _reader(decoder: Decoder) -> Callable[[bytes], Any]:
         schema_id, body = split_confluent(value)
         written = find(schema_id)
         if written is None:
-            raise BadRowError(f"nobody knows the schema {schema_id} that it was written with")
+            raise BadRowError(f"unknown schema id {schema_id}")
         return read(body, written)
 
     return resolved
 
 
-# -- making one
+# -- creating a decoder
 
 
 def decoder(
@@ -217,14 +217,13 @@ def decoder(
     registry: str | None = None,
     registry_options: Mapping[str, str] | None = None,
 ) -> Decoder:
-    """A decoder of values.
+    """A decoder of values. Raises InvalidArgumentError for an invalid schema.
 
     `schema`: for JSON DDL text, a StructType, a JSON Schema or Spark's JSON of a schema; for Avro
-    an .avsc; for Protobuf a descriptor set, of which `message` is decoded; as a file or itself.
-    `framing`: what stands before values: none, confluent or single-object (Avro).
-    `registry`: for confluent, where the schemas are found that values were written with: a URL, or
-    a folder with a file for each id. `registry_options` are for the client of a registry.
-    Raises InvalidArgumentError that says what is wrong with the schema.
+    an .avsc; for Protobuf a descriptor set with `message`; as a file or the content itself.
+    `framing`: the header before values: none, confluent or single-object (Avro).
+    `registry`: for confluent: the URL of a registry with `registry_options` for its client, or a
+    folder with a file for each schema id.
     """
     kind = _choice(Format, format, "format")
     frame = _choice(Framing, framing, "framing")
@@ -239,7 +238,7 @@ def decoder(
         schema = json.dumps(schema) if isinstance(schema, Mapping) else _text(schema)
     known = None if registry is None else registry_at(registry, registry_options)
     made = Decoder(format=kind, schema=schema, message=message, framing=frame, registry=known)
-    # What cannot be compiled is told now, not by a task.
+    # Report an invalid schema now, not in a task.
     _reader(made)
     return made
 
@@ -252,7 +251,7 @@ def _choice(kinds: type[C], text: str, what: str) -> C:
         return kinds(text.lower())
     except ValueError:
         raise InvalidArgumentError(
-            f"the {what} of values is {', '.join(kinds)}; not {text!r}"
+            f"the {what} of values must be one of {', '.join(kinds)}, not {text!r}"
         ) from None
 
 
@@ -264,26 +263,26 @@ def _check(
         wrong = "raw values have neither schema nor framing"
     elif kind is not Format.RAW and schema is None:
         wrong = f"values of the format {kind} need a schema"
-        hint = "name the file that it is in; of a pipeline: --schema FILE"
+        hint = "give its file; for a pipeline: --schema FILE"
         if kind is Format.JSON:
             hint = "infer one from a sample: moldau.spark.decode.infer"
     elif frame is Framing.SINGLE_OBJECT and kind is not Format.AVRO:
-        wrong = "the framing single-object is Avro's alone"
+        wrong = "the framing single-object is only for Avro"
     elif kind is Format.PROTOBUF and not message:
-        wrong = "Protobuf needs the name of the message, with its package"
-        hint = "of a pipeline: --message PACKAGE.MESSAGE"
+        wrong = "Protobuf needs a message name, with its package"
+        hint = "for a pipeline: --message PACKAGE.MESSAGE"
     elif kind is not Format.PROTOBUF and message:
-        wrong = f"values of the format {kind} have no name of a message"
+        wrong = f"a message name is only for Protobuf, not for {kind}"
     elif registry is not None and frame is not Framing.CONFLUENT:
-        wrong = f"with the framing {frame} values name no schema: there is no use for a registry"
-        hint = "values of serialisers that know a registry: framing confluent"
+        wrong = f"a registry needs the framing confluent, not {frame}"
+        hint = "serialisers that use a registry write the framing confluent"
     else:
         return
     raise InvalidArgumentError(wrong, hint=hint)
 
 
 def json_struct(schema: Schema) -> Any:
-    """The fields of JSON values from any of the forms of a schema: a pyarrow.StructType."""
+    """A JSON schema of any form as a pyarrow.StructType."""
     if isinstance(schema, pa.StructType):
         return struct_of(schema)
     if hasattr(schema, "jsonValue"):
@@ -295,28 +294,30 @@ def json_struct(schema: Schema) -> Any:
         try:
             schema = json.loads(text)
         except json.JSONDecodeError as error:
-            raise InvalidArgumentError(f"the schema is no JSON: {error}") from None
+            raise InvalidArgumentError(f"the schema is not JSON: {error}") from None
     return from_spark_json(schema) if schema.get("type") == "struct" else from_json_schema(schema)
 
 
 def _text(schema: Schema) -> str:
-    """What has no blank, colon or brace in it is a path, and so is what is one of a file."""
+    """A text without blanks, colons and braces is a path, and so is the path of any file."""
     if not isinstance(schema, str | bytes | Path):
-        raise InvalidArgumentError(f"a schema is a text, a file or a StructType, not {schema!r}")
+        raise InvalidArgumentError(
+            f"a schema must be a text, a file or a StructType, not {schema!r}"
+        )
     if isinstance(schema, str) and _NOT_IN_PATHS & set(schema or " ") and not _is_file(schema):
         return schema
     found = schema if isinstance(schema, bytes) else _file(Path(schema))
     try:
         return found.decode()
     except UnicodeDecodeError:
-        raise InvalidArgumentError("the schema is no text") from None
+        raise InvalidArgumentError("the schema is not UTF-8 text") from None
 
 
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
     except (OSError, ValueError):
-        # Text of a schema that no file can be named like: too long, mostly.
+        # Not a valid file name: mostly a schema text, too long for one.
         return False
 
 
@@ -325,6 +326,6 @@ def _file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(
-            f"the schema {path} cannot be read: {error.strerror}",
-            hint="a schema is a file, or text such as: id bigint, name string",
+            f"cannot read the schema {path}: {error.strerror}",
+            hint="give a file, or a text such as: id bigint, name string",
         ) from None

@@ -1,8 +1,8 @@
-"""Responsible for the way from a JSON Schema to the types of columns.
+"""Converts a JSON Schema to column types.
 
-Types, `properties`, `required`, `items`, `additionalProperties`, `format` (date, date-time), `enum`
-and references within the file are read. Ranges, lengths and patterns are not checked: a row that
-breaks them is no bad row. What says nothing about the type of a column is refused.
+Supports types, `properties`, `required`, `items`, `additionalProperties`, `format` (date,
+date-time), `enum` and references within the file. Ranges, lengths and patterns are not checked. A
+schema without a definite type for a column is rejected.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,17 @@ _FORMATS: Final = {"date-time": TIMESTAMP, "date": pa.date32()}
 
 
 def from_json_schema(schema: Mapping[str, Any]) -> Any:
-    """The fields of an object; InvalidArgumentError says where there is something else."""
+    """The fields of an object. Raises InvalidArgumentError."""
     kind, _ = _type(schema, schema, "the root", 0)
     if not pa.types.is_struct(kind):
-        raise InvalidArgumentError(
-            "the JSON Schema does not say that values are objects with properties"
-        )
+        raise InvalidArgumentError("the root of the JSON Schema must be an object with properties")
     return kind
 
 
 def _type(root: Mapping[str, Any], found: Any, where: str, depth: int) -> tuple[Any, bool]:
-    """And whether it may be null."""
+    """The type, and whether it may be null."""
     if not isinstance(found, Mapping):
-        raise InvalidArgumentError(f"the JSON Schema does not say the type of {where}")
+        raise InvalidArgumentError(f"the JSON Schema has no type for {where}")
     if depth > _DEPTH_MAX:
         raise InvalidArgumentError(
             f"the JSON Schema refers to itself at {where}: tables have no such type"
@@ -40,7 +38,7 @@ def _type(root: Mapping[str, Any], found: Any, where: str, depth: int) -> tuple[
         return _type(root, _target(root, str(found["$ref"])), where, depth + 1)
     choices = found.get("anyOf", found.get("oneOf"))
     if choices is not None:
-        # Only `something or null` is a column.
+        # A union is supported only with null.
         some = [choice for choice in choices if choice != {"type": "null"}]
         if len(some) == 1:
             kind, nullable = _type(root, some[0], where, depth + 1)
@@ -52,7 +50,7 @@ def _type(root: Mapping[str, Any], found: Any, where: str, depth: int) -> tuple[
     if left == {"integer", "number"}:
         left = {"number"}
     if len(left) != 1:
-        raise InvalidArgumentError(f"the JSON Schema does not give one type for {where}")
+        raise InvalidArgumentError(f"the JSON Schema must have one type for {where}")
     return _one(root, left.pop(), found, where, depth), "null" in names
 
 
@@ -63,22 +61,22 @@ def _target(root: Mapping[str, Any], ref: str) -> Any:
     for part in filter(None, ref[1:].split("/")):
         part = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(at, Mapping) or part not in at:
-            raise InvalidArgumentError(f"the JSON Schema refers to {ref}, which is not there")
+            raise InvalidArgumentError(f"the JSON Schema refers to {ref}, which does not exist")
         at = at[part]
     return at
 
 
 def _names(found: Mapping[str, Any], where: str) -> list[str]:
-    said = found.get("type")
-    if said is None and "properties" in found:
-        said = "object"
-    if said is None and "enum" in found:
+    given = found.get("type")
+    if given is None and "properties" in found:
+        given = "object"
+    if given is None and "enum" in found:
         values = found["enum"]
         if all(value is None or isinstance(value, str) for value in values):
             return ["string", "null"] if None in values else ["string"]
-    names = [said] if isinstance(said, str) else said
+    names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"the JSON Schema does not say the type of {where}")
+        raise InvalidArgumentError(f"the JSON Schema has no type for {where}")
     return names
 
 
@@ -95,11 +93,11 @@ def _one(
         element, nullable = _type(root, found.get("items"), f"items of {where}", depth + 1)
         return list_of(element, nullable=nullable)
     if name != "object":
-        raise InvalidArgumentError(f"the JSON Schema gives {where} the type {name}")
+        raise InvalidArgumentError(f"unknown type {name} of {where} in the JSON Schema")
     if not found.get("properties"):
         more = found.get("additionalProperties")
         if not isinstance(more, Mapping):
-            raise InvalidArgumentError(f"the JSON Schema names no properties of {where}")
+            raise InvalidArgumentError(f"the JSON Schema has no properties of {where}")
         value, nullable = _type(root, more, f"values of {where}", depth + 1)
         return map_of(pa.string(), value, nullable=nullable)
     required = found.get("required", [])

@@ -1,8 +1,7 @@
-"""Responsible for JSON: strict decoding by a checker made of the schema once, unknown fields, and
-the schema of JSON that nobody has written down.
+"""JSON: strict decoding by a schema, detection of unknown fields, and schema inference.
 
-A value of another type than its field is no value of that schema: "1" is not a number, 1.0 no whole
-one, 1 no text. See docs/spark/decoding.md for the list.
+A value of another type than its field is an error: "1" is not a number, 1.0 not an integer, 1 not a
+text. See docs/spark/decoding.md for all rules.
 """
 
 import datetime as dt
@@ -39,7 +38,7 @@ _NO_JSON: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 class JsonReader:
-    """A schema, a reader of its values, and what it does not name in them."""
+    """Reads values by a schema, and finds fields that are not in it."""
 
     def __init__(self, schema: Any) -> None:
         self.struct = schema
@@ -47,25 +46,25 @@ class JsonReader:
         self._known = _known(schema)
 
     def read(self, value: bytes, written: object = None) -> Any:
-        """The fields of a value. Of the schema it was written with nothing need be known."""
+        """The fields of a value. JSON does not need the schema `written`."""
         try:
             return self._decode(value)
         except msgspec.ValidationError as error:
-            raise BadRowError(f"not of the schema: {error}") from None
+            raise BadRowError(f"does not match the schema: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRowError(f"not JSON: {error}") from None
         except RecursionError:
-            raise BadRowError("not decoded: nested too deeply") from None
+            raise BadRowError("nested too deeply") from None
 
     def unknown(self, values: Iterable[bytes | None]) -> Counter[str]:
-        """How often there is a field that the schema does not name; of so many at the most."""
+        """Counts of fields that are not in the schema, of a limited number of names."""
         decode = msgspec.json.Decoder().decode
         found: Counter[str] = Counter()
         for value in values:
             try:
-                names = [] if value is None else [*_strange_names(decode(value), self._known, "")]
+                names = [] if value is None else [*_unknown_names(decode(value), self._known, "")]
             except _NO_JSON:
-                continue  # A bad row, which is told as one.
+                continue  # Reported as a bad row.
             for name in names:
                 if name in found or len(found) < _UNKNOWN_NAMES_MAX:
                     found[name[:_NAME_CHARACTERS_MAX]] += 1
@@ -73,7 +72,7 @@ class JsonReader:
 
 
 def _checked(kind: Any, where: str) -> Any:
-    """The type that the checker takes."""
+    """The type for msgspec's decoder."""
     if pa.types.is_signed_integer(kind):
         half = 1 << (kind.bit_width - 1)
         return Annotated[int, Meta(ge=-half, le=half - 1)]
@@ -85,24 +84,24 @@ def _checked(kind: Any, where: str) -> Any:
     if pa.types.is_map(kind):
         if kind.key_type != pa.string():
             raise InvalidArgumentError(
-                f"the schema has a map at {where} whose keys are no strings: JSON has no other"
+                f"the schema has a map at {where} whose keys are not strings, as JSON requires"
             )
         inner = _checked(kind.item_type, where)
         return dict[str, inner | None] if kind.item_field.nullable else dict[str, inner]  # type: ignore[valid-type]
     if kind in _PLAIN:
         return _PLAIN[kind]
     if not pa.types.is_struct(kind):
-        raise InvalidArgumentError(f"the schema has {kind} at {where}, which is not decoded")
+        raise InvalidArgumentError(f"the schema has {kind} at {where}, which is not supported")
     inside: dict[str, Any] = {}
     for field in kind:
         inner = _checked(field.type, field.name)
         inside[field.name] = NotRequired[inner | None] if field.nullable else Required[inner]
-    # Made of text that a user wrote: the functional form is the only one there is.
+    # Built at run time: only the functional form can do that.
     return TypedDict("Object", inside)  # type: ignore[operator]
 
 
 def _known(kind: Any) -> Any:
-    """Names in a struct, and within them; of a list [those], of a map (those,); None for none."""
+    """Known field names as nested dicts; a list has [element], a map (value,), others None."""
     if pa.types.is_struct(kind):
         return {field.name: _known(field.type) for field in kind}
     if pa.types.is_list(kind):
@@ -114,28 +113,28 @@ def _known(kind: Any) -> Any:
     return None
 
 
-def _strange_names(found: Any, known: Any, where: str) -> Iterator[str]:
-    """Fields that the schema does not name, with the names of those around them."""
+def _unknown_names(found: Any, known: Any, where: str) -> Iterator[str]:
+    """Paths of fields that are not in the schema."""
     if isinstance(known, list) and isinstance(found, list):
         for item in found:
-            yield from _strange_names(item, known[0], f"{where}[]")
+            yield from _unknown_names(item, known[0], f"{where}[]")
     elif isinstance(known, tuple) and isinstance(found, dict):
         for item in found.values():
-            yield from _strange_names(item, known[0], f"{where}{{}}")
+            yield from _unknown_names(item, known[0], f"{where}{{}}")
     elif isinstance(known, dict) and isinstance(found, dict):
         for name in found:
             if name not in known:
                 yield f"{where}.{name}" if where else name
             elif (inner := known[name]) is not None:
-                yield from _strange_names(found[name], inner, f"{where}.{name}" if where else name)
+                yield from _unknown_names(found[name], inner, f"{where}.{name}" if where else name)
 
 
 def infer_json(values: Iterable[bytes | None], *, framing: str = Framing.NONE) -> Any:
-    """The schema from a sample. Values that are null, or no JSON object, say nothing.
+    """The schema of a sample. Ignores values that are null or not JSON objects.
 
-    Whole numbers are bigint, others double, texts string (a time in a text stays a text: whether
-    it is one is not for a sample to say). Nothing is required. A field of two types has no type:
-    that is an error which names it, not a guess that would make half of the rows bad.
+    Integers become bigint, other numbers double, texts string (a sample cannot show whether a text
+    is always a timestamp). All fields are nullable. A field with two types is an error: a guess
+    would make many rows bad.
     """
     found = []
     for value in values:
@@ -148,18 +147,18 @@ def infer_json(values: Iterable[bytes | None], *, framing: str = Framing.NONE) -
         kind = _inferred([value for value in found if isinstance(value, dict)], "")
     except RecursionError:
         raise InvalidArgumentError(
-            "the schema cannot be inferred: values are nested too deeply", hint=_INFER_HINT
+            "cannot infer the schema: values are nested too deeply", hint=_INFER_HINT
         ) from None
     if not pa.types.is_struct(kind):
         raise InvalidArgumentError(
-            "the schema cannot be inferred: no value of the sample is a JSON object with fields",
+            "cannot infer the schema: no value of the sample is a JSON object with fields",
             hint=_INFER_HINT,
         )
     return kind
 
 
 def _inferred(values: list[Any], where: str) -> Any:
-    """The type of all values at a place."""
+    """The common type of the values at a path."""
     values = [value for value in values if value is not None]
     classes = {type(value) for value in values}
     if classes == {dict}:
@@ -168,7 +167,7 @@ def _inferred(values: list[Any], where: str) -> Any:
         for name in names:
             at = f"{where}.{name}" if where else name
             fields.append(pa.field(name, _inferred([value.get(name) for value in values], at)))
-        # An object that was always empty may hold anything later on.
+        # Objects that are always empty may have any fields later.
         return struct_of(fields, f"in {where}" if where else "") if fields else MAP_OF_STRINGS
     if classes == {list}:
         return list_of(_inferred([item for value in values for item in value], f"{where}[]"))
@@ -181,7 +180,7 @@ def _inferred(values: list[Any], where: str) -> Any:
             {_WORDS.get(each, "a string" if each is str else "a number") for each in classes}
         )
         raise InvalidArgumentError(
-            f"the schema cannot be inferred: {where} is {one} in some rows and {other} in others",
+            f"cannot infer the schema: {where} is {one} in some rows and {other} in others",
             hint=_INFER_HINT,
         )
     return pa.bool_() if classes == {bool} else pa.string()

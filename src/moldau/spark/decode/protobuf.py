@@ -1,8 +1,8 @@
-"""Responsible for Protobuf: messages of a descriptor set, without code made for them.
+"""Protobuf: reads messages of a descriptor set, without generated code.
 
-Fields that a message does not hold are their defaults where Protobuf has no notion of presence, and
-null where it has (`optional`, messages, oneofs). Enums are their names, and numbers as text where
-the schema does not know them. Unknown fields are passed over: that is how Protobuf's schemas grow.
+A missing field has its default, or null if it has presence (`optional`, messages, oneofs). Enums
+become their names, unknown ones their numbers as text. Unknown fields are ignored: Protobuf schemas
+evolve that way.
 """
 
 import base64
@@ -27,7 +27,7 @@ _SCALARS: Final[dict[int, Any]] = {
     FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
     FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
-    # No type of Spark's holds 64 bits without a sign.
+    # Spark has no unsigned 64-bit type.
     FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
@@ -44,7 +44,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class ProtobufReader:
-    """A message that was found in a descriptor set: the types of its columns, and a reader."""
+    """A message type of a descriptor set: its column types, and a reader."""
 
     def __init__(self, descriptor_set: bytes, message: str) -> None:
         descriptor = _message_of(descriptor_set, message)
@@ -53,30 +53,30 @@ class ProtobufReader:
         self.struct, self._get = _struct(descriptor, (message,))
 
     def read(self, value: bytes, written: WriterSchema | None = None) -> dict[str, Any]:
-        """A message, after its place in the file that it was written with if that is known."""
+        """The fields of a message; with `written`, after its index in that file."""
         if written is not None:
             indexes, value = _split_indexes(value)
             name = _message_at(written.content, indexes)
             if name != self._name:
-                raise BadRowError(f"another message: {name}, not {self._name}")
+                raise BadRowError(f"message type is {name}, not {self._name}")
         try:
             message: Any = self._parse(value)
             is_whole = message.IsInitialized()
             found: dict[str, Any] = self._get(message) if is_whole else {}
         except (DecodeError, ArithmeticError, ValueError, RecursionError, json_format.Error) as bad:
-            # Also a number in a Struct that JSON has no word for.
-            raise BadRowError(f"not of the Protobuf schema: {bad}") from None
+            # Also a number in a Struct that JSON cannot represent.
+            raise BadRowError(f"does not match the Protobuf schema: {bad}") from None
         if not is_whole:
             missing = ", ".join(message.FindInitializationErrors())
-            raise BadRowError(f"not of the Protobuf schema: no {missing}")
+            raise BadRowError(f"does not match the Protobuf schema: {missing} is missing")
         return found
 
 
 def _split_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Which message of its file it is, as Confluent's serialiser says it, and what follows."""
+    """The message indexes that Confluent's serialiser writes, and the rest of the value."""
     count, at = _zigzag(value, 0)
     if not 0 <= count <= len(value):
-        raise BadRowError("a broken list of message indexes before the value")
+        raise BadRowError("corrupt message indexes before the value")
     found = []
     for _ in range(count):
         number, at = _zigzag(value, at)
@@ -90,20 +90,20 @@ def _zigzag(value: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), at + place + 1
-    raise BadRowError("a broken list of message indexes before the value")
+    raise BadRowError("corrupt message indexes before the value")
 
 
 @lru_cache(maxsize=256)
 def _message_at(content: bytes, indexes: tuple[int, ...]) -> str:
-    """The name of a message of the file that a value was written with. Raises BadRowError.
+    """The name of a message in the file that a value was written with. Raises BadRowError.
 
-    `content` is a file as a registry serialises it, or a descriptor set whose last file it is.
+    `content` is a file serialised by a registry, or a descriptor set with it as the last file.
     """
     try:
         try:
             decoded = base64.b64decode(content, validate=True)
             file = descriptor_pb2.FileDescriptorProto.FromString(decoded)
-        except ValueError:  # Not of a registry.
+        except ValueError:  # Not from a registry.
             file = descriptor_pb2.FileDescriptorSet.FromString(content).file[-1]
         found = file.message_type[indexes[0]]
         names = [*filter(None, [file.package]), found.name]
@@ -112,13 +112,13 @@ def _message_at(content: bytes, indexes: tuple[int, ...]) -> str:
             names.append(found.name)
     except (DecodeError, ValueError, IndexError) as error:
         raise BadRowError(
-            f"written with a Protobuf schema that has no message {list(indexes)}: {error}"
+            f"written with a Protobuf schema without a message {list(indexes)}: {error}"
         ) from None
     return ".".join(names)
 
 
 def _message_of(descriptor_set: bytes, message: str) -> Descriptor:
-    hint = "make one: protoc --include_imports --descriptor_set_out=FILE.desc FILE.proto"
+    hint = "create one: protoc --include_imports --descriptor_set_out=FILE.desc FILE.proto"
     files = descriptor_pb2.FileDescriptorSet()
     pool = descriptor_pool.DescriptorPool()
     try:
@@ -135,11 +135,11 @@ def _message_of(descriptor_set: bytes, message: str) -> Descriptor:
         ]
         raise InvalidArgumentError(
             f"the descriptor set has no message {message!r}",
-            hint=f"it has {', '.join(names)}" if names else hint,
+            hint=f"messages: {', '.join(names)}" if names else hint,
         ) from None
     except (DecodeError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the schema is no descriptor set, or not a whole one: {error}", hint=hint
+            f"the schema is not a complete descriptor set: {error}", hint=hint
         ) from None
     return found
 
@@ -175,7 +175,7 @@ def _field(field: Any, path: tuple[str, ...]) -> tuple[Any, Get]:
 
 
 def _one(field: Any, path: tuple[str, ...]) -> tuple[Any, Get | None]:
-    """The type of a value, and how it is changed."""
+    """The type of a value, and its conversion."""
     if field.type == FieldDescriptor.TYPE_BYTES:
         return pa.binary(), None
     if field.enum_type is not None:
@@ -185,24 +185,24 @@ def _one(field: Any, path: tuple[str, ...]) -> tuple[Any, Get | None]:
     if inner is None:
         return _SCALARS[field.cpp_type], None
     if inner.full_name == "google.protobuf.Timestamp":
-        return TIMESTAMP, _moment
+        return TIMESTAMP, _datetime
     if inner.full_name in _AS_JSON:
         return pa.string(), lambda message: json_format.MessageToJson(message, indent=None)
     if inner.full_name in _WRAPPERS:
         return _one(inner.fields_by_name["value"], path)[0], attrgetter("value")
     if inner.full_name in path:
         raise InvalidArgumentError(
-            f"message {inner.full_name} holds itself, at {field.full_name}: tables have no such "
+            f"message {inner.full_name} contains itself, at {field.full_name}: tables have no such "
             "type"
         )
     if not inner.fields:
-        # There is nothing in it but that it is there.
+        # An empty message has only presence.
         return pa.bool_(), lambda message: True
     return _struct(inner, (*path, inner.full_name))
 
 
-def _moment(message: Any) -> dt.datetime:
-    """To the microsecond, rounded down. OverflowError for what no calendar has."""
+def _datetime(message: Any) -> dt.datetime:
+    """Rounded down to microseconds. Raises OverflowError outside the years 1 to 9999."""
     if not 0 <= message.nanos < 1_000_000_000:
         raise OverflowError(f"a Timestamp with {message.nanos} nanoseconds")
     return _EPOCH + dt.timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)

@@ -1,8 +1,8 @@
-"""Responsible for a Delta table: files that tasks wrote become its files in one commit.
+"""A Delta table: commits data files that tasks wrote.
 
-Files are added as they are, none is written again. The commit carries Delta's own transaction
-marker (`txn`: query and batch), by which a batch that is there already is known, also to others
-who read the table. deltalake creates the next entry of the log exclusively.
+Files are added as they are, none is rewritten. The commit carries Delta's transaction identifier
+(`txn`: query and batch), by which a repeated batch is detected. deltalake creates the next log
+entry exclusively.
 """
 
 import math
@@ -18,20 +18,14 @@ from deltalake.exceptions import SchemaMismatchError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from moldau.spark.lake import schema_evolution
+from moldau.spark.lake.model import NULL_PARTITION, DataFile, LakeError, TableFormat, Writing
 from moldau.spark.lake.parquet_files import is_data_path
 from moldau.spark.lake.storage import folder_at
-from moldau.spark.lake.table import (
-    NULL_PARTITION,
-    DataFile,
-    LakeError,
-    LakeTable,
-    TableFormat,
-    Writing,
-)
+from moldau.spark.lake.table import LakeTable
 
-LOOKS_AT_ONCE: Final = 16
+PARALLEL_STATS: Final = 16
 VACUUM_HOURS_MIN: Final = 7 * 24
-"""So long old versions can be read, as is usual for Delta."""
+"""How long old versions can be read: Delta's default retention."""
 
 
 class DeltaLakeTable(LakeTable):
@@ -52,13 +46,13 @@ class DeltaLakeTable(LakeTable):
             return 0
         found = table.vacuum(
             retention_hours=math.ceil(orphan_seconds_min / 3600),
-            # It would take away all that lies below, also what is of other tables.
+            # It would also delete files of other tables below this location.
             dry_run=True,
             full=True,
-            # Whoever asks for less than the usual week means it.
+            # An explicit shorter retention is intended.
             enforce_retention_duration=orphan_seconds_min >= VACUUM_HOURS_MIN * 3600.0,
         )
-        # Again: what was committed meanwhile is not to go.
+        # Loaded again: files committed meanwhile must stay.
         named = {found["path"] for found in _actions(self._current())}
         removed = [
             path
@@ -95,7 +89,7 @@ class DeltaLakeTable(LakeTable):
     def _files(self, table: Any) -> Iterable[DataFile]:
         if "deletionVectors" in (table.protocol().reader_features or ()):
             raise LakeError(
-                f"the table at {self.location} has deletion vectors, which are not read here",
+                f"the table at {self.location} has deletion vectors, which are not supported",
                 hint="rewrite it first: REORG TABLE … APPLY (PURGE), then ALTER TABLE … DROP "
                 "FEATURE deletionVectors",
             )
@@ -110,7 +104,7 @@ class DeltaLakeTable(LakeTable):
                 schema=Schema.from_arrow(new),
                 partition_by=list(self.partition_columns),
                 storage_options=self._storage,
-                # So that engines can follow the table from one version to the next.
+                # So that engines can read the changes between versions.
                 configuration={"delta.enableChangeDataFeed": "true"},
             )
             return
@@ -120,10 +114,10 @@ class DeltaLakeTable(LakeTable):
             table.alter.add_columns(list(Schema.from_arrow(changed).fields))
         except SchemaMismatchError as error:
             raise LakeError(
-                f"a column of the Delta table at {self.location} would become wider, which "
-                f"deltalake cannot do: {error}",
-                hint="write to another table (--to), or decode as before (--schema); Iceberg "
-                "tables can (--format iceberg)",
+                f"cannot widen a column of the Delta table at {self.location}, which deltalake "
+                f"does not support: {error}",
+                hint="write to another table (--to), use the previous --schema, or use Iceberg "
+                "(--format iceberg)",
             ) from error
 
     def _commit(
@@ -136,8 +130,8 @@ class DeltaLakeTable(LakeTable):
         same_rows: bool,
     ) -> None:
         if removed:
-            self._check_there(removed, (file.path for file in self._files(table)))
-        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+            self._check_present(removed, (file.path for file in self._files(table)))
+        with ThreadPoolExecutor(PARALLEL_STATS) as pool:
             sizes = list(pool.map(self._folder.size, [file.path for file in added]))
         for file, size in zip(added, sizes, strict=True):
             if size != file.bytes:
@@ -165,7 +159,7 @@ class DeltaLakeTable(LakeTable):
             for file in removed
         ]
         markers = [Transaction(name, number, now) for name, number in writing.numbers().items()]
-        said = {"moldau.query": writing.query, "moldau.batch": str(writing.batch)}
+        metadata = {"moldau.query": writing.query, "moldau.batch": str(writing.batch)}
         table.create_write_transaction(
             [*adds, *removes],
             mode="append",
@@ -174,7 +168,7 @@ class DeltaLakeTable(LakeTable):
             commit_properties=CommitProperties(
                 app_transactions=markers,
                 max_commit_retries=0,
-                custom_metadata=said,
+                custom_metadata=metadata,
             ),
         )
 

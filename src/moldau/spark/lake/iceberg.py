@@ -1,12 +1,11 @@
-"""Responsible for an Iceberg table: files that tasks wrote become its files in one commit.
+"""An Iceberg table: commits data files that tasks wrote.
 
-The catalog is whichever pyiceberg loads with the options that it is given (REST, Glue, Hive, SQL);
-with none, and a local folder, a SQLite file in that folder. Tables of archives are partitioned by
-the day of `timestamp`, which pyiceberg finds out from the files' statistics; `date` is a column for
-those who ask us, and none of the table. A commit's snapshot says in its summary which query and
-batch it is, and the table's properties say the last batch of each query, in the same commit: they
-outlive the snapshots, which are expired some day. The catalog takes a commit only on top of the
-snapshot that it was built on, so that nobody slips in between the look at the properties and the
+pyiceberg loads the catalog from the options (REST, Glue, Hive, SQL); without any, a table in a
+local folder has a SQLite catalog in that folder. Archives are partitioned by the day of
+`timestamp`, which pyiceberg derives from file statistics; our column `date` is not stored. The
+snapshot summary has the query and batch of a commit. The table properties, updated in the same
+commit, have the last batch of each query, since snapshots expire. A catalog accepts a commit only
+on top of the snapshot it was based on, so no other commit can come between the check and the
 commit.
 """
 
@@ -36,33 +35,33 @@ from pyiceberg.types import LongType
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import schema_evolution
-from moldau.spark.lake.parquet_files import is_data_path
-from moldau.spark.lake.storage import Folder, folder_at, is_local, normal_location
-from moldau.spark.lake.table import (
+from moldau.spark.lake.model import (
     NULL_PARTITION,
     DataFile,
     LakeError,
-    LakeTable,
     Layout,
     TableFormat,
     Writing,
 )
+from moldau.spark.lake.parquet_files import is_data_path
+from moldau.spark.lake.storage import Folder, folder_at, is_local, normal_location
+from moldau.spark.lake.table import LakeTable
 
 NAMESPACE: Final = "moldau"
 CATALOG_FILE: Final = "_catalog.sqlite"
 CATALOG_OPTION: Final = "catalog"
-"""The name of a catalog of pyiceberg's own configuration; all other options are pyiceberg's."""
+"""Names a catalog of pyiceberg's configuration; all other options are pyiceberg's."""
 DATE: Final = "date"
 BATCH_PROPERTY: Final = "moldau.batch."
 ORPHAN_SECONDS_MIN: Final = 24 * 3600.0
 SNAPSHOTS_MAX: Final = 500
-"""That are kept. All of them stand in a file that every commit writes anew."""
+"""More are expired: every commit rewrites the list of snapshots."""
 SNAPSHOT_SECONDS_MAX: Final = 5 * 24 * 3600.0
 _KEPT_PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
-"""Unless the table says otherwise: of the file that every commit writes anew, a hundred stay."""
+"""Unless the table has its own: keeps 100 metadata files, of which every commit writes one."""
 
 
 class IcebergTable(LakeTable):
@@ -79,7 +78,7 @@ class IcebergTable(LakeTable):
     ) -> None:
         super().__init__(location, storage, partition_columns)
         if partition_columns not in (None, (), (DATE,)):
-            raise InvalidArgumentError("an Iceberg table is partitioned by day, or not at all")
+            raise InvalidArgumentError("an Iceberg table must be partitioned by day, or not at all")
         namespace, _, last = name.rpartition(".")
         self._identifier = (namespace or NAMESPACE, last)
         self._opened: Any = None
@@ -87,7 +86,7 @@ class IcebergTable(LakeTable):
     @property
     def layout(self) -> Layout:
         table = self._current()
-        # With credentials that a catalog hands out for the table.
+        # Includes credentials that a catalog issues for the table.
         storage = self._storage if table is None else table.io.properties
         return replace(super().layout, storage=dict(storage))
 
@@ -95,7 +94,7 @@ class IcebergTable(LakeTable):
         table = self._current()
         if table is None:
             return 0
-        # Listed first: what is committed while we list is known to be so afterwards.
+        # Listed first, so that files committed in the meantime are found in the metadata below.
         folder = self._folder(table)
         listed = list(folder.list())
         before = time.time() - orphan_seconds_min
@@ -106,13 +105,13 @@ class IcebergTable(LakeTable):
         prefix = _prefix(table)
         if named and not any(path.startswith(prefix) for path in named):
             raise LakeError(
-                f"the files of the table at {self.location} are not below {prefix}: nothing is "
-                "removed, since nobody can tell what is left over"
+                f"the files of the table at {self.location} are not below {prefix}: cannot "
+                "detect orphan files, so none is deleted"
             )
         removed = [
             found.path
             for found in listed
-            # What does not say how old it is, is new.
+            # A file without a modification time counts as new.
             if (found.mtime_ns or math.inf) / 1e9 <= before
             and prefix + found.path not in named
             and (
@@ -127,24 +126,23 @@ class IcebergTable(LakeTable):
     # -- reading
 
     def _load(self) -> Any:
-        # So that to look for a table leaves no catalog behind.
-        is_begun = self._has_catalog() or (Path(self.location) / CATALOG_FILE).exists()
-        if self._opened is None and not is_begun:
+        # Checking for a table must not create a catalog.
+        has_catalog = self._has_catalog() or (Path(self.location) / CATALOG_FILE).exists()
+        if self._opened is None and not has_catalog:
             return None
         try:
             table = self._catalog().load_table(self._identifier)
         except NoSuchTableError:
             return None
-        if (place := _plain_location(table.location())) != self.location:
+        if (location := _plain_location(table.location())) != self.location:
             raise LakeError(
-                f"the catalog has a table {'.'.join(self._identifier)}, and it is at {place}, not "
-                f"at {self.location}",
-                hint="one of the two needs another catalog (--storage), or another last part of "
-                "its location",
+                f"the catalog's table {'.'.join(self._identifier)} is at {location}, not at "
+                f"{self.location}",
+                hint="use another catalog (--storage), or a location with another last part",
             )
         had = tuple(f"{field.transform}({field.name})" for field in table.spec().fields)
-        if self._asked_columns is None and had:
-            self._asked_columns = (DATE,)
+        if self._partition_columns is None and had:
+            self._partition_columns = (DATE,)
         self._check_partitions((DATE,) if had == ("day(timestamp_day)",) else had)
         return table
 
@@ -160,8 +158,8 @@ class IcebergTable(LakeTable):
             if not is_local(self.location):
                 raise InvalidArgumentError(
                     f"an Iceberg table at {self.location} needs a catalog",
-                    hint="say which, as pyiceberg does: --storage type=rest --storage uri=… "
-                    "(or glue, hive, sql), or --storage catalog=NAME of .pyiceberg.yaml",
+                    hint="with pyiceberg's options: --storage type=rest --storage uri=… (or glue, "
+                    "hive, sql), or --storage catalog=NAME of .pyiceberg.yaml",
                 )
             Path(self.location).mkdir(parents=True, exist_ok=True)
             options |= {"type": "sql", "uri": f"sqlite:///{self.location}/{CATALOG_FILE}"}
@@ -207,12 +205,12 @@ class IcebergTable(LakeTable):
             )
 
     def _entries(self, table: Any) -> dict[str, Any]:
-        """What the table says of each file, by its path below the location."""
+        """The manifest entry of each data file, by its path below the location."""
         tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise LakeError(
-                f"the table at {self.location} has files of deletes, which are not read here",
-                hint="rewrite it first, with rewrite_data_files of whoever deleted rows",
+                f"the table at {self.location} has delete files, which are not supported",
+                hint="rewrite it first, with rewrite_data_files of the engine that deleted rows",
             )
         prefix = _prefix(table)
         return {str(task.file.file_path).removeprefix(prefix): task.file for task in tasks}
@@ -227,11 +225,11 @@ class IcebergTable(LakeTable):
             return
         catalog = self._catalog()
         catalog.create_namespace_if_not_exists(self._identifier[0])
-        begun = catalog.create_table_transaction(
+        creation = catalog.create_table_transaction(
             self._identifier, schema=inner, location=self._uri()
         )
-        with begun as transaction, transaction.update_spec() as spec:
-            if self._asked_columns:
+        with creation as transaction, transaction.update_spec() as spec:
+            if self._partition_columns:
                 spec.add_field("timestamp", DayTransform(), "timestamp_day")
 
     def _commit(
@@ -243,40 +241,40 @@ class IcebergTable(LakeTable):
         *,
         same_rows: bool,
     ) -> None:
-        there = self._entries(table) if removed else {}
-        self._check_there(removed, there)
-        # pyiceberg would put the commit on top of those of others by itself, without a look at
-        # the batches they are of. Here only: the table keeps the property that it has.
+        entries = self._entries(table) if removed else {}
+        self._check_present(removed, entries)
+        # pyiceberg would rebase the commit on others by itself, without checking their batches.
+        # Changed only in memory, not in the table.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         kept = {k: v for k, v in _KEPT_PROPERTIES.items() if k not in table.properties}
         kept |= {f"{BATCH_PROPERTY}{name}": str(n) for name, n in writing.numbers().items()}
         if table.name_mapping() is None:
-            # The files do not hold the ids of the table's columns.
+            # The files have no Iceberg column ids.
             mapping = table.schema().name_mapping.model_dump_json()
             kept[TableProperties.DEFAULT_NAME_MAPPING] = mapping
         with table.transaction() as transaction:
             transaction.set_properties(kept)
             if removed or added:
-                said = {"moldau.query": writing.query, "moldau.batch": str(writing.batch)}
-                with _producer(transaction, said, bool(removed), same_rows) as producer:
+                summary = {"moldau.query": writing.query, "moldau.batch": str(writing.batch)}
+                with _producer(transaction, summary, bool(removed), same_rows) as producer:
                     for file in removed:
-                        producer.delete_data_file(there[file.path])
+                        producer.delete_data_file(entries[file.path])
                     for file in added:
                         path, metadata = _prefix(table) + file.path, transaction.table_metadata
                         entry = parquet_file_to_data_file(table.io, metadata, path)
                         producer.append_data_file(entry)
-            # As the table says, if it does; else as many and as old ones as stand above.
-            asked = table.properties.get("history.expire.max-snapshot-age-ms")
-            if asked is None:
+            # The table's own property overrides our defaults.
+            age_ms = table.properties.get("history.expire.max-snapshot-age-ms")
+            if age_ms is None:
                 expire_snapshots(transaction, SNAPSHOTS_MAX, SNAPSHOT_SECONDS_MAX)
             else:
-                expire_snapshots(transaction, sys.maxsize, int(asked) / 1000)
+                expire_snapshots(transaction, sys.maxsize, int(age_ms) / 1000)
 
     def _is_conflict(self, error: Exception) -> bool:
-        # Whether one whose answer was lost is there is told by the table's last batch.
-        faster = (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
-        # A catalog of SQLite that somebody else is writing to.
-        return isinstance(error, faster) or "database is locked" in str(error)
+        # After a lost response, the next attempt finds the batch in the table's properties.
+        conflicts = (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
+        # A SQLite catalog with another writer.
+        return isinstance(error, conflicts) or "database is locked" in str(error)
 
     def _sync(self) -> None:
         table = self._current() if is_local(self.location) else None
@@ -306,38 +304,37 @@ def _plain_location(text: str) -> str:
 
 
 def _prefix(table: Any) -> str:
-    """What the paths of its files begin with: a catalog may spell a place in another way."""
+    """The prefix of its file paths: a catalog may spell the location in another way."""
     return str(table.location()).rstrip("/") + "/"
 
 
-def _producer(transaction: Any, said: dict[str, str], is_change: bool, same_rows: bool) -> Any:
-    """Makes one snapshot with `said` in its summary. No public part of pyiceberg: the version is
-    pinned, and tests look at what comes of it.
+def _producer(transaction: Any, summary: dict[str, str], is_change: bool, same_rows: bool) -> Any:
+    """Creates one snapshot. Uses private API of pyiceberg: its version is pinned and tested.
 
-    Its public calls replace files by two snapshots, of which the first has neither the old nor the
-    new ones: whoever follows the table snapshot by snapshot sees rows vanish and come back. With
-    `same_rows` it is called a replacement, which readers of changes pass over.
+    The public API replaces files by two snapshots, of which the first has neither the old nor the
+    new files: readers of every snapshot would see rows vanish and come back. With `same_rows` the
+    operation is `replace`, which readers of changes ignore.
     """
     if same_rows:
         io = transaction._table.io
-        producer: Any = _Replacement(Operation.OVERWRITE, transaction, io, None, said)
+        producer: Any = _Replacement(Operation.OVERWRITE, transaction, io, None, summary)
     else:
-        update = transaction.update_snapshot(snapshot_properties=said)
+        update = transaction.update_snapshot(snapshot_properties=summary)
         producer = update.overwrite() if is_change else update.fast_append()
-    # A commit that failed may be there after all: then its files are the table's.
+    # Keep the files of a failed commit: it may have succeeded with a lost response.
     producer._clean_all_uncommitted = lambda: None
     return producer
 
 
 class _Replacement(_OverwriteFiles):
     def _summary(self, snapshot_properties: dict[str, str]) -> Any:
-        # pyiceberg counts no totals for replacements, so it is renamed afterwards.
+        # pyiceberg computes no totals for REPLACE, so the operation is changed afterwards.
         found = super()._summary(snapshot_properties)
         return Summary(Operation.REPLACE, **found.additional_properties)
 
 
 def expire_snapshots(transaction: Any, count_max: int, seconds_max: float) -> None:
-    """Forget the oldest, and those that are too old; never what a branch or a tag names."""
+    """Expires snapshots beyond the count or age, except those of branches and tags."""
     metadata = transaction.table_metadata
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     known = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)

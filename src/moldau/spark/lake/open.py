@@ -1,23 +1,29 @@
-"""Responsible for which class serves which format, and for where a new table may be.
+"""Opens tables by format, and checks the location of a new table.
 
-Whoever cleans a table removes every data file below its location that no commit of it names. So a
-table must not be begun among somebody else's files, nor inside another table.
+Cleaning a table deletes all data files below its location that are in none of its commits. So a new
+table must not be created among other files, nor inside another table.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.lake.model import TABLES, LakeError, TableFormat
 from moldau.spark.lake.storage import is_local, normal_location, open_folder
-from moldau.spark.lake.table import TABLES, Destination, LakeError, LakeTable, TableFormat
+from moldau.spark.lake.table import LakeTable
 
+if TYPE_CHECKING:
+    from moldau.spark.lake.parquet_export import ParquetExport
+
+Destination: TypeAlias = "LakeTable | ParquetExport"
+"""For appending batches."""
 _OWN: Final = {
     TableFormat.DELTA: ("_delta_log/",),
     TableFormat.ICEBERG: ("metadata/", "_catalog.sqlite"),
 }
-"""What a creation that was cut short leaves behind."""
+"""Leftovers of an interrupted creation."""
 
 
 def open_table(
@@ -28,27 +34,26 @@ def open_table(
     storage: Mapping[str, str] | None = None,
     partition_columns: Sequence[str] | None = ("date",),
 ) -> LakeTable:
-    """A table, whether it is there yet or not: `ensure` creates it.
+    """A table, which need not exist yet: `ensure` creates it.
 
-    Without `partition_columns` a table is opened as it is, and cannot be created. `name` is what a
-    catalog calls it (Iceberg), by default the last part of its location. `storage` says how the
-    place is reached, in the words of deltalake or pyiceberg, and where Iceberg's catalog is.
-    Raises InvalidArgumentError, LakeError.
+    With `partition_columns=None` an existing table is opened as it is. `name` is its name in an
+    Iceberg catalog, by default the last part of its location. `storage` are options of deltalake or
+    pyiceberg for the storage and the catalog. Raises InvalidArgumentError, LakeError.
     """
-    place = normal_location(location)
+    path = normal_location(location)
     columns = None if partition_columns is None else tuple(partition_columns)
     try:
-        # Only what a format needs is loaded.
+        # Import only the packages of this format.
         if format == TableFormat.DELTA:
             from moldau.spark.lake.delta import DeltaLakeTable
 
-            return DeltaLakeTable(place, storage or {}, columns)
+            return DeltaLakeTable(path, storage or {}, columns)
         if format == TableFormat.ICEBERG:
             from moldau.spark.lake.iceberg import IcebergTable
 
-            # A name that every catalog takes.
-            plain = re.sub(r"\W", "_", place.rsplit("/", 1)[-1]) or "table"
-            return IcebergTable(place, storage or {}, columns, name or plain)
+            # A name that every catalog accepts.
+            plain = re.sub(r"\W", "_", path.rsplit("/", 1)[-1]) or "table"
+            return IcebergTable(path, storage or {}, columns, name or plain)
     except ImportError as error:
         raise LakeError(
             f"{format} tables need the package {error.name}",
@@ -56,12 +61,11 @@ def open_table(
         ) from None
     if format == TableFormat.PARQUET:
         raise InvalidArgumentError(
-            f"{location} is to be a table, and plain Parquet files are none: nothing says which "
-            "files belong together",
-            hint=f"--format is {' or '.join(TABLES)}; only archives write plain files",
+            f"{location} must be a table: plain Parquet files have no commits",
+            hint=f"use --format {' or '.join(TABLES)}; only archives write plain files",
         )
     raise InvalidArgumentError(
-        f"{format!r} is no format of a table", hint=f"--format is {' or '.join(TableFormat)}"
+        f"unknown table format {format!r}", hint=f"--format must be {' or '.join(TableFormat)}"
     )
 
 
@@ -72,7 +76,7 @@ def open_destination(
     storage: Mapping[str, str] | None = None,
     partition_columns: Sequence[str] = ("date",),
 ) -> Destination:
-    """A table, or plain Parquet files, for somebody who only appends."""
+    """A table, or plain Parquet files, for appending."""
     if format != TableFormat.PARQUET:
         return open_table(location, format, storage=storage, partition_columns=partition_columns)
     from moldau.spark.lake.parquet_export import ParquetExport
@@ -80,35 +84,35 @@ def open_destination(
     return ParquetExport(normal_location(location), storage or {})
 
 
-def check_place(table: Destination) -> None:
-    """Raises InvalidArgumentError if the table is yet to be made, and something else is there."""
-    place = Path(table.location)
+def check_location(table: Destination) -> None:
+    """Raises InvalidArgumentError if a new table's location is not empty, or in another table."""
+    path = Path(table.location)
     if is_local(table.location):
-        if place.is_file():
+        if path.is_file():
             raise InvalidArgumentError(
-                f"{place} is a file, and a table is a folder", hint="name another folder"
+                f"{path} is a file, but a table needs a folder", hint="use another folder"
             )
-        for folder in (place, *place.parents):
+        for folder in (path, *path.parents):
             other = _format_at(folder)
-            if other is not None and (folder, other) != (place, table.format):
+            if other is not None and (folder, other) != (path, table.format):
                 raise InvalidArgumentError(
-                    f"{place} is {'' if folder == place else 'inside of '}the {other} table "
-                    f"{folder}: what is written to it would be removed as left over",
-                    hint=f"name a folder beside it, or its own --format {other}",
+                    f"{path} is {'' if folder == path else 'inside '}the {other} table "
+                    f"{folder}, which would delete the new files as orphans",
+                    hint=f"use another folder, or --format {other}",
                 )
     if table.format is TableFormat.PARQUET or table.schema() is not None:
         return
     for found in open_folder(table.layout).list():
         if not found.path.startswith((".", *_OWN[table.format])):
             raise InvalidArgumentError(
-                f"{table.location} is no {table.format} table, and not empty: {found.path} is "
-                "there",
-                hint="name an empty folder, or one that is not there yet",
+                f"{table.location} is not a {table.format} table and not empty: it contains "
+                f"{found.path}",
+                hint="use an empty or a new folder",
             )
 
 
 def _format_at(folder: Path) -> TableFormat | None:
-    """Of a table in a local folder; of Iceberg's, only those with a catalog in it."""
+    """The format of a table in a local folder; of Iceberg only with a catalog in the folder."""
     if (folder / "_delta_log").is_dir():
         return TableFormat.DELTA
     return TableFormat.ICEBERG if (folder / "_catalog.sqlite").is_file() else None

@@ -1,9 +1,9 @@
-"""Responsible for plain Parquet files: an export for readers that know no table format.
+"""Plain Parquet files: an export for readers without support for a table format.
 
-There is no log. Tasks write below `_staged/`, which readers of Parquet folders pass over; the
-driver moves the files of a batch to their places, one by one. Their names carry the query and the
-batch: when Spark plays a batch again after a crash, what was moved of it is deleted first. So each
-row is there once when a batch is done; who reads in between may see a part of it.
+There are no commits. Tasks write below `_staged/`, which readers of Parquet folders ignore; the
+driver then moves the files of a batch one by one. File names carry the query and the batch: when
+Spark repeats a batch after a crash, its moved files are deleted first. So each row is there once
+when a batch is done, but readers may see a part of a batch before.
 """
 
 import re
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from moldau.spark.lake import schema_evolution
+from moldau.spark.lake.model import WRITER, DataFile, Layout, TableFormat, Writing, marked
 from moldau.spark.lake.storage import open_folder
-from moldau.spark.lake.table import WRITER, DataFile, Layout, TableFormat, Writing, marked
 
 STAGED: Final = "_staged/"
 
@@ -30,19 +30,19 @@ class ParquetExport:
         )
         self._folder = open_folder(self.layout)
         self._begun: set[str] = set()
-        """Queries of which nothing is left over from an earlier run."""
+        """Queries without leftover files of an earlier run."""
 
     def schema(self) -> None:
-        """Nobody keeps it: each file has its own."""
+        """Not stored: each file has its own."""
 
     def ensure(self, schema: Any) -> None:
         schema_evolution.with_partitions_last(schema, self.partition_columns)
 
     def last_batch(self, query: str) -> None:
-        """Only Spark's checkpoint knows."""
+        """Unknown: only Spark's checkpoint has it."""
 
     def mark(self, name: str) -> int | None:
-        """That of a pipeline's own name alone: it begins the names of its files."""
+        """Only the mark of a pipeline's name, which is the prefix of its file names."""
         writer = name.removeprefix(WRITER)
         is_ours = re.compile(
             rf"{re.escape(writer)}-[0-9a-f-]{{36}}-\d{{10}}-\w+\.parquet"
@@ -52,14 +52,14 @@ class ParquetExport:
 
     def append(self, files: Sequence[DataFile], writing: Writing) -> bool:
         if writing.query not in self._begun:
-            self._remove_left_over(files, writing)
+            self._remove_leftovers(files, writing)
             self._begun.add(writing.query)
         for file in files:
             self._folder.move(STAGED + file.path, _with_mark(file.path, writing))
         return True
 
-    def _remove_left_over(self, files: Sequence[DataFile], writing: Writing) -> None:
-        """What was moved of this batch before a crash, and what was never moved."""
+    def _remove_leftovers(self, files: Sequence[DataFile], writing: Writing) -> None:
+        """Deletes files of this batch from before a crash, moved or not."""
         wanted = {STAGED + file.path for file in files}
         labels = {_label(file.path) for file in files}
         mark = f"-{_mark(writing)}-"
@@ -74,7 +74,7 @@ def _mark(writing: Writing) -> str:
 
 
 def _label(path: str) -> str:
-    """What begins the name of a file: that of the pipeline that wrote it."""
+    """The prefix of a file name: the name of the pipeline that wrote it."""
     return path.rpartition("/")[2].rpartition("-")[0]
 
 

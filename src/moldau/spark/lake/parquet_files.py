@@ -1,8 +1,8 @@
-"""Responsible for the Parquet files of a table: how tasks write them, and how they are read.
+"""Writes and reads the Parquet data files of a table.
 
-A file per task and per value of the partition columns, below the folders that Hive's layout has
-(`date=2026-01-31/…`). A file is whole and on the disk when `close` returns it; what was begun and
-not closed is `abort`ed, or left to the table's `clean`.
+There is one file per task and value of the partition columns, in Hive's folder layout
+(`date=2026-01-31/…`). A file is complete and on disk when `close` returns it; `abort`, or later the
+table's `clean`, removes incomplete ones.
 """
 
 import contextlib
@@ -17,27 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from moldau.spark.lake.model import NULL_PARTITION, DataFile, LakeError, Layout, TableFormat
 from moldau.spark.lake.storage import open_folder
-from moldau.spark.lake.table import (
-    NULL_PARTITION,
-    DataFile,
-    LakeError,
-    LakeTable,
-    Layout,
-    TableFormat,
-)
+from moldau.spark.lake.table import LakeTable
 
 GROUP_ROWS_MAX: Final = 256 * 1024
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A row group ends with the first of them: readers skip by it, and hold one in memory."""
+"""Limits of a row group: readers skip row groups, and hold one in memory."""
 OPEN_FILES_MAX: Final = 32
-"""Of one task; with more values of the partition columns, the oldest is closed."""
+"""Of one task; beyond that, the file with the most buffered rows is closed."""
 
 _HEADER_KEYS: Final = "headers.list.element.key"
 _DELTAS: Final = ("offset", "timestamp")
-"""Numbers that go up in small steps: their differences take next to no room."""
+"""Columns that increase in small steps, so delta encoding is compact."""
 _TEXT_LENGTH_MAX: Final = 32
-"""Of a text that is worth its place in statistics."""
+"""Longer texts are left out of statistics."""
 
 
 class _Open(NamedTuple):
@@ -45,14 +39,14 @@ class _Open(NamedTuple):
     partition: dict[str, str]
     sink: Any
     writer: Any
-    held: list[Any]
+    buffered: list[Any]
 
 
 class FileWriter:
-    """Writes the rows of one task. Give it batches with the partition columns in them."""
+    """Writes the rows of one task, which must include the partition columns."""
 
     def __init__(self, layout: Layout, schema: Any, *, label: str = "part") -> None:
-        """`schema` has the partition columns; `label` begins the names of the files."""
+        """`schema` includes the partition columns; `label` is the prefix of file names."""
         self._layout = layout
         self._label = label
         self._folder = open_folder(layout)
@@ -62,44 +56,45 @@ class FileWriter:
         self._open: dict[tuple[str, ...], _Open] = {}
         self._done: list[DataFile] = []
         self._paths: list[str] = []
-        """Of all files, done or not."""
+        """Of all files, complete or not."""
 
     def write(self, batch: Any) -> None:
-        """A pyarrow.RecordBatch whose columns are those of the schema, in any order."""
+        """Writes a pyarrow.RecordBatch with the columns of the schema, in any order."""
         if batch.num_rows:
             for values, rows in _by_partition(batch, self._layout.partition_columns):
                 self.write_part(values, rows)
 
     def write_part(self, values: tuple[str, ...], rows: Any) -> None:
-        """Rows that all have these values in the partition columns, which need not be in `rows`."""
-        file = self._open.get(values) or self._begun(values)
+        """Writes rows of one partition; `rows` need not have the partition columns."""
+        file = self._open.get(values) or self._new_file(values)
         if not rows.schema.equals(self._schema):
             rows = completed(rows, self._schema, file.partition)
-        file.held.append(rows)
-        count = sum(batch.num_rows for batch in file.held)
-        if count >= GROUP_ROWS_MAX or sum(batch.nbytes for batch in file.held) >= GROUP_BYTES_MAX:
+        file.buffered.append(rows)
+        count = sum(batch.num_rows for batch in file.buffered)
+        size = sum(batch.nbytes for batch in file.buffered)
+        if count >= GROUP_ROWS_MAX or size >= GROUP_BYTES_MAX:
             self._flush(file)
 
     def close(self) -> tuple[DataFile, ...]:
-        """All files, whole and on the disk; none if no row came."""
+        """All files, complete and on disk; none if there were no rows."""
         for values in list(self._open):
             self._finish(values)
         return tuple(self._done)
 
     def abort(self) -> None:
-        """Remove what was written; it was not committed."""
+        """Deletes the files, which were not committed."""
         for file in self._open.values():
-            # What made the task fail may keep a file from being closed, too.
+            # Closing may fail for the same reason as the task.
             for opened in (file.writer, file.sink):
                 with contextlib.suppress(pa.ArrowException, OSError):
                     opened.close()
         for path in self._paths:
             self._folder.delete(path)
 
-    def _begun(self, values: tuple[str, ...]) -> _Open:
+    def _new_file(self, values: tuple[str, ...]) -> _Open:
         if len(self._open) >= OPEN_FILES_MAX:
-            fullest = max(self._open, key=lambda key: sum(b.num_rows for b in self._open[key].held))
-            self._finish(fullest)
+            rows = {key: sum(b.num_rows for b in file.buffered) for key, file in self._open.items()}
+            self._finish(max(rows, key=lambda key: rows[key]))
         partition = dict(zip(self._layout.partition_columns, values, strict=True))
         folder = "".join(f"{name}={quote(value, safe=' ')}/" for name, value in partition.items())
         path = f"{folder}{self._label}-{uuid.uuid4().hex}.parquet"
@@ -111,10 +106,10 @@ class FileWriter:
         return self._open[values]
 
     def _flush(self, file: _Open) -> None:
-        if file.held:
-            table = pa.Table.from_batches(file.held, self._schema)
+        if file.buffered:
+            table = pa.Table.from_batches(file.buffered, self._schema)
             file.writer.write_table(table, row_group_size=2 * GROUP_ROWS_MAX)
-            file.held.clear()
+            file.buffered.clear()
 
     def _finish(self, values: tuple[str, ...]) -> None:
         file = self._open[values]
@@ -139,7 +134,7 @@ class FileWriter:
 def write_files(
     layout: Layout, schema: Any, batches: Iterable[Any], *, label: str = "part"
 ) -> tuple[DataFile, ...]:
-    """The files of some batches, which have the partition columns. Removes them if one fails."""
+    """Writes batches, which must include the partition columns. Deletes the files on an error."""
     writer = FileWriter(layout, schema, label=label)
     try:
         for batch in batches:
@@ -159,17 +154,16 @@ def read_files(
     """Rows as pyarrow.RecordBatch, with the partition columns."""
     folder = open_folder(layout)
     names = list(schema.names if columns is None else columns)
-    if strange := [name for name in names if name not in schema.names]:
-        raise LakeError(f"the table at {layout.location} has no column {', '.join(strange)}")
+    if unknown := [name for name in names if name not in schema.names]:
+        raise LakeError(f"the table at {layout.location} has no column {', '.join(unknown)}")
     wanted = pa.schema([schema.field(name) for name in names])
     for file in files:
         try:
             source = folder.open_input(file.path)
         except FileNotFoundError:
             raise LakeError(
-                f"{file.path} is not in {layout.location} any more",
-                hint="files were replaced since the snapshot was taken, or removed by hand: read "
-                "again",
+                f"{file.path} was deleted from {layout.location}",
+                hint="the snapshot is outdated, or the file was deleted by hand: read again",
             ) from None
         with source:
             parquet = pq.ParquetFile(source)
@@ -180,7 +174,7 @@ def read_files(
 
 
 def _check_columns(found: Any, schema: Any, path: str) -> None:
-    """Files are read by the names of columns: after a rename, values would be lost."""
+    """Files are read by column name: after a rename, values would be lost."""
     lost = [field.name for field in found if field.name not in schema.names]
     for field in found:
         if field.name in schema.names and pa.types.is_struct(field.type):
@@ -189,13 +183,13 @@ def _check_columns(found: Any, schema: Any, path: str) -> None:
             lost += [f"{field.name}.{each.name}" for each in field.type if each.name not in names]
     if lost:
         raise LakeError(
-            f"{path} has the column {', '.join(lost)}, which the table does not know",
-            hint="it was renamed or dropped by somebody else: rewrite the table with that program",
+            f"{path} has the column {', '.join(lost)}, which is not in the table",
+            hint="it was renamed or dropped by another program: rewrite the table with it",
         )
 
 
 def read_table(table: LakeTable, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """All rows of a table as it is now."""
+    """All rows of the current snapshot."""
     schema = table.schema()
     if schema is None:
         return iter(())
@@ -203,7 +197,7 @@ def read_table(table: LakeTable, columns: Sequence[str] | None = None) -> Iterat
 
 
 def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
-    """With the columns that are not in the file: the partition's, and those that came later."""
+    """Adds the columns that are not in the file: partition columns, and newer ones as null."""
     columns = []
     for field in wanted:
         if field.name in batch.schema.names:
@@ -220,14 +214,14 @@ def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
 
 
 def is_data_path(path: str, partition_columns: Sequence[str]) -> bool:
-    """Whether a table writes its files to such a path: below it may be other tables."""
+    """Whether the path can be a data file of the table: other tables may be below it."""
     *folders, name = path.split("/")
     named = [folder.partition("=")[:2] for folder in folders]
     return name.endswith(".parquet") and named == [(name, "=") for name in partition_columns]
 
 
 def _by_partition(batch: Any, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The rows of each value of the partition columns, which is mostly one."""
+    """The rows of each value of the partition columns; mostly there is only one."""
     if not names:
         yield (), batch
         return
@@ -240,13 +234,13 @@ def _by_partition(batch: Any, names: Sequence[str]) -> Iterator[tuple[tuple[str,
 
 
 def _encodings(schema: Any, format: TableFormat) -> dict[str, Any]:
-    """Statistics where somebody may ask for a range; no dictionary of what hardly repeats."""
+    """Statistics for columns used in range filters; dictionaries only for repetitive columns."""
     kinds = {field.name: field.type for field in schema}
     deltas = [name for name in _DELTAS if str(kinds.get(name)).startswith(("int64", "timestamp"))]
     return {
         "compression": "zstd",
         "compression_level": 1,
-        # pyiceberg warns of each column that has none; it keeps the first bytes of long ones.
+        # pyiceberg warns about columns without statistics; it truncates long values itself.
         "write_statistics": format is TableFormat.ICEBERG
         or [name for name, kind in kinds.items() if kind not in (pa.binary(), pa.large_binary())],
         "use_dictionary": [n for n, kind in kinds.items() if kind == pa.string()] + [_HEADER_KEYS],
@@ -257,7 +251,7 @@ def _encodings(schema: Any, format: TableFormat) -> dict[str, Any]:
 
 
 def _statistics(footer: Any) -> dict[str, dict[str, Any]]:
-    """Of columns, as Delta has them in its log: by them, engines skip files without a look."""
+    """Column statistics for Delta's log, by which engines skip files."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -265,7 +259,7 @@ def _statistics(footer: Any) -> dict[str, dict[str, Any]]:
     for at in range(footer.num_columns):
         name = footer.schema.column(at).path
         found = [group.column(at).statistics for group in groups]
-        # With a dot it is a field of a struct, or the element of a list.
+        # A dot means a field of a struct, or the element of a list.
         if "." in name or not found or any(each is None for each in found):
             continue
         if all(each.has_null_count for each in found):
@@ -275,7 +269,7 @@ def _statistics(footer: Any) -> dict[str, dict[str, Any]]:
         try:
             bounds = [(each.min, each.max) for each in found if each.has_min_max]
         except OverflowError:
-            # A year above 9999: Python's calendar has none.
+            # A year above 9999, which Python's calendar does not support.
             continue
         if bounds and all(_is_comparable(value) for pair in bounds for value in pair):
             lowest[name] = min(low for low, _ in bounds)
@@ -284,8 +278,8 @@ def _statistics(footer: Any) -> dict[str, dict[str, Any]]:
 
 
 def _is_comparable(value: object) -> bool:
-    """Whether engines agree on how a value is written, and on its order."""
-    # No floats: NaN is in no statistics, and above all numbers to some engines.
+    """Whether all engines agree on the encoding and order of a value."""
+    # No floats: engines treat NaN differently.
     if isinstance(value, str):
         return len(value) <= _TEXT_LENGTH_MAX
     return isinstance(value, int | date) and not isinstance(value, bool)

@@ -1,7 +1,7 @@
-"""Responsible for what may become of a table's columns.
+"""Schema evolution of tables.
 
-New columns, and new fields of structs, come at the end. Numbers may become wider. All else is
-another table.
+New columns, and new fields of structs, are added at the end. Numbers may become wider. Other
+changes are rejected.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from moldau.spark.lake.table import LakeError
+from moldau.spark.lake.model import LakeError
 
 
 def with_partitions_last(schema: Any, partition_columns: Sequence[str]) -> Any:
-    """The columns of a table, in its order. LakeError if one to partition by is missing."""
+    """The schema with partition columns last. Raises LakeError if one is missing."""
     missing = [name for name in partition_columns if name not in schema.names]
     if missing:
         raise LakeError(
@@ -26,7 +26,7 @@ def with_partitions_last(schema: Any, partition_columns: Sequence[str]) -> Any:
 
 
 def merged(old: Any | None, new: Any, partition_columns: Sequence[str], location: str) -> Any:
-    """The table's columns once it takes rows of `new`. LakeError for a type that changed."""
+    """The table's schema for old rows and rows of `new`. Raises LakeError for a changed type."""
     wanted = with_partitions_last(new, partition_columns)
     if old is None:
         return wanted
@@ -38,9 +38,9 @@ def merged(old: Any | None, new: Any, partition_columns: Sequence[str], location
             kind = merged_type(kind, new_kind)
             if kind is None:
                 raise LakeError(
-                    f"column {field.name} of the table at {location} is {field.type}, and would "
-                    f"become {new_kind}",
-                    hint="write to another table (--to), or decode as before (--decode, --schema)",
+                    f"cannot change column {field.name} of the table at {location} from "
+                    f"{field.type} to {new_kind}",
+                    hint="write to another table (--to), or use the previous --decode and --schema",
                 )
         kept.append(pa.field(field.name, kind))
     added = [field for field in wanted if field.name not in old.names]
@@ -48,7 +48,7 @@ def merged(old: Any | None, new: Any, partition_columns: Sequence[str], location
 
 
 def merged_type(old: Any, new: Any) -> Any | None:
-    """A type that holds values of both; None if there is none."""
+    """A type for values of both; None if there is none."""
     old, new = _plain(old), _plain(new)
     if old.equals(new):
         return old
@@ -69,7 +69,7 @@ def merged_type(old: Any, new: Any) -> Any | None:
 
 
 def _merged_struct(old: Any, new: Any) -> Any | None:
-    """Fields by their names; readers tell them apart without regard to the case of letters."""
+    """Merges fields by case-insensitive name, as readers compare them."""
     fields = {field.name.lower(): field for field in old}
     for field in new:
         known = fields.get(field.name.lower())

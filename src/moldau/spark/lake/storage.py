@@ -1,8 +1,8 @@
-"""Responsible for places: folders of a local disk, and prefixes of object stores.
+"""Storage locations: folders of a local disk, and prefixes of object stores.
 
-Object stores are reached through the library that keeps the table (deltalake or pyiceberg), with
-the options of that library, so that whatever it reads and writes, we do, too. A file on a local
-disk is there, whole, when a call returns: neither library waits for the disk.
+Object stores are accessed through the library of the table format (deltalake or pyiceberg), with
+its options, so that we can access whatever it can. On a local disk, files are synced before a call
+returns, which neither library does.
 """
 
 import contextlib
@@ -15,29 +15,29 @@ from typing import Any, Final
 from uuid import uuid4
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.lake.table import LakeError, Layout, TableFormat
+from moldau.spark.lake.model import LakeError, Layout, TableFormat
 
 SCHEMES: Final = ("s3", "gs", "abfs", "abfss", "hdfs")
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):")
-_PLACES: Final = f"a folder, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
+_LOCATIONS: Final = f"a folder, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 
 class Folder:
     """Files by their path below a location."""
 
     def __init__(self, location: str, filesystem: Any) -> None:
-        """`filesystem` is one of pyarrow's, and begins at the location."""
+        """`filesystem` is a pyarrow one, with the location as its root."""
         self.location = location
         self.is_local = is_local(location)
         self._filesystem = filesystem
 
     def __str__(self) -> str:
-        """As Spark's own file systems name it."""
+        """The location as Spark's file systems spell it."""
         return re.sub("^s3://", "s3a://", self.location)
 
     def open_output(self, path: str) -> Any:
-        """A stream; on a local disk, `sync` the file after it was closed."""
+        """A stream; on a local disk, call `sync` after closing it."""
         self._make_folder(path)
         return self._filesystem.open_output_stream(path)
 
@@ -46,12 +46,12 @@ class Folder:
         return self._filesystem.open_input_file(path)
 
     def size(self, path: str) -> int | None:
-        """In bytes; None if it is not there."""
+        """In bytes; None if it does not exist."""
         size: int | None = self._filesystem.get_file_info(path).size
         return size
 
     def read(self, path: str) -> bytes | None:
-        """All of it; None if it is not there."""
+        """The whole file; None if it does not exist."""
         try:
             with self.open_input(path) as file:
                 data: bytes = file.read()
@@ -60,9 +60,9 @@ class Folder:
         return data
 
     def write(self, path: str, data: bytes) -> None:
-        """What was there is replaced as a whole. Nobody but the owner may read it on a disk."""
+        """Replaces the file atomically. On a disk only the owner can read it."""
         if not self.is_local:
-            # deltalake's streams take bytes alone, which is what comes out of a buffer.
+            # deltalake's streams accept only bytes objects, which a buffer produces.
             size = len(data) + 1
             with self._filesystem.open_output_stream(path, buffer_size=size) as stream:
                 stream.write(data)
@@ -81,12 +81,12 @@ class Folder:
         self.sync(target)
 
     def delete(self, path: str) -> None:
-        """Also if it is not there."""
+        """Succeeds if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.delete_file(path)
 
     def move_all(self, source: str, target: str) -> None:
-        """All files of a folder; on a local disk in one step."""
+        """Moves all files of a folder; on a local disk atomically."""
         if self.is_local:
             self.move(source, target)
             return
@@ -94,7 +94,7 @@ class Folder:
             self.move(found.path, target + found.path.removeprefix(source))
 
     def delete_all(self) -> None:
-        """The folder itself."""
+        """Deletes the whole folder."""
         if self.is_local:
             shutil.rmtree(self.location)
             return
@@ -102,19 +102,19 @@ class Folder:
             self.delete(found.path)
 
     def list(self, folder: str = "") -> Iterator[Any]:
-        """The pyarrow.fs.FileInfo of all files, or of those of a folder, also in folders of it."""
+        """The pyarrow.fs.FileInfo of all files in the folder, recursively."""
         from pyarrow import fs
 
         selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
         return (found for found in self._filesystem.get_file_info(selector) if found.is_file)
 
     def sync(self, path: str) -> None:
-        """Have a file and its name reach a local disk; object stores need no such call."""
+        """Syncs a file and its folders to a local disk; does nothing for object stores."""
         if not self.is_local:
             return
         full = Path(self.location, path)
         try:
-            # Folders may be new, up to the location.
+            # The folders up to the location may be new.
             for each in (full, *full.parents):
                 handle = os.open(each, os.O_RDONLY)
                 try:
@@ -124,10 +124,10 @@ class Folder:
                 if each == Path(self.location).parent:
                     break
         except OSError as error:
-            raise LakeError(f"{full} did not reach the disk: {error}") from error
+            raise LakeError(f"cannot sync {full} to disk: {error}") from error
 
     def _make_folder(self, path: str) -> None:
-        """For a file; object stores have none."""
+        """Creates the parent folder; object stores have no folders."""
         if self.is_local:
             Path(self.location, path).parent.mkdir(parents=True, exist_ok=True)
 
@@ -137,13 +137,13 @@ def is_local(location: str) -> bool:
 
 
 def normal_location(location: str, *, option: str = "--to") -> str:
-    """The whole path of a folder, or scheme://…; InvalidArgumentError for other kinds."""
+    """The absolute path of a folder, or scheme://…; InvalidArgumentError for others."""
     if location.startswith("file:"):
         location = "/" + location.removeprefix("file:").lstrip("/")
     elif found := _SCHEME.match(location):
         return _normal_url(location, found[1], option)
     if not location:
-        raise InvalidArgumentError("no place is named", hint=f"{option} is {_PLACES}")
+        raise InvalidArgumentError("the location is empty", hint=f"{option} must be {_LOCATIONS}")
     return str(Path(location).absolute())
 
 
@@ -152,28 +152,28 @@ def _normal_url(location: str, name: str, option: str) -> str:
     if scheme not in SCHEMES:
         known = "on Databricks, DBFS is the folder /dbfs; " if scheme == "dbfs" else ""
         raise InvalidArgumentError(
-            f"nothing can be kept at {location!r}: {name}: is no kind of place that is known",
-            hint=f"{known}{option} is {_PLACES}; ./a:b is a folder whose name has a colon",
+            f"unknown scheme {name}: of the location {location!r}",
+            hint=f"{known}{option} must be {_LOCATIONS}; ./a:b is a folder with a colon",
         )
     host, _, path = location.partition("://")[2].partition("/")
     path = path.strip("/")
     if not host or not path:
         raise InvalidArgumentError(
-            f"nothing can be kept at {location}: it names no path",
-            hint=f"name a bucket or host, and a path: {option} {scheme}://bucket/path",
+            f"the location {location} has no path",
+            hint=f"give a bucket or host, and a path: {option} {scheme}://bucket/path",
         )
     return f"{scheme}://{host}/{path}"
 
 
 def open_folder(layout: Layout) -> Folder:
-    """Of a table, whose location is as `normal_location` returns it."""
+    """The folder of a table."""
     return folder_at(layout.location, layout.storage, layout.format)
 
 
 def folder_at(
     location: str, storage: Mapping[str, str], format: TableFormat = TableFormat.DELTA
 ) -> Folder:
-    """Raises LakeError if the place cannot be reached with these options."""
+    """`location` is as `normal_location` returns it. Raises LakeError if access fails."""
     from pyarrow import fs
 
     if is_local(location):
@@ -191,6 +191,6 @@ def folder_at(
     except Exception as error:
         # Each library has its own errors, and one of them panics.
         raise LakeError(
-            f"{location} cannot be reached: {error}",
-            hint="--storage KEY=VALUE says how; packages: pip install 'moldau[spark]'",
+            f"cannot access {location}: {error}",
+            hint="check --storage KEY=VALUE; missing packages: pip install 'moldau[spark]'",
         ) from error

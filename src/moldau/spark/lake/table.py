@@ -1,115 +1,36 @@
-"""Responsible for what tables of all formats have in common: their words, and the order of steps.
+"""What tables of all formats have in common.
 
-Tasks write Parquet files where the table's `layout` says (`parquet_files.FileWriter` does
-it); nobody sees them until the driver commits them, in one commit of the table that carries who
-wrote it: a name and a number that only grows. A commit that is there already is not made twice, so
-that a batch that Spark plays again changes nothing.
+Tasks write Parquet files by the table's `layout` (see `parquet_files.FileWriter`). Readers do not
+see them until the driver commits them, in one commit with the query and the batch number. A batch
+that is already committed is not committed again, so repeating a batch has no effect.
 """
 
 import re
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final
 
 from moldau.client.errors import ClientError
+from moldau.spark.lake.model import (
+    MARK,
+    ConflictError,
+    DataFile,
+    LakeError,
+    Layout,
+    Snapshot,
+    TableFormat,
+    Writing,
+)
+from moldau.spark.lake.schema_evolution import merged
 
-if TYPE_CHECKING:
-    from moldau.spark.lake.parquet_export import ParquetExport
-
-
-class TableFormat(StrEnum):
-    """Delta and Iceberg keep commits; Parquet is files alone, for whoever can read nothing else."""
-
-    DELTA = "delta"
-    ICEBERG = "iceberg"
-    PARQUET = "parquet"
-
-
-WRITER: Final = "writer."
-"""Begins the mark of a pipeline, by its name."""
-_MARK: Final = "moldau.mark."
-NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-TABLES: Final = (TableFormat.DELTA, TableFormat.ICEBERG)
 ATTEMPTS_MAX: Final = 100
 
 
-class LakeError(ClientError):
-    """Something of a table or its storage that keeps us from going on."""
-
-
-class ConflictError(LakeError):
-    """Another commit has taken away what this one builds on. Nothing was committed."""
-
-
-class Writing(NamedTuple):
-    """Who commits: a pipeline's query, and the number of its batch."""
-
-    query: str
-    batch: int
-    marks: tuple[tuple[str, str], ...] = ()
-    """Names and texts that the table keeps: who writes what, also when a checkpoint is lost."""
-
-    def numbers(self) -> dict[str, int]:
-        """What the table keeps of all that: the last batch of each query, and marks."""
-        marks = {f"{_MARK}{name}": marked(text) for name, text in self.marks}
-        return {self.query: self.batch, **marks}
-
-
-def marked(text: str) -> int:
-    """Tables keep numbers, as Delta does."""
-    return zlib.crc32(text.encode())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFile:
-    """A Parquet file of a table, or one that wants to become one. Travels as JSON."""
-
-    path: str
-    """Relative to the table's location, with `/`."""
-    rows: int
-    bytes: int
-    partition: Mapping[str, str] = field(default_factory=dict)
-    """Values of the columns by which the table is partitioned, as text."""
-    stats: Mapping[str, Any] = field(default_factory=dict)
-    """Of a new file: its statistics, as Delta writes them."""
-    offsets: tuple[int, int] | None = None
-    """Of a file of the table: the lowest and the highest that may be in it, if the table knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where and how the files of a table are written. Plain values: it travels to tasks."""
-
-    location: str
-    format: TableFormat = TableFormat.DELTA
-    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    partition_columns: tuple[str, ...] = ()
-    """Not in the files: their values stand in the table's list of files, and in the path."""
-    staged_prefix: str = ""
-    """Files are written below it, and moved to their own place when they are committed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A table as it was at one moment."""
-
-    version: int | None
-    """None if nothing was committed yet."""
-    files: tuple[DataFile, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-
 class LakeTable(ABC):
-    """A table that knows its commits, and so can be read, changed and compared.
+    """A table with commits, which can be read, changed and compared.
 
-    Opened in the driver; tasks only write files. Subclasses know how a library does a step: there,
-    `table` is that library's, as it was just loaded.
+    Opened in the driver; tasks only write files. In methods of subclasses, `table` is the object of
+    the library, just loaded.
     """
 
     format: ClassVar[TableFormat]
@@ -120,32 +41,32 @@ class LakeTable(ABC):
         """`location` is a folder, or a URL such as s3://bucket/prefix."""
         self.location: Final = location
         self._storage = dict(storage)
-        self._asked_columns = partition_columns
+        self._partition_columns = partition_columns
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        if self._asked_columns is None:
+        if self._partition_columns is None:
             self._current()
-        return self._asked_columns or ()
+        return self._partition_columns or ()
 
     @property
     def layout(self) -> Layout:
-        """For those who write files that this table is to have."""
+        """For writers of new data files."""
         return Layout(self.location, self.format, self._storage, self.partition_columns)
 
     def schema(self) -> Any | None:
-        """The pyarrow.Schema with the partition columns at its end; None before the table is."""
+        """The pyarrow.Schema with partition columns last; None if the table does not exist."""
         table = self._current()
         return None if table is None else self._schema(table)
 
     def last_batch(self, query: str) -> int | None:
-        """The last batch that this query has committed."""
+        """The last committed batch of a query."""
         table = self._current()
         return None if table is None else self._last_batch(table, query)
 
     def mark(self, name: str) -> int | None:
-        """What `marked` makes of the text that the last commit with a mark of that name had."""
-        return self.last_batch(f"{_MARK}{name}")
+        """The number (see `marked`) of the last committed mark of that name."""
+        return self.last_batch(f"{MARK}{name}")
 
     def snapshot(self) -> Snapshot:
         table = self._current()
@@ -154,8 +75,7 @@ class LakeTable(ABC):
         return Snapshot(version=self._version(table), files=tuple(self._files(table)))
 
     def ensure(self, schema: Any) -> None:
-        """Create the table, or add columns that are new. LakeError for a type that changed."""
-        from moldau.spark.lake.schema_evolution import merged
+        """Creates the table, or adds new columns. Raises LakeError for a changed type."""
 
         def change(table: Any) -> bool:
             old = None if table is None else self._schema(table)
@@ -167,7 +87,7 @@ class LakeTable(ABC):
         self._attempted(change)
 
     def append(self, files: Sequence[DataFile], writing: Writing) -> bool:
-        """One commit of all files. False, and nothing done, if that batch was committed before."""
+        """Commits new files. False if that batch was already committed."""
         return self.replace((), files, writing)
 
     def replace(
@@ -179,20 +99,20 @@ class LakeTable(ABC):
         same_rows: bool = False,
         since: int | None = None,
     ) -> bool:
-        """One commit that puts files in the place of others. ConflictError if one is not there.
+        """Replaces files in one commit. Raises ConflictError if a removed file is not present.
 
-        With `same_rows` who follows the changes of the table is told that there are none. With
-        `since` it is a ConflictError, too, if the table is not at that version any more.
+        With `same_rows` the commit is not a change for readers of the change feed. With `since`, a
+        table at another version is a conflict, too.
         """
 
         def change(table: Any) -> bool:
             if table is None:
-                raise LakeError(f"there is no table at {self.location} yet: call ensure first")
+                raise LakeError(f"there is no table at {self.location}: call ensure first")
             last = self._last_batch(table, writing.query)
             if last is not None and last >= writing.batch:
                 return False
             if since not in (None, self._version(table)):
-                raise ConflictError(f"the table at {self.location} is not at version {since} now")
+                raise ConflictError(f"the table at {self.location} is no longer at version {since}")
             self._commit(table, removed, added, writing, same_rows=same_rows)
             return True
 
@@ -200,16 +120,14 @@ class LakeTable(ABC):
 
     @abstractmethod
     def clean(self, *, orphan_seconds_min: float = ...) -> int:
-        """Remove files that no commit names and no running writer can still want; how many.
+        """Deletes orphan files older than this; returns how many. The default is safe for running
+        writers."""
 
-        Only those that are older than that; by default a time that is long for the format.
-        """
-
-    # -- what a library does
+    # -- implemented for each format
 
     @abstractmethod
     def _load(self) -> Any | None:
-        """The table as it is now, None if there is none. Any error of the library's."""
+        """The current table, None if it does not exist. May raise any error of the library."""
 
     @abstractmethod
     def _schema(self, table: Any) -> Any: ...
@@ -222,8 +140,8 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _files(self, table: Any) -> Iterable[DataFile]:
-        """Raises LakeError if rows of files were marked as deleted: who reads the files as they are
-        would bring them back."""
+        """Raises LakeError for deletion vectors or delete files: plain reads would return deleted
+        rows."""
 
     @abstractmethod
     def _set_columns(self, table: Any, new: Any) -> None:
@@ -239,21 +157,21 @@ class LakeTable(ABC):
         *,
         same_rows: bool,
     ) -> None:
-        """On top of the table as it was loaded, or not at all: the library must not try again by
-        itself, since the batch has to be looked for again before each attempt.
+        """Commits on top of the loaded table only: the library must not retry by itself, since the
+        batch must be checked again before each attempt.
 
-        Raises FileNotFoundError if a file to add is not there, or not whole.
+        Raises FileNotFoundError if a new file is missing or incomplete.
         """
 
     @abstractmethod
     def _is_conflict(self, error: Exception) -> bool:
-        """Whether somebody else was faster, so that nothing is wrong."""
+        """Whether the commit lost against another one, and can be retried."""
 
     @abstractmethod
     def _sync(self) -> None:
-        """Have the last commit reach a local disk: libraries leave to the system when it does."""
+        """Syncs the last commit to a local disk, which the libraries do not."""
 
-    # -- what is the same for all of them
+    # -- the same for all formats
 
     def _current(self) -> Any | None:
         try:
@@ -273,9 +191,9 @@ class LakeTable(ABC):
                 raise
             except FileNotFoundError as error:
                 raise LakeError(
-                    f"a file that was to be committed to {self.location} is not there: {error}",
-                    hint="it was cleaned away, or tasks see another disk than the driver: "
-                    "a table in a folder needs one that all machines share, or an object store",
+                    f"cannot commit to {self.location}: a new data file is missing: {error}",
+                    hint="it was removed by a cleanup, or tasks and driver use different disks: "
+                    "use a folder that all machines share, or an object store",
                 ) from error
             except Exception as error:
                 if self._is_conflict(error):
@@ -284,40 +202,38 @@ class LakeTable(ABC):
             if is_changed:
                 self._sync()
             return is_changed
-        raise ConflictError(f"others commit to {self.location} faster than this could")
+        raise ConflictError(
+            f"gave up after {ATTEMPTS_MAX} conflicts with other commits to {self.location}"
+        )
 
-    def _check_there(self, removed: Sequence[DataFile], there: Iterable[str]) -> None:
-        if gone := {file.path for file in removed} - set(there):
+    def _check_present(self, removed: Sequence[DataFile], present: Iterable[str]) -> None:
+        if missing := {file.path for file in removed} - set(present):
             raise ConflictError(
-                f"{min(gone)} is not in the table at {self.location} any more",
+                f"{min(missing)} is no longer in the table at {self.location}",
                 hint="another commit replaced it: read the table again",
             )
 
     def _check_partitions(self, had: tuple[str, ...]) -> None:
-        """A table that was opened without a word about them is taken as it is."""
-        if self._asked_columns is None:
-            self._asked_columns = had
-        if had != self._asked_columns:
+        """Uses the table's partition columns if none were given."""
+        if self._partition_columns is None:
+            self._partition_columns = had
+        if had != self._partition_columns:
             raise LakeError(
                 f"the table at {self.location} is partitioned by {', '.join(had) or 'nothing'}, "
-                f"not by {', '.join(self._asked_columns) or 'nothing'}",
-                hint="tables that keep every record and those that are kept by key (--mode upsert) "
-                "are not the same: use another place (--to)",
+                f"not by {', '.join(self._partition_columns) or 'nothing'}",
+                hint="--mode append and --mode upsert need different tables: use another location "
+                "(--to)",
             )
 
     def _failed(self, error: Exception) -> LakeError:
-        # deltalake paints its errors, over several lines.
+        # deltalake's errors have colours and several lines.
         text = " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error)).split())
         if self.format is not TableFormat.DELTA:
-            # What comes after the first line may be what was sent, with its token.
+            # Later lines may contain the request, with its token.
             text = str(error).partition("\n")[0]
         return LakeError(
             f"the {self.format.capitalize()} table at {self.location}: {type(error).__name__}: "
             f"{text}",
-            hint="is it such a table (--format)? are you allowed to write there? --storage says "
-            "how the place is reached, and the catalog of Iceberg: type, uri, token, …",
+            hint="check --format, write permissions, and --storage: options of the storage and of "
+            "Iceberg's catalog (type, uri, token, …)",
         )
-
-
-Destination: TypeAlias = "LakeTable | ParquetExport"
-"""Where batches are written, for somebody who only appends."""

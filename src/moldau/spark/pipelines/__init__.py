@@ -1,1 +1,1 @@
-"""What stands between topics and a lake, ready-made: archive, compact, replay, aggregate, audit."""
+"""Ready-made pipelines between topics and a lake: archive, compact, replay, aggregate, audit."""

@@ -1,8 +1,8 @@
-"""Responsible for compaction: few large files of many small ones; duplicates and old versions go.
+"""Compacts a table: merges small files into few large ones, drops duplicates and old versions.
 
-Rows are counted, written to new files, read back and compared, and then committed: in one commit,
-or not at all. One way for all formats: deltalake merges files in the driver alone and keeps
-duplicates, and pyiceberg merges none.
+Rows are counted, written to new data files, read back and compared, and then committed in one
+commit. All formats use the same code: deltalake merges files only in the driver and keeps
+duplicates, and pyiceberg does not merge files.
 """
 
 import logging
@@ -12,13 +12,14 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.spark.lake.table import NULL_PARTITION, ConflictError, DataFile, LakeTable, Writing
+from moldau.spark.lake.model import NULL_PARTITION, ConflictError, DataFile, Writing
+from moldau.spark.lake.table import LakeTable
 from moldau.spark.pipelines.rows import (
     IDENTITY,
+    deduplicated,
     discard,
     existing_table,
     newest,
-    once,
     row_hash,
     table_rows,
     write_rows,
@@ -40,18 +41,18 @@ log = logging.getLogger(__name__)
 FILE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 FILE_BYTES_MIN: Final = 64 * 1024
 CLEAN_SECONDS_MIN: Final = 24 * 3600.0
-"""Younger files may be those of a batch that is being written, and clocks may differ."""
+"""Newer files may belong to a batch that is being written, and clocks may differ."""
 ATTEMPTS_MAX: Final = 5
-"""How often to begin anew because others changed the same files."""
+"""How often to start over because other writers changed the same files."""
 _PARTS_AT_ONCE: Final = 50
-"""Partitions of the table that one job of Spark rewrites."""
+"""Table partitions that one Spark job rewrites."""
 _NAMED_MAX: Final = 10
 _NOTHING: Final = Outcome(summary="nothing to compact", details={"files": 0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactSettings(PipelineSettings):
-    """One table that `archive` wrote."""
+    """The settings of a compaction of one table that `archive` wrote."""
 
     kind: ClassVar[str] = "compact"
 
@@ -60,40 +61,42 @@ class CompactSettings(PipelineSettings):
     table_format: str = "delta"
     storage: Mapping[str, str] = field(default_factory=dict)
     dates: tuple[str, ...] = ()
-    """Only these partitions; none is all."""
+    """Only these partitions; empty: all."""
     file_bytes: int = FILE_BYTES_DEFAULT
-    """About so large files become."""
+    """Target size of data files."""
     latest_per_key: bool = False
-    """Of each key of a topic only the newest row stays."""
+    """Keep only the newest row of each key of a topic."""
     drop_tombstones: bool = False
-    """Not even that, if it has no value."""
+    """Drop that row, too, if it has no value."""
     clean_seconds: float | None = None
-    """Remove files that no commit names, and that are older than that."""
+    """Remove orphan files that are older than this."""
 
     def check(self) -> None:
-        """Raises InvalidArgumentError for what contradicts itself."""
+        """Raises InvalidArgumentError for contradictory settings."""
         if not self.table:
-            raise InvalidArgumentError("a compaction needs a table", hint="name it: --table PLACE")
+            raise InvalidArgumentError(
+                "a compaction needs a table", hint="name it: --table LOCATION"
+            )
         if self.file_bytes < FILE_BYTES_MIN:
-            raise InvalidArgumentError(f"--file-size is at least {FILE_BYTES_MIN} bytes")
+            raise InvalidArgumentError(f"--file-size must be at least {FILE_BYTES_MIN} bytes")
         if self.drop_tombstones and (self.dates or not self.latest_per_key):
             raise InvalidArgumentError(
-                "--drop-tombstones goes with --latest-per-key, and without --date: else what a "
-                "tombstone deletes would come back"
+                "--drop-tombstones needs --latest-per-key, and excludes --date: otherwise rows "
+                "that a tombstone deletes would come back"
             )
         if self.clean_seconds is not None and self.clean_seconds < CLEAN_SECONDS_MIN:
             raise InvalidArgumentError(
-                "--clean is at least 1d: younger files may be those of a batch that is being "
+                "--clean must be at least 1d: newer files may belong to a batch that is being "
                 "written"
             )
 
 
 SETTINGS = CompactSettings
 
-# -- which files are rewritten: pure
+# -- which files are rewritten (pure)
 
 Parts = Mapping[str, Sequence[DataFile]]
-"""Files by the name of the table's partition."""
+"""Data files by the name of their table partition."""
 
 
 def part_name(partition: Mapping[str, str | None]) -> str:
@@ -102,14 +105,14 @@ def part_name(partition: Mapping[str, str | None]) -> str:
 
 
 def by_part(files: Sequence[DataFile], dates: Collection[str]) -> dict[str, list[DataFile]]:
-    """The files that may be looked at; with `dates`, only of those.
+    """The files to consider; with `dates`, only those of these dates.
 
-    Raises InvalidArgumentError for a date of which the table has nothing.
+    Raises InvalidArgumentError for a date without data files.
     """
     if missing := set(dates) - {file.partition.get("date", "") for file in files}:
         raise InvalidArgumentError(
-            f"the table has nothing of --date {', '.join(sorted(missing))}",
-            hint="a date is written as 2026-01-31; leave --date out to compact all there is",
+            f"the table has no data for --date {', '.join(sorted(missing))}",
+            hint="write a date as 2026-01-31; omit --date to compact all partitions",
         )
     found: dict[str, list[DataFile]] = {}
     for file in sorted(files, key=lambda file: (part_name(file.partition), file.path)):
@@ -119,8 +122,8 @@ def by_part(files: Sequence[DataFile], dates: Collection[str]) -> dict[str, list
 
 
 def choose(parts: Parts, whole: Collection[str], file_bytes: int) -> dict[str, list[DataFile]]:
-    """All files of the partitions in `whole`, and those of others that are worth merging: less than
-    half as large as they should be, at least two."""
+    """All files of the partitions in `whole`; of others those below half the target size, if there
+    are at least two."""
     chosen = {}
     for part, files in parts.items():
         small = [file for file in files if file.bytes < file_bytes // 2]
@@ -132,7 +135,7 @@ def choose(parts: Parts, whole: Collection[str], file_bytes: int) -> dict[str, l
 
 
 def file_count(size: float, file_bytes: int) -> int:
-    """Files of about the wanted size that so many bytes make."""
+    """How many files of the target size `size` bytes make."""
     return max(1, round(size / file_bytes))
 
 
@@ -152,7 +155,7 @@ def _bytes_in(files: Sequence[DataFile]) -> int:
 
 
 def plan(settings: CompactSettings) -> Plan:
-    """Which files would be merged, by the table's list of files: duplicates are found by a run."""
+    """Which files would be merged, from the table's metadata; only a run finds duplicates."""
     settings.check()
     table, _ = existing_table(settings.table, settings.table_format, settings.storage)
     files = table.snapshot().files
@@ -170,13 +173,13 @@ def plan(settings: CompactSettings) -> Plan:
     older = ", and for older versions of keys" if settings.latest_per_key else ""
     steps.append(
         Step(
-            what=f"look for rows that are there twice{older}",
+            what=f"search for duplicate rows{older}",
             rows=_rows_in(_all(parts)),
             bytes=_bytes_in(_all(parts)),
         )
     )
     if settings.clean_seconds is not None:
-        steps.append(Step(what="remove old files that no commit names"))
+        steps.append(Step(what="remove old orphan files"))
     return Plan(
         reads=(f"table {table.location}",),
         writes=(f"table {table.location}",),
@@ -186,7 +189,7 @@ def plan(settings: CompactSettings) -> Plan:
 
 
 def run(settings: CompactSettings, context: PipelineContext) -> Outcome:
-    """Until it is committed, or there is nothing to do, or others are in the way too often."""
+    """Compacts and commits. Raises ConflictError after too many conflicts with other writers."""
     settings.check()
     table, _ = existing_table(settings.table, settings.table_format, settings.storage)
     attempt = 1
@@ -201,40 +204,40 @@ def run(settings: CompactSettings, context: PipelineContext) -> Outcome:
         except ConflictError as error:
             if attempt == ATTEMPTS_MAX:
                 raise
-            log.info("attempt %d began anew: %s", attempt, error)
+            log.info("compaction attempt %d had a conflict, retrying: %s", attempt, error)
             attempt += 1
     details = {"table": settings.table, "attempts": attempt, **done.details}
     if settings.clean_seconds is None:
         return replace(done, details=details)
     cleaned = table.clean(orphan_seconds_min=settings.clean_seconds)
-    summary = f"{done.summary}; {cleaned} old files removed"
+    summary = f"{done.summary}; {cleaned} orphan files removed"
     return replace(done, summary=summary, details={**details, "cleaned": cleaned})
 
 
 class RowCounts(NamedTuple):
-    """What some files hold, and what of it is to stay."""
+    """How many rows the files hold, and how many are kept."""
 
     rows: int
     duplicates: int
     older: int
     """Rows with a newer one of the same key."""
     tombstones: int
-    """That go."""
+    """Dropped ones."""
     kept: int
     checksum: str
-    """Of the rows that stay."""
+    """Of the kept rows."""
 
 
 class MismatchError(ClientError):
-    """What is in files is not what should be. Nothing was committed."""
+    """The files do not hold the expected rows. Nothing was committed."""
 
-    def __init__(self, message: str, census: RowCounts, **details: Any) -> None:
+    def __init__(self, message: str, counts: RowCounts, **details: Any) -> None:
         super().__init__(message, hint="nothing was changed; please report this")
-        self.details = {**census._asdict(), **details}
+        self.details = {**counts._asdict(), **details}
 
 
 class _Compaction:
-    """One attempt, from one snapshot."""
+    """One attempt, based on one snapshot."""
 
     def __init__(
         self, settings: CompactSettings, context: PipelineContext, table: LakeTable
@@ -243,7 +246,7 @@ class _Compaction:
         self._context = context
         self._table = table
         self._snapshot = table.snapshot()
-        # Not before: a column that files of the snapshot have must not be lost.
+        # After the snapshot, so that no column of its files is missing.
         self._schema: Any = table.schema()
         self._parts = by_part(self._snapshot.files, settings.dates)
 
@@ -255,55 +258,55 @@ class _Compaction:
             return self._rewritten(chosen) if chosen else _NOTHING
         except PySparkException as error:
             # Tasks cannot read files that another compaction has replaced and removed.
-            there = {file.path for file in self._table.snapshot().files}
-            if all(file.path in there for file in self._snapshot.files):
+            current = {file.path for file in self._table.snapshot().files}
+            if all(file.path in current for file in self._snapshot.files):
                 raise
             raise ConflictError(f"files were replaced while they were read: {error}") from error
 
     def _rewritten(self, chosen: Parts) -> Outcome:
         settings, files = self._settings, _all(chosen)
         total = _rows_in(files)
-        self._tell("counting", 0, total)
+        self._report("counting", 0, total)
         distinct = self._distinct(files).persist()
         try:
-            stays = newest(distinct, ["key"]) if settings.latest_per_key else distinct
-            tombstones = stays.where("dead").count() if settings.drop_tombstones else 0
+            kept = newest(distinct, ["key"]) if settings.latest_per_key else distinct
+            tombstones = kept.where("dead").count() if settings.drop_tombstones else 0
             if tombstones:
-                stays = stays.where("NOT dead")
-            census = self._census(distinct, stays, tombstones, total)
-            is_small = bool(choose(self._parts, (), settings.file_bytes))
-            if settings.latest_per_key and census.kept == census.rows and not is_small:
+                kept = kept.where("NOT dead")
+            counts = self._count(distinct, kept, tombstones, total)
+            has_small = bool(choose(self._parts, (), settings.file_bytes))
+            if settings.latest_per_key and counts.kept == counts.rows and not has_small:
                 return _NOTHING
-            self._tell("writing", 0, total)
-            added = self._write(chosen, stays, census.kept / max(1, census.rows))
+            self._report("writing", 0, total)
+            added = self._write(chosen, kept, counts.kept / max(1, counts.rows))
         finally:
             distinct.unpersist()
-        self._tell("comparing", total, total)
+        self._report("comparing", total, total)
         try:
-            self._compare(census, added)
+            self._compare(counts, added)
         except BaseException:
             discard(self._table, added)
             raise
-        self._commit(files, added, same_rows=census.kept == census.rows)
-        return _outcome(files, added, census)
+        self._commit(files, added, same_rows=counts.kept == counts.rows)
+        return _outcome(files, added, counts)
 
     def _chosen(self) -> Parts:
         if self._settings.latest_per_key:
             return self._parts
         small = choose(self._parts, (), self._settings.file_bytes)
         if len(_all(small)) == len(_all(self._parts)):
-            # All of it is rewritten, whether or not there are duplicates.
+            # All files are rewritten, with or without duplicates.
             return small
-        return choose(self._parts, self._doubled(), self._settings.file_bytes)
+        return choose(self._parts, self._with_duplicates(), self._settings.file_bytes)
 
-    def _doubled(self) -> set[str]:
-        """Partitions of the table that hold a row twice. Reads what tells rows apart, no more."""
+    def _with_duplicates(self) -> set[str]:
+        """Table partitions with duplicate rows. Reads only the columns that identify rows."""
         from pyspark.sql import functions as F  # noqa: N812
 
         names = self._table.partition_columns
         rows = self._rows(_all(self._parts), [*IDENTITY, *names])
-        doubled = rows.groupBy(*IDENTITY, *names).count().where("count > 1")
-        found = doubled.select(F.lit(1), *names).distinct().collect()
+        duplicated = rows.groupBy(*IDENTITY, *names).count().where("count > 1")
+        found = duplicated.select(F.lit(1), *names).distinct().collect()
         return {part_name({name: row[name] for name in names}) for row in found}
 
     def _rows(self, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> "DataFrame":
@@ -313,7 +316,7 @@ class _Compaction:
     # -- counting
 
     def _distinct(self, files: Sequence[DataFile]) -> "DataFrame":
-        """A row for each topic, partition and offset, with a hash of all columns."""
+        """One row for each topic, partition and offset, with a hash of all columns."""
         from pyspark.sql import functions as F  # noqa: N812
 
         rows = self._rows(files)
@@ -326,50 +329,51 @@ class _Compaction:
             *(F.first(name).alias(name) for name in ("key", "timestamp", "dead")),
         )
 
-    def _census(
-        self, distinct: "DataFrame", stays: "DataFrame", tombstones: int, total: int
+    def _count(
+        self, distinct: "DataFrame", kept_rows: "DataFrame", tombstones: int, total: int
     ) -> RowCounts:
-        rows, places = distinct.selectExpr("coalesce(sum(n), 0)", "count(*)").collect()[0]
-        kept, checksum = _summed(stays)
-        older = places - kept - tombstones
-        census = RowCounts(rows, rows - places, older, tombstones, kept, checksum)
+        rows, offsets = distinct.selectExpr("coalesce(sum(n), 0)", "count(*)").collect()[0]
+        kept, checksum = _summed(kept_rows)
+        older = offsets - kept - tombstones
+        counts = RowCounts(rows, rows - offsets, older, tombstones, kept, checksum)
         found = distinct.where("differs").orderBy(*IDENTITY).limit(_NAMED_MAX).collect()
         if found:
             named = [f"{row['topic']}-{row['partition']} offset {row['offset']}" for row in found]
             raise MismatchError(
-                "rows with the same topic, partition and offset are not the same: "
-                f"{', '.join(named)}. Was a topic deleted and made again?",
-                census,
+                "rows with the same topic, partition and offset differ: "
+                f"{', '.join(named)}. Was a topic deleted and recreated?",
+                counts,
                 differing=named,
             )
         if rows != total:
-            told = f"the table says that {total} rows are in the files, and {rows} are"
-            raise MismatchError(told, census)
-        return census
+            raise MismatchError(
+                f"the metadata of the table counts {total} rows, but the files hold {rows}", counts
+            )
+        return counts
 
-    def _compare(self, census: RowCounts, added: Sequence[DataFile]) -> None:
-        """What was written, read back, is what was to be kept."""
+    def _compare(self, counts: RowCounts, added: Sequence[DataFile]) -> None:
+        """Reads the new files back: they must hold exactly the kept rows."""
         rows = self._rows(added)
         written, checksum = _summed(rows.select(_hash(rows)))
-        if (written, _rows_in(added), checksum) != (census.kept, census.kept, census.checksum):
+        if (written, _rows_in(added), checksum) != (counts.kept, counts.kept, counts.checksum):
             raise MismatchError(
-                f"{census.kept} rows were to be kept with checksum {census.checksum}; written "
-                f"were {written} with checksum {checksum}",
-                census,
+                f"checksum mismatch: expected {counts.kept} rows with checksum {counts.checksum}, "
+                f"wrote {written} with checksum {checksum}",
+                counts,
                 written=written,
                 written_checksum=checksum,
             )
 
     # -- writing
 
-    def _write(self, chosen: Parts, stays: "DataFrame", ratio: float) -> tuple[DataFile, ...]:
-        """Of each partition of the table some files: neighbours by topic, partition and offset, so
-        that a reader who wants some offsets opens few of them."""
+    def _write(self, chosen: Parts, kept: "DataFrame", ratio: float) -> tuple[DataFile, ...]:
+        """Sorted by topic, partition and offset, so that a reader of some offsets opens few
+        files."""
         frames = []
         for files in chosen.values():
-            rows = once(self._rows(files))
+            rows = deduplicated(self._rows(files))
             if self._settings.latest_per_key:
-                rows = rows.join(stays.select(*IDENTITY), list(IDENTITY), "left_semi")
+                rows = rows.join(kept.select(*IDENTITY), list(IDENTITY), "left_semi")
                 rows = rows.select(*self._schema.names)
             count = file_count(_bytes_in(files) * ratio, self._settings.file_bytes)
             rows = rows.repartitionByRange(count, *IDENTITY)
@@ -390,13 +394,13 @@ class _Compaction:
         try:
             is_new = self._table.replace(removed, added, writing, same_rows=same_rows)
         except ConflictError:
-            # Only this says for sure that nothing was committed: else the files may be the table's.
+            # Only this error means that nothing was committed and the files can be deleted.
             discard(self._table, added)
             raise
         if not is_new:
             raise ConflictError(f"another run of {self._settings.name} commits at the same time")
 
-    def _tell(self, note: str, rows: int, total: int) -> None:
+    def _report(self, note: str, rows: int, total: int) -> None:
         self._context.report(Progress(rows=rows, rows_total=total, note=note))
 
 
@@ -405,25 +409,25 @@ def _hash(rows: "DataFrame") -> "Column":
 
 
 def _summed(hashed: "DataFrame") -> tuple[int, str]:
-    """How many rows, and a checksum: the sum of their hashes, so that order does not matter."""
-    # A hash has 64 bits, and their sum more.
+    """The row count, and the sum of the row hashes as a checksum that ignores the order."""
+    # The sum of 64-bit hashes needs more than 64 bits.
     count, total = hashed.selectExpr("count(*)", "sum(CAST(hash AS decimal(20,0)))").collect()[0]
     return count, f"{int(total or 0) % 2**64:016x}"
 
 
-def _outcome(removed: Sequence[DataFile], added: Sequence[DataFile], census: RowCounts) -> Outcome:
-    gone = {
-        "duplicates": census.duplicates,
-        "older versions": census.older,
-        "tombstones": census.tombstones,
+def _outcome(removed: Sequence[DataFile], added: Sequence[DataFile], counts: RowCounts) -> Outcome:
+    dropped_counts = {
+        "duplicates": counts.duplicates,
+        "older versions": counts.older,
+        "tombstones": counts.tombstones,
     }
-    dropped = " and ".join(f"{count} {what}" for what, count in gone.items() if count)
+    dropped = " and ".join(f"{count} {what}" for what, count in dropped_counts.items() if count)
     return Outcome(
-        summary=f"{len(removed)} files became {len(added)}, {census.kept} rows kept"
+        summary=f"{len(removed)} files became {len(added)}, {counts.kept} rows kept"
         + (f", {dropped} dropped" if dropped else ""),
-        rows=census.kept,
+        rows=counts.kept,
         details={
-            **census._asdict(),
+            **counts._asdict(),
             "files": len(removed),
             "files_written": len(added),
             "bytes": _bytes_in(removed),

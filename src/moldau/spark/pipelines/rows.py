@@ -1,7 +1,7 @@
-"""Responsible for rows in Spark: of a lake's tables, read and written as files, and of topics.
+"""DataFrames of lake tables and topics, and common operations on their rows.
 
-Files are read and written with pyarrow inside of Spark's tasks, so that neither Iceberg nor Delta
-nor an object store needs anything of Java's.
+Tasks read and write data files with pyarrow, so neither Iceberg nor Delta nor an object store needs
+JARs.
 """
 
 import json
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.spark.lake.open import open_table
+from moldau.spark.lake.model import DataFile
+from moldau.spark.lake.open import Destination, open_table
 from moldau.spark.lake.storage import open_folder
-from moldau.spark.lake.table import DataFile, Destination, LakeTable
+from moldau.spark.lake.table import LakeTable
 from moldau.spark.source.planning import OffsetRange
 
 if TYPE_CHECKING:
@@ -27,28 +28,28 @@ log = logging.getLogger(__name__)
 IDENTITY: Final = ("topic", "partition", "offset")
 NEEDED: Final = (*IDENTITY, "key", "value", "timestamp")
 TASK_BYTES: Final = 64 * 1024 * 1024
-"""What a task reads, unless one file alone is more."""
+"""Input size of a task, unless one file is larger."""
 TASKS_MAX: Final = 2000
 
 
 def existing_table(location: str, format: str, storage: Mapping[str, str]) -> tuple[LakeTable, Any]:
-    """A table that archives write to, and its pyarrow.Schema.
+    """A table that an archive wrote, and its pyarrow.Schema.
 
-    Raises NotFoundError if there is none, InvalidArgumentError for one of another layout.
+    Raises NotFoundError if it does not exist, InvalidArgumentError if columns are missing.
     """
     table = open_table(location, format, storage=storage, partition_columns=None)
     schema = table.schema()
     if schema is None:
         raise NotFoundError(
             f"there is no {table.format} table at {table.location}",
-            hint="is it of another --format? · write one: moldau pipeline run archive",
+            hint="is --format right? · create one: moldau pipeline run archive",
         )
     missing = [name for name in NEEDED if name not in schema.names]
     if missing:
         raise InvalidArgumentError(
-            f"the table at {table.location} is of another layout: it has no column "
+            f"the table at {table.location} is not an archive: it has no column "
             f"{', '.join(missing)}",
-            hint="only tables that `moldau pipeline run archive` wrote can be used here",
+            hint="only tables written by `moldau pipeline run archive` are supported",
         )
     return table, schema
 
@@ -62,9 +63,9 @@ def table_rows(
     *,
     path_column: str | None = None,
 ) -> "DataFrame":
-    """The rows of some files of a table, also of files that are not committed yet.
+    """The rows of data files of a table, which need not be committed yet.
 
-    With `path_column` each has the path of its file in a column of that name.
+    With `path_column` there is a column of that name with the path of each row's file.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -86,7 +87,7 @@ def table_rows(
                         rows = rows.append_column(path_column, pa.repeat(file.path, rows.num_rows))
                     yield rows
 
-    # A row for each task, whose number says what it reads.
+    # One row for each task: the number of its group of files.
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
     return numbers.mapInArrow(read, from_arrow_schema(pa.schema(fields)))
 
@@ -94,7 +95,7 @@ def table_rows(
 def write_rows(
     rows: "DataFrame", table: Destination, schema: Any, label: str
 ) -> tuple[DataFile, ...]:
-    """A file for each task, and each value of the partition columns. Nobody sees them yet."""
+    """Writes data files, one per task and value of the partition columns; does not commit them."""
     import pyarrow as pa
 
     layout = table.layout
@@ -112,19 +113,19 @@ def write_rows(
 
 
 def discard(table: LakeTable, files: Iterable[DataFile]) -> None:
-    """Remove files that were never committed; best effort: a later `clean` removes the rest."""
+    """Deletes uncommitted files; a later `clean` removes those that cannot be deleted now."""
     folder = open_folder(table.layout)
     for file in files:
         try:
             folder.delete(file.path)
         except OSError as error:
-            log.info("%s was not removed: %s", file.path, error)
+            log.info("cannot delete the uncommitted file %s, --clean will: %s", file.path, error)
 
 
 def topic_rows(
     spark: "SparkSession", options: Mapping[str, str], ranges: Sequence[OffsetRange]
 ) -> "DataFrame":
-    """The records of some offsets, each partition in one task and in order."""
+    """The records of the ranges, each partition in one task and in order."""
     named: dict[str, dict[str, Any]] = {"assign": {}, "startingOffsets": {}, "endingOffsets": {}}
     for planned in ranges:
         partition = str(planned.partition)
@@ -135,16 +136,16 @@ def topic_rows(
     return spark.read.format("moldau").options(**options, **texts).load()
 
 
-def once(rows: "DataFrame") -> "DataFrame":
+def deduplicated(rows: "DataFrame") -> "DataFrame":
     """Each record once, however often it was written."""
     return rows.dropDuplicates(list(IDENTITY))
 
 
 def newest(rows: "DataFrame", keys: "Sequence[str | Column]") -> "DataFrame":
-    """Of each topic and key the newest row. Rows without a key are no versions of anything.
+    """The newest row of each topic and key, and all rows without a key.
 
-    In a partition a higher offset is newer. Records of one key are in one partition, unless the
-    number of partitions has changed: then, of the newest of each, that with the latest time is.
+    In a partition the highest offset is the newest. If a key is in several partitions, because
+    their number has changed, the row with the latest timestamp is the newest of those.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -152,39 +153,39 @@ def newest(rows: "DataFrame", keys: "Sequence[str | Column]") -> "DataFrame":
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     has_key = reduce(and_, (column.isNotNull() for column in columns))
     kept = rows.where(has_key)
-    for places, order in (
+    for group, order in (
         (("topic", "partition"), ("offset",)),
         (("topic",), ("timestamp", "partition")),
     ):
-        window = Window.partitionBy(*places, *columns).orderBy(*map(F.desc, order))
+        window = Window.partitionBy(*group, *columns).orderBy(*map(F.desc, order))
         kept = kept.withColumn("_newest", F.row_number().over(window)).where("_newest = 1")
     return kept.drop("_newest").unionByName(rows.where(~has_key))
 
 
 def row_hash(rows: "DataFrame", columns: Iterable[str]) -> "Column":
-    """A number of 64 bits for each row. Nulls count: without key is not without value."""
+    """A 64-bit hash of each row that also covers which columns are null."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kinds = {field.name: field.dataType for field in rows.schema.fields}
-    said = [leaf for name in columns for leaf in _leaves(F.col(name), kinds[name])]
-    return F.xxhash64(*said) if said else F.lit(0).cast("bigint")
+    leaves = [leaf for name in columns for leaf in _leaves(F.col(name), kinds[name])]
+    return F.xxhash64(*leaves) if leaves else F.lit(0).cast("bigint")
 
 
 def _leaves(value: "Column", kind: Any) -> list[Any]:
-    """What is hashed of a column. A hash passes over nulls, also over those in a struct."""
+    """The inputs of the hash. Spark's hash skips nulls, so each is hashed as a flag, too."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if kind.typeName() == "struct":
         fields = [_leaves(value.getField(field.name), field.dataType) for field in kind.fields]
         return [*(leaf for field in fields for leaf in field), value.isNull()]
-    # Maps have no order, and so no hash.
+    # Spark cannot hash maps, since they have no order.
     if "map<" in kind.simpleString():
         value = F.to_json(F.struct(value), {"ignoreNullFields": "false"})
     return [value, value.isNull()]
 
 
 def grouped(files: Sequence[DataFile], task_bytes: int = TASK_BYTES) -> list[list[DataFile]]:
-    """What each task reads: neighbours together, as long as they are small."""
+    """The files of each task: small neighbouring files share one."""
     total = sum(file.bytes for file in files)
     most = max(task_bytes, total // TASKS_MAX)
     groups: list[list[DataFile]] = []

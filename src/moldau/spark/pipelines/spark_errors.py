@@ -1,7 +1,7 @@
-"""Responsible for the way from what Spark raises to what a person can do something with.
+"""Turns errors of Spark into readable ones.
 
-Our own errors come back from Spark's Python processes as text inside a trace inside an exception.
-The last error of ours that is named in it is what happened; Spark's words go to the log.
+Our own errors come back from Spark's Python processes as text, inside a traceback inside an
+exception. The last one of ours in it is shown; the whole text goes to the log.
 """
 
 import re
@@ -19,11 +19,11 @@ _TEXT_CHARACTERS_MAX: Final = 500
 
 
 class PipelineError(ClientError):
-    """A pipeline that ended with an error of Spark's, or of what it runs."""
+    """A pipeline failed with an error of Spark, or of a task."""
 
 
 def readable(error: BaseException) -> ClientError | None:
-    """An error of Spark's, or of a package that is missing, as one of ours; None for others."""
+    """An error of Spark, or of a missing package, as one of ours; None for others."""
     if isinstance(error, ModuleNotFoundError):
         return missing_extra(error)
     if type(error).__module__.startswith(("pyspark.", "py4j.")):
@@ -32,7 +32,7 @@ def readable(error: BaseException) -> ClientError | None:
 
 
 def missing_extra(error: ModuleNotFoundError) -> InvalidArgumentError:
-    """What is imported by pipelines is ours, or comes with the extra."""
+    """All packages that pipelines import come with the extra."""
     return InvalidArgumentError(
         f"the Python package {(error.name or str(error)).partition('.')[0]} is not installed",
         hint='pipelines need the extra: pip install "moldau[spark]"',
@@ -40,19 +40,20 @@ def missing_extra(error: ModuleNotFoundError) -> InvalidArgumentError:
 
 
 def from_text(text: str) -> PipelineError:
-    """What a text of Spark's comes to."""
+    """The error in a text of Spark."""
     if ours := list(_OURS.finditer(text)):
         hints = _HINT.findall(text, ours[-1].end())
-        return PipelineError(_cut(ours[-1]["text"]), hint=hints[0] if hints else "")
+        return PipelineError(_shortened(ours[-1]["text"]), hint=hints[0] if hints else "")
     if python := _PYTHON.findall(text):
-        return PipelineError(_cut(python[-1]))
+        return PipelineError(_shortened(python[-1]))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    first = lines[0] if lines else "Spark failed without a word"
+    first = lines[0] if lines else "Spark failed without a message"
     is_busy = "Python worker failed to connect back" in text
-    hint = "the machine is busy: Spark waited for ten seconds; start it again later"
-    return PipelineError(_cut(_CONDITION.sub("", first) or first), hint=hint if is_busy else "")
+    hint = "a Python worker did not start within 10 s: is the machine busy? retry later"
+    message = _shortened(_CONDITION.sub("", first) or first)
+    return PipelineError(message, hint=hint if is_busy else "")
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _TEXT_CHARACTERS_MAX else text[: _TEXT_CHARACTERS_MAX - 1] + "…"

@@ -1,22 +1,12 @@
-"""Responsible for what a pipeline is to others: its kind, settings, plan, progress and outcome.
+"""What all kinds of pipelines have: settings, plan, progress, outcome and the context they run in.
 
-Each kind of `KINDS` is a package `moldau.spark.pipelines.<kind>` with
-
-    SETTINGS: type[Settings]                        # a frozen dataclass with fields of its own
-    def plan(settings) -> Plan                      # no Spark: looks at the broker and the lake
-    def run(settings, context: Context) -> Outcome  # until all is done, or until told to stop
-
-and a module `moldau.cli.pipeline.<kind>` with its command line.
+`kinds.py` lists the kinds, and what each must provide.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
-
-from moldau.client.errors import InvalidArgumentError
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,21 +14,8 @@ if TYPE_CHECKING:
 
     from moldau.spark.lake.storage import Folder
 
-KINDS: Final = ("archive", "compact", "replay", "aggregate", "audit")
-
-
-def load(kind: object) -> ModuleType:
-    """The package of a kind, which is not imported before. Raises InvalidArgumentError."""
-    if kind not in KINDS:
-        raise InvalidArgumentError(
-            f"there is no kind of pipeline {kind!r}", hint=f"kind is one of {', '.join(KINDS)}"
-        )
-    return import_module(f"moldau.spark.pipelines.{kind}")
-
 
 class PipelineState(StrEnum):
-    """Where a pipeline stands."""
-
     STARTING = "starting"
     RUNNING = "running"
     FINISHED = "finished"
@@ -48,9 +25,9 @@ class PipelineState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """What every pipeline is told. Kinds add fields: text, numbers, flags, None, tuples of text.
+    """The settings of every kind. Kinds add fields: text, numbers, flags, None, tuples of text.
 
-    Secrets stand in mappings, under names that say so: `declared.without_secrets` hides those.
+    Secrets are values in mappings, under names that say so: `secrets.without_secrets` masks them.
     """
 
     kind: ClassVar[str] = ""
@@ -62,13 +39,13 @@ class PipelineSettings:
     """The folder with its checkpoint; see `moldau.spark.pipelines.home`."""
     master: str = "local[*]"
     continuous: bool = False
-    """Goes on until it is stopped; else it ends with what is there when it starts."""
+    """Runs until it is stopped; otherwise it ends with the records there were at its start."""
     trigger_seconds: float = 5.0
     """Between two batches of a continuous run."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """More options for the source `moldau`, such as security ones or limits."""
+    """More options for the source `moldau`, such as security or limits."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Spark: they go before those that `moldau.spark.session` makes."""
+    """Spark settings: they override the defaults of `moldau.spark.session`."""
 
     @property
     def checkpoint(self) -> "Folder":
@@ -79,7 +56,7 @@ class PipelineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing a pipeline would do, in words, and how much of it there is."""
+    """One step of a plan, and how much data it processes."""
 
     what: str
     rows: int | None = None
@@ -88,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would run. Nothing was changed to find out."""
+    """What a pipeline would do. Planning changes nothing."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -98,15 +75,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a pipeline is. Counts are since it was started."""
+    """The progress of a pipeline. Counts are since its start."""
 
     batch: int | None = None
     rows: int = 0
     rows_total: int | None = None
-    """As far as it is known how many there will be: what a bar is drawn by."""
+    """If known; for the progress bar."""
     rows_per_second: float | None = None
     lag: int | None = None
-    """Records that are in the topics and not yet through."""
+    """Records in the topics that are not yet processed."""
     batch_seconds: float | None = None
     dead_letters: int = 0
     note: str = ""
@@ -114,7 +91,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How it ended. `ok` is the exit code's: False is 1, with a report and no error."""
+    """The result of a run. `ok=False` means exit code 1, with a report instead of an error."""
 
     ok: bool = True
     summary: str = ""
@@ -125,21 +102,21 @@ class Outcome:
 
 
 class PipelineContext(Protocol):
-    """What a running pipeline may use; see `moldau.spark.pipelines.runner`."""
+    """What a running pipeline can use; see `moldau.spark.pipelines.runner`."""
 
     @property
     def spark(self) -> "SparkSession":
-        """Made when it is first asked for."""
+        """Created on first use."""
 
     @property
     def stopping(self) -> bool:
-        """Somebody wants it to end, in order, after the batch at hand."""
+        """Whether the pipeline should end after the current batch."""
 
     def report(self, progress: Progress) -> None:
-        """Cheap; shown and published now and then."""
+        """Cheap: shown and published at intervals."""
 
     def dead_letters(self, count: int) -> None:
-        """So many rows more went to the dead-letter topic."""
+        """Adds to the number of rows sent to the dead-letter topic."""
 
     def watch(self, query: "StreamingQuery") -> None:
-        """Report a query's progress until it ends, or stop it when told to. Raises its error."""
+        """Reports a query's progress until it ends; stops it on request. Raises its error."""

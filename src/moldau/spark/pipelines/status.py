@@ -1,8 +1,7 @@
-"""Responsible for what is said of a pipeline: how far it is, and where others read that.
+"""The status of pipelines, and the compacted topic that holds it.
 
-It is said on a compacted topic of the brokers with one partition; the key is the pipeline's name,
-the value a `Record` as JSON. Whoever wants to know reads the topic to its end; the last value of a
-key is true. See docs/decisions/0027.
+The topic has one partition; the key is the pipeline's name, the value a `PipelineStatus` as JSON.
+Clients read the topic to its end; the last value of a key counts. See docs/decisions/0027.
 """
 
 import socket
@@ -27,19 +26,19 @@ from moldau.spark.source.positions import Positions
 
 TOPIC: Final = "__moldau_pipelines"
 _SEGMENT_BYTES: Final = 1024 * 1024
-"""Small ones: what was said every second is soon compacted away."""
+"""Small, so that old heartbeats are soon compacted."""
 
 LOST: Final = "lost"
-"""Said of a pipeline that should run and was not heard of for a while, or whose process is gone."""
-SILENT_SECONDS_MAX: Final = 30.0
-"""Running pipelines say something every few seconds; after so long they are taken for lost."""
+"""Shown for a pipeline that should run but sends no heartbeats, or whose process ended."""
+HEARTBEAT_SECONDS_MAX: Final = 30.0
+"""Running pipelines publish a status every second; after this long without one they are lost."""
 OBSERVED: Final = "moldau"
 ALIVE: Final = (PipelineState.STARTING, PipelineState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """The state of a pipeline at one moment, without secrets."""
+class PipelineStatus:
+    """The state of a pipeline at one time, without secrets."""
 
     name: str
     kind: str
@@ -52,31 +51,31 @@ class Record:
     host: str = ""
     pid: int = 0
     process: str = ""
-    """When the process started, as its machine says it; see `moldau.client.processes`."""
+    """The start time of the process; see `moldau.client.processes`."""
     home: str = ""
     started_at: int = 0
-    """Milliseconds since 1970, as are all times here."""
+    """In milliseconds since 1970, as all times here."""
     updated_at: int = 0
 
-    def changed(self, **changes: Any) -> "Record":
+    def changed(self, **changes: Any) -> "PipelineStatus":
         return replace(self, **changes, updated_at=now_ms())
 
     def shown_state(self, now: int | None = None) -> str:
-        """As State, or LOST."""
+        """The PipelineState, or LOST."""
         if self.state not in ALIVE:
             return self.state
         if self.host == socket.gethostname():
-            # Nobody needs to guess about a process of this machine.
+            # On this machine the process itself can be checked.
             is_lost = not is_running(ProcessKey(self.pid, self.process))
         else:
-            is_lost = (now or now_ms()) - self.updated_at > SILENT_SECONDS_MAX * 1000
+            is_lost = (now or now_ms()) - self.updated_at > HEARTBEAT_SECONDS_MAX * 1000
         return LOST if is_lost else self.state
 
     def is_alive(self) -> bool:
         return self.shown_state() in ALIVE
 
     def described(self) -> dict[str, Any]:
-        """As plain values for those who read JSON: the state that is shown, and for how long."""
+        """For JSON output: with the shown state, and the uptime."""
         uptime = (now_ms() - self.started_at) / 1000 if self.is_alive() else None
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {**plain, "state": str(self.shown_state()), "uptime_seconds": uptime}
@@ -87,7 +86,7 @@ def now_ms() -> int:
 
 
 class StatusTopic:
-    """A connection to it. Not for use by two threads."""
+    """A client of the status topic. Not thread-safe."""
 
     def __init__(self, bootstrap: str, *, seconds_max: float = 5.0) -> None:
         self._seconds_max = max(seconds_max, 1.0)
@@ -101,12 +100,12 @@ class StatusTopic:
     def __exit__(self, *exception: object) -> None:
         self._client.close()
 
-    def publish(self, record: Record) -> None:
+    def publish(self, record: PipelineStatus) -> None:
         """Raises ClientError."""
         self._write(record.name, msgspec.json.encode(record))
 
     def forget(self, name: str) -> None:
-        """Nothing is said of it any more."""
+        """Deletes the status of a pipeline."""
         self._write(name, None)
 
     def _write(self, name: str, value: bytes | None) -> None:
@@ -115,36 +114,36 @@ class StatusTopic:
 
         def attempt() -> None:
             try:
-                # Once too often does no harm: the last one of a key is what counts.
+                # Retries are safe: the last value of a key counts.
                 self._client.produce(TOPIC, 0, batch)
             except NotFoundError:
                 create_compacted(self._client, TOPIC, {"segment.bytes": str(_SEGMENT_BYTES)})
 
-        # An election is waited for; whether there is a broker at all is known at once.
+        # Elections are retried, but an unreachable cluster fails at once.
         self._client.any_broker()
         retry(
             attempt,
             forget=partial(self._client.forget, TOPIC),
             seconds_max=self._seconds_max,
-            doing=f"say how pipeline {name} is",
+            doing=f"publish the status of pipeline {name}",
         )
 
-    def read(self) -> dict[str, Record]:
-        """What was last said, by name; empty before the first word. Raises ClientError."""
+    def read(self) -> dict[str, PipelineStatus]:
+        """The last status by name; empty if there is no topic yet. Raises ClientError."""
         self._client.any_broker()
         try:
-            # An election is waited for: who is told nothing may run what runs already.
+            # Retried, since a caller without a status might start a running pipeline again.
             return retry(
                 self._read,
                 forget=partial(self._client.forget, TOPIC),
                 seconds_max=self._seconds_max,
-                doing="read how pipelines are",
+                doing="read the status of pipelines",
             )
         except NotFoundError:
             return {}
 
-    def _read(self) -> dict[str, Record]:
-        found: dict[str, Record] = {}
+    def _read(self) -> dict[str, PipelineStatus]:
+        found: dict[str, PipelineStatus] = {}
         first = self._client.list_offset(TOPIC, 0, OFFSET_EARLIEST)
         for _, entries in batches_to_end(self._client, TOPIC, 0, first):
             for entry in entries:
@@ -152,38 +151,38 @@ class StatusTopic:
         return found
 
 
-def _take(found: dict[str, Record], entry: LogRecord) -> None:
-    """What is no record that we know, of a later version or of somebody else, says nothing."""
+def _take(found: dict[str, PipelineStatus], entry: LogRecord) -> None:
+    """Ignores values that are no status of this version."""
     name = (entry.key or b"").decode("utf-8", "replace")
     try:
-        found[name] = msgspec.json.decode(entry.value or b"", type=Record)
+        found[name] = msgspec.json.decode(entry.value or b"", type=PipelineStatus)
     except (msgspec.DecodeError, UnicodeDecodeError):
         found.pop(name, None)
 
 
 class QueryProgress:
-    """Adds up the batches of one query, each once, from what Spark says about them.
+    """Adds up the micro-batches of one query, each once, from Spark's progress reports.
 
-    Rows are counted by offsets where they can be: a batch that is used twice (as `foreachBatch`
-    may) is counted twice by Spark. A query whose rows are something else than records, such as
-    files that its tasks wrote, observes (`DataFrame.observe`) their sum as `rows` of OBSERVED. The
-    lag is what lies between the end of the last batch and the latest offsets by then.
+    Rows are counted by offsets if possible, since Spark counts a batch twice that `foreachBatch`
+    uses twice. A query whose rows are not records, but files that its tasks wrote, observes
+    (`DataFrame.observe`) their sum as `rows` of OBSERVED. The lag is the distance from the end of
+    the last batch to the latest offsets at that time.
     """
 
     def __init__(self) -> None:
         self.progress = Progress()
         self._batch_rows = 0
 
-    def take(self, told: Iterable[Mapping[str, Any]]) -> bool:
-        """The progress of batches, oldest first, as in Spark's JSON; True if one was new."""
+    def add(self, batches: Iterable[Mapping[str, Any]]) -> bool:
+        """Adds Spark's JSON progress of batches, oldest first; returns whether one was new."""
         is_new = False
-        for each in told:
+        for each in batches:
             known, number, rows = self.progress.batch, int(each.get("batchId", -1)), _rows(each)
             if known is not None and number < known:
                 continue
             before = self._batch_rows if number == known else 0
             if number != known or rows > before:
-                # Spark also tells of a batch that it has not found anything for yet.
+                # Spark also reports a batch before it has found rows for it.
                 seconds = float(each.get("batchDuration") or 0) / 1000
                 self.progress = Progress(
                     batch=number,
@@ -194,33 +193,33 @@ class QueryProgress:
                 self._batch_rows = rows
                 is_new = True
             elif rows < before:
-                # The word that nothing has come since.
+                # A report that there were no new rows since.
                 self.progress = replace(self.progress, rows_per_second=0.0)
             self.progress = replace(self.progress, lag=_span(each, "endOffset", "latestOffset"))
         return is_new
 
 
-def _rows(told: Mapping[str, Any]) -> int:
-    observed = (told.get("observedMetrics") or {}).get(OBSERVED)
+def _rows(batch: Mapping[str, Any]) -> int:
+    observed = (batch.get("observedMetrics") or {}).get(OBSERVED)
     if observed is not None and "rows" in observed:
         return int(observed["rows"] or 0)
-    counted = int(told.get("numInputRows") or 0)
-    span = _span(told, "startOffset", "endOffset")
-    # Offsets also count what is no row, such as marks of transactions.
+    counted = int(batch.get("numInputRows") or 0)
+    span = _span(batch, "startOffset", "endOffset")
+    # Not every offset is a row: transaction markers have offsets, too.
     return counted if span is None else min(counted, span)
 
 
-def _span(told: Mapping[str, Any], start: str, end: str) -> int | None:
-    """How many offsets lie between, in all sources; None if one has no positions in topics."""
-    sources, count = told.get("sources"), 0
+def _span(batch: Mapping[str, Any], start: str, end: str) -> int | None:
+    """The number of offsets from start to end, over all sources; None if one is not a topic."""
+    sources, count = batch.get("sources"), 0
     if not sources:
         return None
     try:
         for source in sources:
             before = Positions.from_json(source.get(start)).offsets
-            for place, offset in Positions.from_json(source.get(end)).offsets.items():
-                # A partition that was not known before begins at its first offset at most.
-                count += max(0, offset - before.get(place, 0))
+            for tp, offset in Positions.from_json(source.get(end)).offsets.items():
+                # A new partition starts at offset 0.
+                count += max(0, offset - before.get(tp, 0))
     except InvalidArgumentError:
         return None
     return count

@@ -1,11 +1,10 @@
-"""Responsible for what pipelines that are one streaming query have in common.
+"""The common parts of pipelines that are one streaming query: archive and aggregate.
 
-What they are told, what they ask brokers, what must stay as it was for as long as there is a
-checkpoint, and how the query is begun.
+Their settings, their start, the checks of a checkpoint, and how the query is started.
 
-A checkpoint that went on with another table would leave out, in that table, all that was read
-before. And where to begin is asked once, and kept beside the checkpoint before Spark writes
-anything of its own: `latest` would be another place if it were looked up again.
+The table and other settings must not change while there is a checkpoint: a new table would lack all
+records that were read before. The start is looked up once, and stored beside the checkpoint before
+Spark writes to it: `latest` would be another offset later.
 """
 
 import json
@@ -23,17 +22,18 @@ from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.spark.decode import Decoder, Format, decoder
+from moldau.spark.lake.model import WRITER, TableFormat, marked
+from moldau.spark.lake.open import Destination
 from moldau.spark.lake.storage import Folder
-from moldau.spark.lake.table import WRITER, Destination, TableFormat, marked
 from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.home import CheckpointError, Home, batches_in, committed_positions
-from moldau.spark.pipelines.settings_file import masked
+from moldau.spark.pipelines.secrets import masked
 from moldau.spark.pipelines.spec import PipelineContext, PipelineSettings
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions, ranges_between
-from moldau.spark.source.read_options import EARLIEST, parse_read_options
-from moldau.spark.source.source_client import SourceClient, places_of, starting_offsets
+from moldau.spark.source.read_options import EARLIEST, Bound, ReadOptions, parse_read_options
+from moldau.spark.source.source_client import SourceClient, partitions_of, starting_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,72 +43,72 @@ log = logging.getLogger(__name__)
 
 SAMPLE_ROWS: Final = 1000
 STARTS_MAX: Final = 4
-NOT_IN_TIME: Final = "Python worker failed to connect back"
+WORKER_TIMED_OUT: Final = "Python worker failed to connect back"
 _OURS: Final = frozenset({"subscribe", "subscribepattern", "assign", "groupid", "kafka.group.id"})
-_OF_STREAMS: Final = re.compile(r"subscribe|groupid|starting|.*trigger", re.IGNORECASE)
+_STREAM_OPTIONS: Final = re.compile(r"subscribe|groupid|starting|.*trigger", re.IGNORECASE)
 _BETWEEN_BATCHES: Final = ("--schema", "--message", "--framing", "--registry", "--key-framing")
-"""They may change, but not while a batch waits to be done: rows that are bad now were good before,
-and what was written of the batch does not have them."""
+"""They may change, but not while a batch is incomplete: rows of it might be bad before and good
+after the change, and would then be lost."""
 
 
 Start = dict[str, dict[str, int]]
-"""The option startingOffsets, with a number for each partition of each topic."""
+"""The option startingOffsets, with an offset for each partition of each topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings(PipelineSettings):
-    """What all of them are told."""
+    """The settings of both kinds."""
 
     table_option: ClassVar[str] = "--to"
 
     topics: tuple[str, ...]
     start: str = "earliest"
-    """Where to begin, the first time: earliest, latest, or offsets as JSON."""
+    """Where to start the first time: earliest, latest, or offsets as JSON."""
     decode: str = Format.RAW
     schema: str | None = None
     """Of the values: a file, or the text itself; None with JSON: inferred from a sample."""
     message: str | None = None
-    """Which message of a Protobuf schema the values are."""
+    """The Protobuf message type of the values."""
     framing: str = "none"
-    """What stands before values: none, confluent or single-object."""
+    """Header before each value: none, confluent or single-object."""
     registry: str | None = None
-    """Where the schemas are that framed values were written with: a URL, or a folder."""
+    """The schema registry for framed values: a URL, or a folder."""
     registry_options: Mapping[str, str] = field(default_factory=dict)
     dead_letter_topic: str | None = None
     mode: str = "append"
     table_format: str = "delta"
     storage: Mapping[str, str] = field(default_factory=dict)
-    """How the storage of the table is reached."""
+    """Options to access the table's storage."""
 
     @property
     def dead(self) -> str:
-        """The topic for rows that cannot be used."""
+        """The dead-letter topic."""
         return self.dead_letter_topic or f"{self.topics[0]}.dlq"
 
     @property
     def is_inferred(self) -> bool:
-        """Whether nobody has said what values look like."""
+        """Whether the schema must be inferred."""
         return self.decode == Format.JSON and self.schema is None
 
     def check(self) -> None:
         """Raises InvalidArgumentError that names the option to change."""
-        for is_wrong, what, hint in self.wrongs():
+        for is_wrong, what, hint in self.checks():
             if is_wrong:
                 raise InvalidArgumentError(what, hint=hint)
 
-    def wrongs(self) -> Iterator[tuple[bool, str, str]]:
-        """What is looked at one by one: whether it is wrong, what is said then, and a hint."""
-        yield not self.topics, "no topic is read", "name one: --topic NAME"
+    def checks(self) -> Iterator[tuple[bool, str, str]]:
+        """The checks in order: whether it failed, the error, and a hint."""
+        yield not self.topics, "no topic to read", "name one: --topic NAME"
         yield one_of("--decode", self.decode, tuple(Format))
-        begin = self.start.strip().lower()
-        is_start = begin in ("earliest", "latest") or begin.startswith("{")
-        said = f"--from is earliest, latest, or offsets as JSON, not {self.start!r}"
-        yield not is_start, said, "a time: -o startingTimestamp=MILLISECONDS"
-        said = f"an {self.kind} does its part in the driver, which is not here with --master sc://"
-        yield self.master.startswith("sc://"), said, "use local[*], spark://… or k8s://…"
+        start = self.start.strip().lower()
+        is_start = start in ("earliest", "latest") or start.startswith("{")
+        error = f"--from must be earliest, latest, or offsets as JSON, not {self.start!r}"
+        yield not is_start, error, "for a timestamp: -o startingTimestamp=MILLISECONDS"
+        error = f"{self.kind} does not support --master sc://: it commits in the driver process"
+        yield self.master.startswith("sc://"), error, "use local[*], spark://… or k8s://…"
 
     def asked(self) -> dict[str, Any]:
-        """What must stay the same for as long as there is a checkpoint, by option."""
+        """Settings that must not change while there is a checkpoint, by option."""
         return {
             "--decode": self.decode,
             "--mode": self.mode,
@@ -119,21 +119,21 @@ class StreamSettings(PipelineSettings):
             "--registry": self.registry,
         }
 
-    def marks(self, place: str) -> tuple[tuple[str, str], ...]:
-        """What commits to a table say of who writes what."""
+    def marks(self, location: str) -> tuple[tuple[str, str], ...]:
+        """The marks that commits to a table carry: which pipeline writes which topics."""
         return ((f"{WRITER}{self.name}", self.name),)
 
     def source_options(self) -> dict[str, str]:
-        """For the source `moldau`; those that the user gave by name go before what is usual."""
+        """Options of the source `moldau`; those of the user override the defaults."""
         for name in self.options:
             if name.lower() in _OURS:
                 raise InvalidArgumentError(
-                    f"option {name} is the pipeline's own", hint="see --topic and --name"
+                    f"option {name} is set by the pipeline", hint="see --topic and --name"
                 )
-        # By the names of the documentation: Spark minds no case, and two would be one.
+        # Spelled as documented: two spellings of a name would be two options here, one for Spark.
         known = {name.lower(): name for name in names_of(Side.READ)}
         return {
-            # What transactions aborted is no record: replay and audit see it so, too.
+            # As replay and audit read.
             "isolation": "read_committed",
             "startingOffsets": self.start,
             **{known.get(name.lower(), name): value for name, value in self.options.items()},
@@ -145,15 +145,15 @@ class StreamSettings(PipelineSettings):
 
 
 def one_of(option: str, value: str, values: Sequence[str]) -> tuple[bool, str, str]:
-    """For `wrongs`."""
-    return value not in values, f"{option} is {' or '.join(values)}, not {value!r}", ""
+    """For `checks`."""
+    return value not in values, f"{option} must be {' or '.join(values)}, not {value!r}", ""
 
 
 # -- decoding
 
 
 def decoder_of(settings: StreamSettings, inferred: str | None = None) -> Decoder:
-    """With the schema that was `inferred`, if none was given. The error names the options."""
+    """Uses the `inferred` schema if none was given. Errors name the options."""
     try:
         return decoder(
             settings.decode,
@@ -165,98 +165,99 @@ def decoder_of(settings: StreamSettings, inferred: str | None = None) -> Decoder
         )
     except InvalidArgumentError as error:
         hint = error.hint or "see --decode, --schema, --message, --framing and --registry"
-        raise InvalidArgumentError(f"values cannot be decoded: {error}", hint=hint) from None
+        raise InvalidArgumentError(f"cannot decode values: {error}", hint=hint) from None
 
 
-def sampled(settings: StreamSettings, *, newest: bool = False) -> list[bytes]:
+def sample_values(settings: StreamSettings, *, newest: bool = False) -> list[bytes]:
     """Values of the first, or of the newest, records of each partition."""
     from moldau.spark.source.fetcher import read_ranges
     from moldau.spark.source.readers import plan
 
     given = settings.source_options()
-    asked = parse_read_options(
-        {**of_tables(given), "subscribe": given["subscribe"]}, streaming=False
+    options = parse_read_options(
+        {**batch_options(given), "subscribe": given["subscribe"]}, streaming=False
     )
     ranges = [
         replace(each, start=max(each.start, each.end - SAMPLE_ROWS))
         if newest
         else replace(each, end=min(each.end, each.start + SAMPLE_ROWS))
-        for each in plan(asked)
+        for each in plan(options)
     ]
     found = [
         value
-        for batch in read_ranges(asked, ranges)
+        for batch in read_ranges(options, ranges)
         for value in batch.column("value").to_pylist()
         if value is not None
     ]
     if not found and not newest:
         raise InvalidArgumentError(
             f"there is no record in {', '.join(settings.topics)} to infer a schema from",
-            hint="say what values look like: --schema 'id bigint, name string'",
+            hint="give the schema of the values: --schema 'id bigint, name string'",
         )
     return found
 
 
-def of_tables(options: Mapping[str, str]) -> dict[str, str]:
-    """Options without what says which records a stream reads, and when."""
-    return {name: value for name, value in options.items() if not _OF_STREAMS.match(name)}
+def batch_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Options for a batch read: without those that are only for streams."""
+    return {name: value for name, value in options.items() if not _STREAM_OPTIONS.match(name)}
 
 
-# -- what is remembered
+# -- stored state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """As the file has it, which is in the checkpoint's folder, and gone with it."""
+    """Stored as JSON in the checkpoint's folder."""
 
     start: Start
     tables: list[str]
     asked: dict[str, Any]
     schema: str | None = None
-    """JSON of Spark's, if it was inferred and must not change."""
+    """Spark's JSON of an inferred schema, which must not change."""
 
 
-def recall(settings: StreamSettings, tables: Mapping[str, Destination]) -> StreamState | None:
-    """None before the first start. InvalidArgumentError if the checkpoint is of something else."""
+def load_state(settings: StreamSettings, tables: Mapping[str, Destination]) -> StreamState | None:
+    """None before the first start. InvalidArgumentError if the checkpoint has other settings."""
     name, checkpoint = f"{settings.kind} {settings.name}", settings.checkpoint
-    again = f"begin again: moldau pipeline reset {settings.name} --to earliest"
+    again = f"start over: moldau pipeline reset {settings.name} --to earliest"
     text = checkpoint.read(f"{settings.kind}.json")
     is_begun = bool(batches_in(checkpoint, "offsets"))
     if text is None or not is_begun:
-        # What is left of a checkpoint is worth nothing, and batches would have old numbers.
+        # Without its batches, a checkpoint would number new batches from 0 again.
         _check_new(settings, tables)
     if text is None:
         return None
     try:
         found = msgspec.json.decode(text, type=StreamState)
     except msgspec.DecodeError as error:
-        where = f"{checkpoint.location}/{settings.kind}.json"
-        raise CheckpointError(f"{where} cannot be read: {error}", hint=again) from None
+        path = f"{checkpoint.location}/{settings.kind}.json"
+        raise CheckpointError(f"{path} is corrupt: {error}", hint=again) from None
     if not is_begun and not found.start.keys() & set(settings.topics):
-        # Nothing was begun, and where to begin was said of other topics.
+        # No batch was started, and the stored start is of other topics.
         return None
     if is_begun and (before := _changed(settings, tables, found)):
         raise InvalidArgumentError(
-            f"{name} goes on where it was, and that was with {before}",
-            hint=f"run it as before, use another --name, or {again}",
+            f"the checkpoint of {name} was created with {before}",
+            hint=f"run it with the previous settings, use another --name, or {again}",
         )
-    is_kept = settings.table_format != TableFormat.PARQUET
-    for place in found.tables if is_kept and batches_in(checkpoint, "commits") else ():
-        if tables[place].schema() is None:
+    has_commits = settings.table_format != TableFormat.PARQUET
+    for location in found.tables if has_commits and batches_in(checkpoint, "commits") else ():
+        if tables[location].schema() is None:
             raise InvalidArgumentError(
-                f"the table at {place} is gone, and {name} would go on behind what it had",
+                f"the table at {location} was deleted, but {name} has a checkpoint: records that "
+                "were read before would be missing",
                 hint=again,
             )
     return found
 
 
 def is_pending(checkpoint: Folder) -> bool:
-    """Whether there is a batch that was begun and is not done."""
+    """Whether there is a batch that was started and is not done."""
     return batches_in(checkpoint, "offsets")[-1:] != batches_in(checkpoint, "commits")[-1:]
 
 
 def _changed(settings: StreamSettings, tables: Iterable[str], found: StreamState) -> str | None:
-    """The option that was another one before, as it was."""
+    """The first option that has changed, with its previous value."""
     if not set(found.tables) <= set(tables):
         return f"{settings.table_option} {', '.join(found.tables)}"
     if not found.start.keys() & set(settings.topics):
@@ -265,88 +266,103 @@ def _changed(settings: StreamSettings, tables: Iterable[str], found: StreamState
         before = found.asked.get(option)
         if before == now or (option in _BETWEEN_BATCHES and not is_pending(settings.checkpoint)):
             continue
-        said = f"{option} {masked(before)}"
+        value = f"{option} {masked(before)}"
         if isinstance(before, list):
-            said = " ".join(f"{option} {each}" for each in before)
+            value = " ".join(f"{option} {each}" for each in before)
         elif isinstance(before, bool) or before is None:
-            said = option if before else f"no {option}"
-        return f"{said}, until its batch is done" if option in _BETWEEN_BATCHES else said
+            value = option if before else f"no {option}"
+        return f"{value}, and its last batch is incomplete" if option in _BETWEEN_BATCHES else value
     return None
 
 
 def _check_new(settings: StreamSettings, tables: Mapping[str, Destination]) -> None:
-    """Without the checkpoint of before, all that is in the tables would be written once more."""
+    """Rejects a run without its previous checkpoint: it would write all records again."""
     home, mine = Home(settings.home), marked(settings.name)
     if home.has_new_start():
-        # A reset has said where to begin, and what that means.
+        # The user has chosen the start by a reset.
         return
     another = f"write to another table: {settings.table_option}"
-    for place, name in ((at, name) for at in tables for name, _ in settings.marks(at)):
-        mark = tables[place].mark(name)
+    for location, name in ((each, name) for each in tables for name, _ in settings.marks(each)):
+        mark = tables[location].mark(name)
         if name.startswith(WRITER) and mark == mine:
             raise InvalidArgumentError(
-                f"{settings.kind} {settings.name} has written to {place} before, and its "
-                f"checkpoint is not in {home.location}: all of it would be there twice",
-                hint="is --home the same as before? · begin again, knowing that: moldau "
+                f"{settings.kind} {settings.name} has written to {location} before, but its "
+                f"checkpoint is not in {home.location}: all records would be written twice",
+                hint="is --home the same as before? · to start over nevertheless: moldau "
                 f"pipeline reset {settings.name} --to … · {another}",
             )
         if not name.startswith(WRITER) and mark not in (None, mine):
             raise InvalidArgumentError(
-                f"another {settings.kind} writes {name.replace('.', ' ', 1)} to {place}: its "
-                "records would be there twice",
-                hint=f"{another}; or give this one the name of that: --name",
+                f"another {settings.kind} writes {name.replace('.', ' ', 1)} to {location}: its "
+                "records would be written twice",
+                hint=f"{another}; or use the name of the other one: --name",
             )
 
 
-def remember(
+def save_state(
     settings: StreamSettings, tables: Iterable[str], start: Start, schema: str | None = None
 ) -> None:
-    """Before Spark writes anything of its own."""
-    found = StreamState(start=start, tables=sorted(tables), asked=settings.asked(), schema=schema)
-    settings.checkpoint.write(f"{settings.kind}.json", msgspec.json.encode(found))
+    """Must be called before Spark writes to the checkpoint."""
+    state = StreamState(start=start, tables=sorted(tables), asked=settings.asked(), schema=schema)
+    settings.checkpoint.write(f"{settings.kind}.json", msgspec.json.encode(state))
     Home(settings.home).use_start()
 
 
-# -- where it begins and ends
+# -- start and backlog
 
 
-def settled_start(settings: StreamSettings, known: StreamState | None) -> Start:
-    """The option startingOffsets with a number for each partition: what it was at the first start.
+def resolve_start(settings: StreamSettings, known: StreamState | None) -> Start:
+    """The offset of each partition at the first start; new partitions start at the earliest.
 
-    Partitions that came later are read from their first record on. Raises NotFoundError for a
-    topic that is not there.
+    Raises NotFoundError for an unknown topic.
     """
     options = parse_read_options(settings.source_options(), streaming=True)
-    with closing(SourceClient(options)) as cluster:
-        places = places_of(cluster.topics())
+    with closing(SourceClient(options)) as client:
+        partitions = partitions_of(client.topics())
         if known is None:
-            return Positions(offsets=starting_offsets(options, cluster, places)).to_json()
+            first = _first_offsets(settings, options, client, partitions)
+            return Positions(offsets=first).to_json()
     before = Positions.from_json(known.start).offsets
-    return Positions(offsets={place: before.get(place, EARLIEST) for place in places}).to_json()
+    return Positions(offsets={tp: before.get(tp, EARLIEST) for tp in partitions}).to_json()
 
 
-def waiting(settings: StreamSettings, known: StreamState | None) -> dict[str, int]:
-    """How many records of each topic a run would read, as far as brokers know it now."""
+def _first_offsets(
+    settings: StreamSettings,
+    options: ReadOptions,
+    client: SourceClient,
+    partitions: list[TopicPartition],
+) -> Mapping[TopicPartition, int]:
+    """Where to start without a checkpoint: at the last reset, otherwise as the options say."""
+    reset = Positions.from_json(Home(settings.home).read_start()).offsets
+    # A reset of other topics does not count.
+    if {tp.topic for tp in reset} & set(settings.topics):
+        named = {tp: reset.get(tp, EARLIEST) for tp in partitions}
+        options = replace(options, start=Bound(option="startingOffsets", named=named))
+    return starting_offsets(options, client, partitions)
+
+
+def count_unread(settings: StreamSettings, known: StreamState | None) -> dict[str, int]:
+    """How many records of each topic a run would read now."""
     options = parse_read_options(settings.source_options(), streaming=True)
     starts: Mapping[TopicPartition, int] = committed_positions(settings.checkpoint)
-    with closing(SourceClient(options)) as cluster:
-        places = places_of(cluster.topics())
-        ends = cluster.latest(places)
+    with closing(SourceClient(options)) as client:
+        partitions = partitions_of(client.topics())
+        ends = client.latest(partitions)
         if known is None:
-            starts = starting_offsets(options, cluster, places)
+            starts = _first_offsets(settings, options, client, partitions)
         elif not starts:
             starts = Positions.from_json(known.start).offsets
-    rows = {place.topic: 0 for place in sorted(places)}
-    for place, end in ends.items():
-        rows[place.topic] += max(0, end - max(0, starts.get(place, 0)))
+    rows = {tp.topic: 0 for tp in sorted(partitions)}
+    for tp, end in ends.items():
+        rows[tp.topic] += max(0, end - max(0, starts.get(tp, 0)))
     return rows
 
 
 class BatchLog(NamedTuple):
-    """What is known of a batch before it runs.
+    """Spark's log entry of a batch.
 
-    Spark writes it before the batch runs and keeps it when the batch is played again. So whether a
-    row is late is a question with one answer, in every task and in every attempt.
+    Spark writes it before the batch runs and keeps it when the batch is repeated. So all tasks and
+    attempts agree on which rows are late.
     """
 
     watermark_ms: int
@@ -354,7 +370,7 @@ class BatchLog(NamedTuple):
 
 
 def read_batch(checkpoint: Folder, batch: int) -> BatchLog:
-    """Raises CheckpointError if Spark has not written it as it does, for one source."""
+    """Raises CheckpointError if it is missing, corrupt, or of several sources."""
     try:
         text = checkpoint.read(f"offsets/{batch}") or b"nothing"
         version, about, *lines = text.decode().splitlines()
@@ -364,14 +380,14 @@ def read_batch(checkpoint: Folder, batch: int) -> BatchLog:
         return BatchLog(int(json.loads(about)["batchWatermarkMs"]), Positions.from_json(end))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"batch {batch} of the checkpoint {checkpoint.location} cannot be read: {error!r}",
-            hint="--home has to be a place that the driver and all workers of Spark see; --sql may "
-            "name the view once: a stream that is joined with itself is read twice",
+            f"cannot read batch {batch} of the checkpoint {checkpoint.location}: {error!r}",
+            hint="the driver and all Spark workers must see --home; --sql may name the view only "
+            "once, since a stream that is joined with itself is read twice",
         ) from None
 
 
 def ranges_of(checkpoint: Folder, batch: int) -> list[OffsetRange]:
-    """What a batch reads. The end of the first one also says where it begins."""
+    """What a batch reads."""
     before = read_batch(checkpoint, batch - 1).end if batch else Positions(offsets={})
     found = ranges_between(before, read_batch(checkpoint, batch).end)
     return [planned for planned in found if planned.end > planned.start]
@@ -383,7 +399,7 @@ def ranges_of(checkpoint: Folder, batch: int) -> list[OffsetRange]:
 def missing_topics(
     settings: StreamSettings, names: Iterable[str], *, create: bool = False
 ) -> list[str]:
-    """Which are not there. Made with as many partitions as the first one that is read has."""
+    """The topics that do not exist. Creates them with the partition count of the first source."""
     missing = []
     with KafkaClient(settings.bootstrap) as client:
         for topic in dict.fromkeys(names):
@@ -403,17 +419,17 @@ def missing_topics(
 # -- Spark
 
 
-def stream_of(
-    spark: "SparkSession", settings: StreamSettings, start: Start, name: str, **usual: str
+def read_stream(
+    spark: "SparkSession", settings: StreamSettings, start: Start, source: str, **defaults: str
 ) -> "DataFrame":
-    """What the source of that name reads, from `start` on; `usual` unless options say otherwise."""
+    """The stream of a source from `start` on; options override `defaults`."""
     options = {
         each: value
-        for each, value in (usual | settings.source_options()).items()
+        for each, value in (defaults | settings.source_options()).items()
         if not each.startswith("starting")
     }
     options["startingOffsets"] = json.dumps(start)
-    return spark.readStream.format(name).options(**options).load()
+    return spark.readStream.format(source).options(**options).load()
 
 
 def start_query(
@@ -431,7 +447,7 @@ def start_query(
 
 
 def run_query(begin: Callable[[], "StreamingQuery"], context: PipelineContext) -> None:
-    """Until it ends. Begun again if a busy machine did not give Spark its Python in time."""
+    """Runs a query to its end. Restarts it if a Python worker of Spark did not start in time."""
     from pyspark.errors import PySparkException
 
     for attempt in range(1, STARTS_MAX + 1):
@@ -439,14 +455,19 @@ def run_query(begin: Callable[[], "StreamingQuery"], context: PipelineContext) -
             context.watch(begin())
             return
         except (ClientError, PySparkException) as error:
-            # Spark waits for 10 s, which no option changes. To go on is what checkpoints are for.
-            if NOT_IN_TIME not in str(error) or attempt == STARTS_MAX or context.stopping:
+            # Spark waits for 10 s, which no option changes. The checkpoint makes a restart safe.
+            if WORKER_TIMED_OUT not in str(error) or attempt == STARTS_MAX or context.stopping:
                 raise
-            log.warning("Spark's Python did not start in time: once more (%d)", attempt)
+            log.warning(
+                "a Python worker of Spark did not start in time, restarting the query (attempt %d "
+                "of %d)",
+                attempt + 1,
+                STARTS_MAX,
+            )
 
 
 def write_once(rows: "DataFrame", settings: StreamSettings, application: str, batch: int) -> None:
-    """To the topics that rows name, by a transaction made once for each (application, batch)."""
+    """Writes rows to their topics, exactly once for each (application, batch)."""
     (
         rows.write.format("moldau")
         .mode("append")

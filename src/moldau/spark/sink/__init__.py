@@ -1,1 +1,1 @@
-"""Responsible for what Spark writes to topics: rows to records, and streams exactly once."""
+"""The sink: writes rows of Spark to topics, and streams exactly once."""

@@ -1,8 +1,8 @@
-"""Responsible for the columns of what is written: which there may be, of which types, their values.
+"""The columns of written rows: their names, types and values.
 
 Those of Spark's Kafka connector (`key`, `value`, `headers`, `topic`, `partition`), and `timestamp`
-if that is asked for. All others are left out, as the connector does it: what was read from a topic
-can be written to another as it is.
+with `writeTimestamp`. Other columns are ignored, as by the connector, so that rows read from a
+topic can be written to another as they are.
 """
 
 from collections.abc import Iterator
@@ -36,20 +36,18 @@ class Row(NamedTuple):
 
 
 def check_columns(types: dict[str, str], *, topic: str | None, takes_timestamps: bool) -> None:
-    """`types` by the name of the column, as Spark's SQL writes them.
+    """`types` are Spark SQL type names by column.
 
-    Raises InvalidArgumentError, which names the column that is missing or of a wrong type.
+    Raises InvalidArgumentError, which names the column that is missing or has a wrong type.
     """
     if "value" not in types:
         raise InvalidArgumentError(
-            f"there is no column value among {', '.join(types) or 'none'}: it is what a message "
-            "holds",
-            hint='name one: .select(to_json(struct("*")).alias("value"))',
+            f"the column value is missing; the columns are {', '.join(types) or 'none'}",
+            hint='add it: .select(to_json(struct("*")).alias("value"))',
         )
     if topic is None and "topic" not in types:
         raise InvalidArgumentError(
-            "nothing says which topic to write to: neither the option topic nor a column of that "
-            "name",
+            "no topic to write to: there is neither an option topic nor a column topic",
             hint='.option("topic", "NAME")',
         )
     for name, allowed in _TYPES.items():
@@ -57,13 +55,13 @@ def check_columns(types: dict[str, str], *, topic: str | None, takes_timestamps:
             continue
         if types.get(name, allowed[0]) not in allowed:
             raise InvalidArgumentError(
-                f"column {name} is of type {types[name]}, and has to be {' or '.join(allowed)}",
+                f"column {name} has type {types[name]}, and must be {' or '.join(allowed)}",
                 hint=f'cast it: .withColumn("{name}", col("{name}").cast("{allowed[-1]}"))',
             )
 
 
 def rows_of(batch: Any, *, takes_timestamps: bool) -> Iterator[Row]:
-    """The messages of a pyarrow.RecordBatch whose columns were checked."""
+    """The messages in a pyarrow.RecordBatch whose columns were checked."""
     import pyarrow as pa
 
     names = batch.schema.names
@@ -90,7 +88,7 @@ def rows_of(batch: Any, *, takes_timestamps: bool) -> Iterator[Row]:
         times,
         strict=True,
     )
-    # Plain tuples in the order of a Row: to give each its names takes a quarter of the time.
+    # Plain tuples in the order of a Row: constructing Rows would take a quarter of the time.
     return cast("Iterator[Row]", rows)
 
 

@@ -1,19 +1,18 @@
-"""Responsible for what is decided about the batches of a query: a log of entries, read by all.
+"""The commit decisions of a query: a log of entries, replayed to a `Ledger` by every process.
 
-Entries stand in one partition of a compacted topic. Which of them count is said by their order and
-by nothing else, so that nobody needs a lock, and a driver that was taken for dead cannot spoil what
-its successor does:
+Entries are in one partition of a compacted topic. Their order alone decides which of them are
+valid, so no locks are needed, and a driver that was presumed dead cannot disturb its successor:
 
-- a **claim** makes a run of a query its owner, if its number is higher than all before it;
-- a **decision** says that a batch is these transactions and no others. It counts if its claim is
-  the highest so far and the batch was not decided yet;
+- a **claim** makes a run the owner of its query, if its number is higher than all before it;
+- a **decision** lists the transactions that make up a batch. It is valid if its claim is the
+  highest so far and the batch was not decided yet;
 - a **finish** says that all transactions of a decision have ended.
 
-No two entries that differ have the same key: one that does not count can never, by compaction, take
-the place of one that does. What is no longer needed is deleted by the decisions that follow, always
-one decision late: should the one that deletes not count, the one that counts is still there. All
-entries about a table are deleted once it is written, together with the key `over`, which never had
-a value: as long as brokers keep such deletions, an attempt that comes late is told by it.
+Different entries have different keys, so compaction never replaces a valid entry by an invalid one.
+Obsolete entries are deleted by later decisions, one decision late: if the deleting decision turns
+out to be invalid, the valid one is still there. All entries of a batch write are deleted once it is
+done, along with the key `over`, which never had a value: while brokers keep that tombstone, a late
+attempt learns from it that the write is over.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,25 +34,25 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=st
 
 
 class Claim(_Entry, frozen=True, kw_only=True):
-    """A run wants to be the one that writes for its query."""
+    """A run asks to become the only writer of its query."""
 
     number: int
     run: str
     nonce: str
-    """Of whoever wrote it: several tasks of a run may claim at once."""
+    """Identifies the writer: several tasks of a run may claim at once."""
 
     def key(self, query: str) -> str:
         return f"{query}/claim/{self.number}/{self.run}/{self.nonce}"
 
 
 class Decision(_Entry, frozen=True, kw_only=True):
-    """A batch of a query is what these transactions wrote."""
+    """The batch consists of what these transactions wrote."""
 
     claim: int
     batch: int
     parts: tuple[Part, ...]
     spare: tuple[Part, ...] = ()
-    """The last ones of tasks that had nothing to write this time."""
+    """The last transactions of tasks that had nothing to write in this batch."""
 
     def key(self, query: str) -> str:
         return f"{query}/decision/{self.claim}/{self.batch}"
@@ -69,7 +68,7 @@ class Finish(_Entry, frozen=True, kw_only=True):
         return f"{query}/finish/{self.claim}/{self.batch}"
 
 
-Entry = Claim | Decision | Finish
+LedgerEntry = Claim | Decision | Finish
 
 
 def parts_of(transactions: Mapping[int, Transaction]) -> tuple[Part, ...]:
@@ -77,35 +76,35 @@ def parts_of(transactions: Mapping[int, Transaction]) -> tuple[Part, ...]:
 
 
 def transactions_of(parts: Iterable[Part]) -> dict[int, Transaction]:
-    """By the number of their task."""
+    """By task number."""
     return {number: Transaction(name, id_, epoch) for number, name, id_, epoch in parts}
 
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """What the entries of one query come to, read in their order from the first on."""
+    """The state of one query: all its entries, replayed in order."""
 
     query: str
     partition: int = 0
-    """Where the entries stand."""
+    """Of the decisions topic, with the entries of this query."""
     position: int = 0
-    """Where to read on."""
+    """The offset to continue from."""
     claim_floor: int = 0
-    """No claim may have a lower number: entries of before stand in another partition."""
+    """Claims must have higher numbers: older entries may be in another partition."""
     is_over: bool = False
-    """All was written, or given up, and nobody may begin anew."""
+    """A batch write was completed or aborted, and must not start again."""
     owner: Claim | None = None
     decision: Decision | None = None
-    """The last that counts."""
+    """The last valid one."""
     is_finished: bool = False
     """Of `decision`."""
     runs: set[str] = field(default_factory=set)
-    """All that ever were owner, as far as is still known."""
+    """All known runs that ever were the owner."""
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Entries that are still there: the claim and the batch that they are of."""
+    """Keys of live entries: their claim and batch."""
 
     def apply(self, key: str, value: bytes | None) -> None:
-        """Take over the next entry. Raises ClientError if it is none that we know."""
+        """Applies the next entry. Raises ClientError for an unknown one."""
         if not key.startswith(f"{self.query}/"):
             return
         if value is None:
@@ -124,11 +123,11 @@ class Ledger:
         if isinstance(entry, Finish):
             if decided and (entry.claim, entry.batch) == (decided.claim, decided.batch):
                 self.is_finished = True
-        elif self._counts(entry):
+        elif self._is_valid(entry):
             self.decision = entry
             self.is_finished = not entry.parts
 
-    def _counts(self, entry: Decision) -> bool:
+    def _is_valid(self, entry: Decision) -> bool:
         is_owner = self.owner is not None and entry.claim == self.owner.number
         return is_owner and entry.batch > self.last_batch
 
@@ -150,17 +149,17 @@ class Ledger:
 
     @property
     def last_batch(self) -> int:
-        """That was decided; -1 if none was."""
+        """The last decided batch; -1 if there is none."""
         return -1 if self.decision is None else self.decision.batch
 
     def is_decided(self, batch: int) -> bool:
         return self.last_batch >= batch
 
     def deletable(self) -> list[str]:
-        """Keys of entries that nobody needs, not even if the next decision does not count."""
+        """Keys of entries that are obsolete even if the next decision is invalid."""
         owner, decided = self.owner, self.decision
         if owner is None or decided is None or decided.claim != owner.number:
-            # The last decision is of an owner before: both are still needed.
+            # The last decision is of a previous owner: both are still needed.
             return []
         return [
             key
@@ -172,24 +171,24 @@ class Ledger:
 encode_entry: Final = msgspec.json.encode
 
 
-def decode_entry(value: bytes) -> Entry:
+def decode_entry(value: bytes) -> LedgerEntry:
     try:
         found = msgspec.json.decode(value, type=_Format).format
         if found != _FORMAT:
             raise ClientError(
-                f"a decision of this query has format {found}, which only a newer version of "
-                "Moldau knows"
+                f"a decision of this query has format {found}, which needs a newer version of "
+                "Moldau"
             )
-        entry: Entry = msgspec.json.decode(value, type=Entry)
+        entry: LedgerEntry = msgspec.json.decode(value, type=LedgerEntry)
         return entry
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ClientError(
-            f"a decision of this query cannot be read: {error}",
-            hint="does anyone else write to the topic of decisions?",
+            f"a decision of this query is corrupt: {error}",
+            hint="only Spark queries may write to the decisions topic",
         ) from error
 
 
 class _Format(msgspec.Struct):
-    """What an entry of any version has."""
+    """The field that entries of all versions have."""
 
     format: int

@@ -1,7 +1,7 @@
-"""Responsible for what a task does with its rows: partitions chosen, batches made and sent.
+"""Writes the rows of a task: chooses partitions, builds record batches and sends them.
 
-Rows wait by partition until they make a batch of a good size. Full batches go out in rounds: while
-one is on its way the next is made, so that at most two are in memory.
+Rows are buffered by partition until they fill a batch. Full batches are sent in rounds: while one
+is in flight the next is built, so that at most two are in memory.
 """
 
 import random
@@ -23,24 +23,24 @@ from moldau.records.record import Record, build_batch
 from moldau.spark.compacted_topic import just_created
 from moldau.spark.sink.columns import Row, rows_of
 from moldau.spark.sink.protocol import Begin
-from moldau.spark.sink.sink_client import Place, SinkClient
+from moldau.spark.sink.sink_client import PartitionKey, SinkClient
 from moldau.spark.sink.write_options import REQUEST_BYTES, WriteOptions
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 ROUND_BYTES_MAX: Final = 8 * 1024 * 1024
 _RECORD_BYTES: Final = 24
-"""Of a record beside its key, value and headers, at most, and of a header."""
+"""Upper limit of the overhead of a record, and of a header."""
 _SEQUENCE_END: Final = 2**31
 _OFFSET: Final = Offset(0)
-# What a NamedTuple's own constructor does, without its call.
+# The constructor of a NamedTuple without the overhead of its call.
 _new_record: Final = tuple.__new__
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """The rows of a partition that no batch was made of yet."""
+class _Buffer:
+    """The rows of a partition that are not in a batch yet."""
 
     topic: str
     partition: int
@@ -48,100 +48,100 @@ class _Waiting:
     bytes: int = 0
     sequence: int = 0
     batches: int = 0
-    """In the round that is being made."""
+    """In the current round."""
 
 
-class _Places(dict[tuple[str, int], _Waiting]):
-    def __missing__(self, place: tuple[str, int]) -> _Waiting:
-        return self.setdefault(place, _Waiting(*place))
+class _Buffers(dict[PartitionKey, _Buffer]):
+    def __missing__(self, key: PartitionKey) -> _Buffer:
+        return self.setdefault(key, _Buffer(*key))
 
 
 class RowWriter:
-    """Writes rows into the transaction that `begin` gives, or, without one, to the topics at once.
+    """Writes the rows of one task attempt, in the transaction of `begin` if it is given.
 
-    A batch whose answer is lost is stored once all the same. One for each attempt of a task.
+    A batch whose response is lost is stored only once: the producer is idempotent.
     """
 
-    def __init__(self, options: WriteOptions, port: SinkClient, begin: Begin | None = None) -> None:
+    def __init__(self, options: WriteOptions, sink: SinkClient, begin: Begin | None = None) -> None:
         self._options = options
-        self._port = port
-        self._client = port.data
+        self._sink = sink
+        self._client = sink.data
         self._begin = begin
-        self._waiting = _Places()
-        self._waiting_bytes = 0
+        self._buffers = _Buffers()
+        self._buffered_bytes = 0
         self._counts: dict[str, int] = {}
         self._sticky: dict[str, int] = {}
-        """The partition by topic to which rows without a key go until a batch is full."""
+        """By topic, the partition for rows without a key until its batch is full."""
         self._round: list[OutgoingBatch] = []
         self._round_bytes = 0
         self._producer: TransactionalProducer | None = None
         self._sender: BatchSender | None = None
-        self._entered: set[tuple[str, int]] = set()
-        """Partitions that are in the transaction."""
+        self._added: set[PartitionKey] = set()
+        """Partitions of the transaction."""
         self._created: set[str] = set()
-        """Topics that were not there."""
+        """Topics that this task created."""
         self.row_count = 0
 
     def write_all(self, batches: Iterable[Any]) -> bool:
-        """Store all rows of Spark's batches; whether there were any."""
+        """Stores all rows of Spark's batches; returns whether there were any."""
         try:
             for batch in batches:
                 self.write(rows_of(batch, takes_timestamps=self._options.takes_timestamps))
             self.finish()
         except BaseException:
             if self._sender is not None:
-                # Leave no answers on their way in connections that others use.
+                # Connections are shared: leave no pending responses in them.
                 self._sender.drop()
             raise
         return self.row_count > 0
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Raises InvalidArgumentError for a row that cannot be written, and ClientError."""
+        """Raises InvalidArgumentError for an invalid row, and ClientError."""
         now_ms = time.time_ns() // 1_000_000
         option_topic = self._options.topic
         bytes_max = self._options.batch_bytes_max
-        waiting_max = self._options.buffer_bytes_max // 2
-        # Most time goes by here: no call that is not needed, no attribute that is looked up twice.
+        buffered_max = self._options.buffer_bytes_max // 2
+        # The hot loop: no unnecessary calls or attribute lookups.
         for key, value, headers, row_topic, partition, time_ms in rows:
             topic = row_topic if option_topic is None else option_topic
             if not topic:
                 raise InvalidArgumentError(
-                    "column topic is null in a row, and there is no option topic to take instead"
+                    "column topic is null in a row, and option topic is not set"
                 )
-            waiting = self._waiting[topic, self._partition(topic, key, partition)]
+            buffer = self._buffers[topic, self._partition(topic, key, partition)]
             size = _RECORD_BYTES + len(key or b"") + len(value or b"")
             for name, content in headers:
                 size += _RECORD_BYTES + len(name) * 4 + len(content or b"")
-            if waiting.bytes + size > bytes_max:
+            if buffer.bytes + size > bytes_max:
                 if size > self._options.request_bytes_max:
                     raise InvalidArgumentError(
-                        f"a message of {size} bytes for {topic} is larger than option "
+                        f"a row of {size} bytes for {topic} exceeds the limit of option "
                         f"{REQUEST_BYTES} ({self._options.request_bytes_max})"
                     )
-                if waiting.records:
-                    self._cut(waiting)
+                if buffer.records:
+                    self._build_batch(buffer)
                     if key is None and partition is None:
-                        waiting = self._waiting[topic, self._sticky[topic]]
+                        buffer = self._buffers[topic, self._sticky[topic]]
             stamp = now_ms if time_ms is None else time_ms
-            waiting.records.append(_new_record(Record, (_OFFSET, stamp, key, value, headers)))
-            waiting.bytes += size
-            self._waiting_bytes += size
+            buffer.records.append(_new_record(Record, (_OFFSET, stamp, key, value, headers)))
+            buffer.bytes += size
+            self._buffered_bytes += size
             self.row_count += 1
-            if self._waiting_bytes > waiting_max:
-                # Many partitions, each with a little: better small batches than no memory.
+            if self._buffered_bytes > buffered_max:
+                # Many partitions with few rows each: small batches save memory.
                 self.flush()
 
     def flush(self) -> None:
-        """Send what waits, whatever its size."""
-        for waiting in self._waiting.values():
-            if waiting.records:
-                self._cut(waiting)
+        """Sends all buffered rows."""
+        for buffer in self._buffers.values():
+            if buffer.records:
+                self._build_batch(buffer)
         self._send_round()
 
     def finish(self) -> None:
-        """Send the rest and wait until all of it is stored."""
+        """Sends the rest and waits until all of it is stored."""
         self.flush()
-        self._settle()
+        self._wait_for_acks()
 
     # -- batches
 
@@ -149,107 +149,108 @@ class RowWriter:
         count = self._counts.get(topic)
         if count is None:
             count = self._counts[topic] = self._count_of(topic)
-            # Small micro-batches never fill a batch: all would begin at the same partition.
+            # Small micro-batches never fill a batch: all would start at the same partition.
             self._sticky[topic] = random.randrange(count)
         if partition is not None:
             if not 0 <= partition < count:
                 raise InvalidArgumentError(
-                    f"column partition says {partition}, but {topic} has partitions 0 to "
-                    f"{count - 1}",
-                    hint='leave the partition to the key: .drop("partition")',
+                    f"column partition is {partition}, but {topic} has partitions 0 to {count - 1}",
+                    hint='to choose partitions by key: .drop("partition")',
                 )
             return partition
         if key is not None:
             return partition_of(key, count)
         return self._sticky[topic]
 
-    def _cut(self, waiting: _Waiting) -> None:
-        """Make a batch of what waits for a partition."""
-        if waiting.batches >= BATCHES_PER_PARTITION_MAX:
+    def _build_batch(self, buffer: _Buffer) -> None:
+        """Builds a record batch of the buffered rows of a partition."""
+        if buffer.batches >= BATCHES_PER_PARTITION_MAX:
             self._send_round()
-        producer = self._as_whom((waiting.topic, waiting.partition))
-        records = waiting.records
+        producer = self._producer_for((buffer.topic, buffer.partition))
+        records = buffer.records
         data = build_batch(
             records,
             codec=self._options.codec,
             producer_id=ProducerId(producer.producer_id),
             producer_epoch=ProducerEpoch(producer.epoch),
-            base_sequence=waiting.sequence,
+            base_sequence=buffer.sequence,
             transactional=bool(producer.name),
         )
-        self._round.append(OutgoingBatch(waiting.topic, waiting.partition, data))
+        self._round.append(OutgoingBatch(buffer.topic, buffer.partition, data))
         self._round_bytes += len(data)
-        waiting.batches += 1
-        waiting.sequence = (waiting.sequence + len(records)) % _SEQUENCE_END
-        self._waiting_bytes -= waiting.bytes
-        waiting.records, waiting.bytes = [], 0
-        if waiting.partition == self._sticky[waiting.topic]:
-            # The next rows without a key go elsewhere.
-            count = self._counts[waiting.topic]
-            self._sticky[waiting.topic] = (waiting.partition + 1) % count
+        buffer.batches += 1
+        buffer.sequence = (buffer.sequence + len(records)) % _SEQUENCE_END
+        self._buffered_bytes -= buffer.bytes
+        buffer.records, buffer.bytes = [], 0
+        if buffer.partition == self._sticky[buffer.topic]:
+            # The next rows without a key go to the next partition.
+            count = self._counts[buffer.topic]
+            self._sticky[buffer.topic] = (buffer.partition + 1) % count
         if self._round_bytes >= min(ROUND_BYTES_MAX, self._options.buffer_bytes_max // 4):
             self._send_round()
 
     def _send_round(self) -> None:
-        made, self._round, self._round_bytes = self._round, [], 0
-        for waiting in self._waiting.values():
-            waiting.batches = 0
-        if made:
-            self._post(made)
+        batches, self._round, self._round_bytes = self._round, [], 0
+        for buffer in self._buffers.values():
+            buffer.batches = 0
+        if batches:
+            self._send(batches)
 
     # -- brokers
 
     def _count_of(self, topic: str) -> int:
-        """How many partitions a topic has."""
-        said = "option topic" if self._options.topic is not None else "column topic"
-        # Batches may be on their way over the connection that is asked.
-        self._settle()
+        """The partition count of a topic."""
+        source = "option topic" if self._options.topic is not None else "column topic"
+        # The connection must have no batches in flight.
+        self._wait_for_acks()
         try:
-            return self._patiently(partial(self._look_for, topic), topic, f"find topic {topic}")
+            return self._retry(partial(self._find_topic, topic), topic, f"find topic {topic}")
         except NotFoundError:
             raise NotFoundError(
-                f"there is no topic {topic}: see {said}",
+                f"unknown topic {topic}: see {source}",
                 hint=f"create it first: moldau topic create {topic}",
             ) from None
         except RejectedError as error:
             if error.code != ErrorCode.INVALID_TOPIC_EXCEPTION:
                 raise
-            raise InvalidArgumentError(f"no topic can be called {topic!r}: see {said}") from None
+            raise InvalidArgumentError(
+                f"{topic!r} is not a valid topic name: see {source}"
+            ) from None
 
-    def _look_for(self, topic: str) -> int:
-        """A topic that is not there is created, if brokers do that."""
+    def _find_topic(self, topic: str) -> int:
+        """Creates a missing topic, if brokers allow auto-creation."""
         try:
             return len(self._client.layout(topic).leaders)
         except NotFoundError:
             if topic not in self._created:
-                (answer,) = self._client.metadata(topic, create=True).topics
-                if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                (found,) = self._client.metadata(topic, create=True).topics
+                if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-                if answer.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
-                    check(answer.error_code, f"create topic {topic}")
+                if found.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+                    check(found.error_code, f"create topic {topic}")
                 self._created.add(topic)
             raise just_created(topic) from None
 
-    def _as_whom(self, place: Place) -> TransactionalProducer:
-        """Who writes; without a name if not in a transaction. `place` is written to first."""
+    def _producer_for(self, key: PartitionKey) -> TransactionalProducer:
+        """The producer, without a name if not in a transaction. `key` is written to first."""
         if self._producer is None:
             if self._begin is not None:
-                self._producer = self._begin(place)
+                self._producer = self._begin(key)
             else:
-                self._producer = self._patiently(self._ask, place[0], "get a producer id")
+                self._producer = self._retry(self._init_producer, key[0], "get a producer id")
         return self._producer
 
-    def _ask(self) -> TransactionalProducer:
+    def _init_producer(self) -> TransactionalProducer:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
         found = self._client.any_broker().ask(request, InitProducerIdResponse)
         check(found.error_code, "get a producer id")
         return TransactionalProducer("", found.producer_id, found.producer_epoch)
 
-    def _post(self, batches: list[OutgoingBatch]) -> None:
-        """Send a round, once the one before is stored."""
-        producer = self._as_whom(batches[0][:2])
+    def _send(self, batches: list[OutgoingBatch]) -> None:
+        """Sends a round as soon as the previous one is stored."""
+        producer = self._producer_for(batches[0][:2])
         if producer.name:
-            self._enter(producer, batches)
+            self._add_partitions(producer, batches)
         if self._sender is None:
             self._sender = BatchSender(
                 self._client,
@@ -259,16 +260,18 @@ class RowWriter:
             )
         self._sender.post(batches)
 
-    def _enter(self, producer: TransactionalProducer, batches: Iterable[OutgoingBatch]) -> None:
-        """Each partition is entered into the transaction before anything is written to it."""
+    def _add_partitions(
+        self, producer: TransactionalProducer, batches: Iterable[OutgoingBatch]
+    ) -> None:
+        """A partition must be in the transaction before anything is written to it."""
         by_topic: dict[str, list[int]] = defaultdict(list)
         for topic, partition in {(batch.topic, batch.partition) for batch in batches}:
-            if (topic, partition) not in self._entered:
+            if (topic, partition) not in self._added:
                 by_topic[topic].append(partition)
 
-        def enter(topic: str) -> None:
+        def add(topic: str) -> None:
             try:
-                self._port.transactions.add_partitions(producer, {topic: by_topic[topic]})
+                self._sink.transactions.add_partitions(producer, {topic: by_topic[topic]})
             except RejectedError as error:
                 is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if is_unknown and topic in self._created:
@@ -276,15 +279,14 @@ class RowWriter:
                 raise
 
         for topic in by_topic:
-            self._patiently(partial(enter, topic), topic, f"write to {topic}")
-            self._entered |= {(topic, partition) for partition in by_topic[topic]}
+            self._retry(partial(add, topic), topic, f"write to {topic}")
+            self._added |= {(topic, partition) for partition in by_topic[topic]}
 
-    def _settle(self) -> None:
-        """Wait until everything is stored."""
+    def _wait_for_acks(self) -> None:
         if self._sender is not None:
             self._sender.settle()
 
-    def _patiently(self, attempt: Callable[[], T], topic: str, doing: str) -> T:
+    def _retry(self, attempt: Callable[[], T], topic: str, doing: str) -> T:
         return retry(
             attempt,
             forget=partial(self._client.forget, topic),

@@ -1,6 +1,6 @@
-"""Responsible for what the protocol asks of real brokers: the topic of decisions, transactions.
+"""The sink's requests to brokers: the decisions topic and transactions.
 
-Each call waits out elections for as long as the options allow. It may fail, and may have been done.
+Each call retries until the deadline of the options. A failed call may still have had its effect.
 """
 
 import logging
@@ -20,7 +20,7 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
 from moldau.spark.compacted_topic import batches_to_end, create_compacted
-from moldau.spark.sink.decisions import Entry, Ledger, encode_entry
+from moldau.spark.sink.decisions import Ledger, LedgerEntry, encode_entry
 from moldau.spark.sink.write_options import DECISIONS, TRANSACTION_TIMEOUT, WriteOptions
 from moldau.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -33,25 +33,25 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS_MAX: Final = 20.0
 TIMEOUT_MS_DEFAULT_MAX: Final = 24 * 3_600_000
-"""Brokers may allow longer transactions; one that nobody ends holds readers up for as long."""
+"""Brokers may allow longer transactions; an abandoned one blocks read_committed readers."""
 TIMEOUT_MS_SMALL: Final = 5 * 60_000
 TIMEOUT_MS_KAFKA: Final = 900_000
-"""What brokers allow if nobody changed it."""
+"""Kafka's default limit."""
 _LEDGERS_MAX: Final = 64
 _REPLICAS_MAX: Final = 3
 _BROKER: Final = 4
 _TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 
 T = TypeVar("T")
-Place = tuple[str, int]
-"""A topic and the number of a partition."""
+PartitionKey = tuple[str, int]
+"""A topic and a partition."""
 
 
 class SinkClient:
-    """A cluster, as far as the sink needs it. Not for two threads.
+    """The brokers as the sink needs them. Not thread-safe.
 
-    Data and coordination have connections of their own: while batches are on their way, nothing
-    else can be asked over the same one.
+    Data and coordination use separate connections: while batches are in flight, a connection
+    cannot be used for other requests.
     """
 
     def __init__(self, options: WriteOptions) -> None:
@@ -61,28 +61,24 @@ class SinkClient:
         self._client = _client(options)
         self.forget_coordinators()
         self._ledgers: dict[tuple[bytes, str], Ledger] = {}
-        """What is known of the decisions, by topic and query."""
+        """Cached ledgers, by topic id and query."""
         self._timeout_ms = options.transaction_timeout_ms
 
     def forget_coordinators(self) -> None:
-        """They are known by transaction, and tables that are written once have ever new ones."""
+        """Clears the cached coordinators, which grow with each new transaction name."""
         self.transactions = TransactionClient(
             self._client, seconds_max=max(self._options.timeout_seconds, 1.0)
         )
 
-    def close(self) -> None:
-        self.data.close()
-        self._client.close()
-
     # -- decisions
 
     def read(self, query: str) -> Ledger:
-        """What was decided about a query until now; a copy that nobody changes."""
-        doing = f"read what was decided about query {query}"
-        return self._patiently(partial(self._read, query), doing).copy()
+        """The current ledger of a query; a copy that later reads do not change."""
+        doing = f"read the decisions of query {query}"
+        return self._retry(partial(self._read, query), doing).copy()
 
     def _read(self, query: str) -> Ledger:
-        """From where it was read before, or as it is found."""
+        """Continues the cached ledger, or reads it from the start."""
         layout = self._client.layout(self._topic)
         key = (layout.topic_id, query)
         known = self._ledgers.pop(key, None)
@@ -93,10 +89,10 @@ class SinkClient:
         return ledger
 
     def _find(self, query: str, partition_count: int) -> Ledger:
-        """Entries stand in the first partition, however many there are.
+        """New entries are written to partition 0.
 
-        Earlier versions chose one by their number, so that some stand elsewhere, and, if the topic
-        grew, in several: what was decided last counts.
+        Earlier versions chose the partition by the partition count, so older entries may be in any
+        partition, or in several if the topic grew: the last decision counts.
         """
         partitions = range(partition_count)
         found = [self._read_on(Ledger(query=query, partition=number)) for number in partitions]
@@ -105,11 +101,11 @@ class SinkClient:
         return newest
 
     def _read_on(self, ledger: Ledger) -> Ledger:
-        """What is new; another ledger if what was known of it is gone."""
-        place = (self._topic, ledger.partition)
+        """Applies new entries; returns a new ledger if the topic was deleted or truncated."""
+        key = (self._topic, ledger.partition)
         while True:
             try:
-                for end, records in batches_to_end(self._client, *place, ledger.position):
+                for end, records in batches_to_end(self._client, *key, ledger.position):
                     for record in records:
                         if record.key is not None:
                             ledger.apply(record.key.decode("utf-8", "replace"), record.value)
@@ -118,12 +114,14 @@ class SinkClient:
             except RejectedError as error:
                 if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
-                # Deleted, or made again: what was known of it is worth nothing.
-                first = self._client.list_offset(*place, OFFSET_EARLIEST)
+                # The topic was deleted or recreated: start from scratch.
+                first = self._client.list_offset(*key, OFFSET_EARLIEST)
                 ledger = Ledger(query=ledger.query, partition=ledger.partition, position=first)
 
-    def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
-        """Make entries durable, all or none, and delete others."""
+    def append(
+        self, ledger: Ledger, entries: Sequence[LedgerEntry], deleted: Sequence[str] = ()
+    ) -> None:
+        """Writes entries and tombstones for `deleted`, in one batch: all or none."""
         now = TimestampMs(time.time_ns() // 1_000_000)
         pairs = [(entry.key(ledger.query), encode_entry(entry)) for entry in entries]
         records = [
@@ -131,15 +129,15 @@ class SinkClient:
             for key, value in [*pairs, *((key, None) for key in deleted)]
         ]
         batch = build_batch(records, codec=Codec.GZIP)
-        # Once too often does no harm: an entry that is there twice says nothing new.
-        self._patiently(
+        # Retries are safe: a duplicate entry has no effect.
+        self._retry(
             partial(self._client.produce, self._topic, ledger.partition, batch),
-            f"write a decision about query {ledger.query}",
+            f"write a decision of query {ledger.query}",
         )
 
     def _create_topic(self) -> None:
         replicas = min(_REPLICAS_MAX, len(self._client.metadata().brokers))
-        # By the broker's clock: a driver whose clock is off may write, too.
+        # By the broker's clock: the clock of a driver may be wrong.
         configs = {"message.timestamp.type": "LogAppendTime", "segment.bytes": str(4 * 1024 * 1024)}
         if replicas >= _REPLICAS_MAX:
             configs["min.insync.replicas"] = str(_REPLICAS_MAX - 1)
@@ -149,12 +147,12 @@ class SinkClient:
             if error.code == ErrorCode.LEADER_NOT_AVAILABLE:
                 raise
             raise RejectedError(
-                f"cannot create the topic {self._topic} for what is decided about batches: {error}",
+                f"cannot create the decisions topic {self._topic}: {error}",
                 error.code,
-                hint=f"create it with cleanup.policy=compact, or name another: option {DECISIONS}",
+                hint=f"create it with cleanup.policy=compact, or use another: option {DECISIONS}",
             ) from error
 
-    def _patiently(self, attempt: Callable[[], T], doing: str) -> T:
+    def _retry(self, attempt: Callable[[], T], doing: str) -> T:
         def try_it() -> T:
             try:
                 return attempt()
@@ -163,7 +161,7 @@ class SinkClient:
                     self._client.layout(self._topic)
                 except NotFoundError:
                     self._create_topic()
-                # It is there by now, but not every broker knows at once.
+                # It exists now, but not every broker knows it yet.
                 raise RejectedError(str(error), ErrorCode.LEADER_NOT_AVAILABLE) from error
 
         return retry(
@@ -176,83 +174,83 @@ class SinkClient:
     # -- transactions
 
     def begin(self, name: str) -> Transaction:
-        """A new transaction of that name; one that is open is aborted."""
+        """A new transaction of that name; an open one is aborted."""
         return self.transactions.begin(name, timeout_ms=self.timeout_ms())
 
-    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
-        """The transaction that follows one that has ended; None if it has a follower already.
+    def next_transaction(self, before: Transaction, nonce: int) -> Transaction | None:
+        """The successor of an ended transaction; None if it already has one.
 
-        Whoever asks before the follower was entered gets the same one, and only the last nonce is
-        stored.
+        Until a partition is added, several callers get the same successor, and only the last nonce
+        is stored.
         """
-        # The one thing that is stored with an epoch and is ours to choose is the timeout.
+        # The nonce is stored in the timeout, the only field of a transaction that we can choose.
         try:
             return self.transactions.go_on(before, timeout_ms=self._timeout_with(nonce))
         except FencedError:
             return None
 
-    def enter(self, transaction: Transaction, place: Place) -> None:
-        """Open the transaction, by entering a partition into it."""
-        topic, partition = place
+    def add_partition(self, transaction: Transaction, key: PartitionKey) -> None:
+        """Opens the transaction by adding a partition to it."""
+        topic, partition = key
         self.transactions.add_partitions(transaction, {topic: [partition]})
 
     def has_nonce(self, transaction: Transaction, nonce: int) -> bool:
-        """Whether this is the one that is stored for an open transaction."""
-        told = self._open_ones([transaction]).get(transaction.name)
-        return told is not None and told.transaction_timeout_ms == self._timeout_with(nonce)
+        """Whether this nonce is the one stored for an open transaction."""
+        found = self._open_ones([transaction]).get(transaction.name)
+        return found is not None and found.transaction_timeout_ms == self._timeout_with(nonce)
 
     def _timeout_with(self, nonce: int) -> int:
         longest = self.timeout_ms()
         return longest - nonce % (longest // 10)
 
     def expiring(self, transactions: Iterable[Transaction]) -> dict[str, bool]:
-        """Whether they have too little time left to be decided for, by name, as their coordinators
-        judge; those that are not open any more are left out."""
+        """By name, whether the coordinator says that the transaction expires too soon to be
+        committed; transactions that are no longer open are left out."""
         still_open = self._open_ones(transactions)
         found = self.transactions.expiring(still_open, self.seconds_left_min())
         return {name: name in found for name in still_open}
 
     def _open_ones(self, transactions: Iterable[Transaction]) -> dict[str, DescribedTransaction]:
-        asked = {each.name: each for each in transactions}
-        found = self.transactions.describe(asked) if asked else {}
+        wanted = {each.name: each for each in transactions}
+        found = self.transactions.describe(wanted) if wanted else {}
         return {
-            name: told
-            for name, told in found.items()
-            if told.transaction_state == ONGOING
-            and (name, told.producer_id, told.producer_epoch) == asked[name]
+            name: described
+            for name, described in found.items()
+            if described.transaction_state == ONGOING
+            and (name, described.producer_id, described.producer_epoch) == wanted[name]
         }
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
-        """End them, also if they were before; which of them were aborted by someone else."""
+        """Commits transactions, also if they were committed before; returns the aborted ones."""
         lost = list(self.transactions.end_all(transactions, commit=True))
         if lost and not self._options.fail_on_data_loss:
             log.warning(
-                "transactions of a decided batch were aborted by others, their records are "
-                "missing, and failOnDataLoss is false: %s",
+                "transactions of a decided batch were aborted, their records are lost; continuing, "
+                "since failOnDataLoss is false: %s",
                 ", ".join(each.name for each in lost),
             )
             return []
         return lost
 
     def abort(self, names: Iterable[str]) -> None:
-        """Abort what is open, and lock out whoever writes in it."""
+        """Aborts open transactions, and fences their producers."""
         for name in names:
             self.transactions.begin(name, timeout_ms=self.timeout_ms())
 
     def open_ids(self, prefix: str) -> list[str]:
-        """Names of all open transactions that begin like that."""
+        """Names of all open transactions with this prefix."""
         return self.transactions.open_names(prefix)
 
-    # -- how long
+    # -- timeouts
 
     def timeout_ms(self) -> int:
-        """Of transactions: as long as can be, unless the options say."""
+        """Transaction timeout: as in the options, otherwise the longest that brokers allow."""
         if self._timeout_ms is None:
-            found = self._patiently(self._ask_timeout, "ask for the longest transaction")
+            found = self._retry(self._describe_timeout, "read the transaction timeout limit")
             if found < TIMEOUT_MS_SMALL:
                 log.warning(
-                    "the brokers end transactions after %d s: a query that is down for longer "
-                    "while a batch is committed loses records of it. Raise "
+                    "the brokers abort transactions after %d s: if a query is down for longer "
+                    "while it commits a batch, records of the batch are lost. Raise "
                     "transaction.timeout_ms_max of the brokers (%s in Kafka), or set option %s",
                     found // 1000,
                     _TIMEOUT_CONFIG,
@@ -261,45 +259,45 @@ class SinkClient:
             self._timeout_ms = found
         return self._timeout_ms
 
-    def _ask_timeout(self) -> int:
-        asked = self._client.any_broker()
+    def _describe_timeout(self) -> int:
+        broker = self._client.any_broker()
         nodes = {(b.host, b.port): str(b.node_id) for b in self._client.metadata().brokers}
         resource = DescribeConfigsResource(
             resource_type=_BROKER,
-            resource_name=nodes.get((asked.host, asked.port), ""),
+            resource_name=nodes.get((broker.host, broker.port), ""),
             configuration_keys=[_TIMEOUT_CONFIG],
         )
         request = DescribeConfigsRequest(resources=[resource])
-        for result in asked.ask(request, DescribeConfigsResponse).results:
+        for result in broker.ask(request, DescribeConfigsResponse).results:
             for config in result.configs:
                 if config.name == _TIMEOUT_CONFIG and config.value:
                     return min(int(config.value), TIMEOUT_MS_DEFAULT_MAX)
         return TIMEOUT_MS_KAFKA
 
     def seconds_left_min(self) -> float:
-        """What a transaction must have left when it is decided for."""
+        """How long before its timeout a transaction must be decided."""
         return min(30.0, self.timeout_ms() / 1000 * 0.2)
 
 
-def port_of(options: WriteOptions) -> SinkClient:
-    """That of this process, opened when first used.
+def shared_client(options: WriteOptions) -> SinkClient:
+    """The client of this process for these options, created on first use.
 
-    It outlives tasks, as the process does: Spark uses workers again and again for small batches,
-    so that connecting and learning what was decided would take longer than the work.
+    It outlives tasks: Spark reuses worker processes, and for small batches connecting and reading
+    the decisions would take longer than the work itself.
     """
-    found = _port(replace(options, topic=None, version=None))
+    found = _shared(replace(options, topic=None, version=None))
     found.forget_coordinators()
     return found
 
 
-_port = cache(SinkClient)
+_shared = cache(SinkClient)
 
 
 def _client(options: WriteOptions) -> KafkaClient:
     return KafkaClient(
         options.bootstrap,
         client_id=options.client_id,
-        # A broker that hangs must not use up all the patience there is for finding its successor.
+        # A hanging broker must not use up the time for finding the new leader.
         timeout=min(options.timeout_seconds, ANSWER_SECONDS_MAX),
         security=options.security,
     )

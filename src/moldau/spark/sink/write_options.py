@@ -1,4 +1,4 @@
-"""Responsible for what a write was asked for: the options of Spark's Kafka connector, and ours."""
+"""The options of a write: those of Spark's Kafka connector, and ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _VERSION_MAX: Final = 2**63 - 1
 
 
 class Version(NamedTuple):
-    """Of a table that is written once, however often it is asked for."""
+    """A batch write with a version is written once, however often it is repeated."""
 
     app_id: str
     number: int
@@ -28,14 +28,14 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Checked; travels to tasks."""
+    """Validated options; sent to tasks."""
 
     bootstrap: str
     client_id: str
     timeout_seconds: float
     security: Security
     topic: str | None
-    """For all rows; None takes it from the column of that name."""
+    """For all rows; None: use the column `topic`."""
     exactly_once: bool
     fail_on_data_loss: bool
     decisions_topic: str
@@ -44,11 +44,11 @@ class WriteOptions:
     request_bytes_max: int
     buffer_bytes_max: int
     takes_timestamps: bool
-    """From the column of that name; else records have the time of writing."""
+    """From the column `timestamp`; otherwise records have the time of writing."""
     transaction_timeout_ms: int | None
-    """None takes the longest that brokers allow."""
+    """None: the longest that brokers allow."""
     version: Version | None
-    """None for streams, and for tables that are written as often as they are asked for."""
+    """None for streams, and for batch writes that are written again if repeated."""
 
 
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -71,7 +71,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
     except KeyError:
         names = ", ".join(Codec.__members__).lower()
         raise InvalidArgumentError(
-            f"option kafka.compression.type is one of {names}, not {name!r}"
+            f"option kafka.compression.type must be one of {names}, not {name!r}"
         ) from None
     request_bytes = _bytes(parsed, REQUEST_BYTES, 1024 * 1024)
     return WriteOptions(
@@ -100,25 +100,27 @@ def _version(parsed: Options, *, streaming: bool) -> Version | None:
         return None
     if streaming:
         raise InvalidArgumentError(
-            "options txnAppId and txnVersion are for tables: a stream has its checkpoint",
-            hint="remove them: streams are written exactly once as they are",
+            "options txnAppId and txnVersion are for batch writes: a stream has its checkpoint",
+            hint="remove them: streams are written exactly once by default",
         )
     if not app_id or number is None:
         missing = "txnVersion" if app_id else "txnAppId"
         raise InvalidArgumentError(
-            f"option {missing} is missing: txnAppId and txnVersion go together",
-            hint="inside of foreachBatch, txnVersion is the number of the batch",
+            f"option {missing} is missing: txnAppId and txnVersion must be set together",
+            hint="inside foreachBatch, use the batch id as txnVersion",
         )
     if len(app_id) > _APP_ID_CHARACTERS_MAX:
         raise InvalidArgumentError(
-            f"option txnAppId has {len(app_id)} characters; {_APP_ID_CHARACTERS_MAX} are allowed"
+            f"option txnAppId has {len(app_id)} characters; the limit is {_APP_ID_CHARACTERS_MAX}"
         )
     if number > _VERSION_MAX:
-        raise InvalidArgumentError(f"option txnVersion is at most {_VERSION_MAX}, not {number}")
+        raise InvalidArgumentError(
+            f"option txnVersion must be at most {_VERSION_MAX}, not {number}"
+        )
     return Version(app_id, number)
 
 
 def _bytes(parsed: Options, name: str, default: int) -> int:
     found = parsed.whole_number(name, least=0)
-    # Kafka's producer takes 0 for batches of one record each.
+    # Kafka's producer accepts 0 for batches of one record each.
     return default if found is None else max(found, _BYTES_LEAST)

@@ -1,13 +1,13 @@
-"""Responsible for writes of streams and tables to topics, as Spark asks for them.
+"""The writers of Spark's data source API, for streams and batch writes.
 
-Spark makes one writer for the tasks of a batch and, for a stream, another, in a process of its own,
-for the commit. What one has to tell the other travels in the messages of the tasks.
+Spark creates one writer for the tasks of a batch and, for a stream, another one for the commit, in
+another process. They communicate by the commit messages of the tasks.
 
-Without transactions a task that fails half-way and is tried again writes its rows twice, as with
-Spark's Kafka connector. With `exactlyOnce` each attempt writes in a transaction of its own, and all
-are committed when the last is done. Nobody finishes that for the driver of a table that dies in the
-middle of it, since a table has no checkpoint to come back to; unless it has a version (`txnAppId`
-and `txnVersion`): whoever writes the same one again finishes what was decided, and only that.
+Without `exactlyOnce` a task that fails and is retried writes its rows twice, as with Spark's Kafka
+connector. With it, each attempt writes in its own transaction, and all are committed when the last
+is done. If the driver of a batch write dies during that commit, the write stays incomplete, since
+it has no checkpoint; unless it has a version (`txnAppId` and `txnVersion`): writing the same
+version again then finishes what was decided, and only that.
 """
 
 import logging
@@ -26,11 +26,11 @@ from pyspark.sql.datasource import (
 )
 
 from moldau.client.errors import ClientError
-from moldau.spark.hints import tells_hints
+from moldau.spark.hints import shows_hints
 from moldau.spark.sink import protocol
 from moldau.spark.sink.protocol import Begin, TaskAttempt, TaskResult
 from moldau.spark.sink.row_writer import RowWriter
-from moldau.spark.sink.sink_client import SinkClient, port_of
+from moldau.spark.sink.sink_client import SinkClient, shared_client
 from moldau.spark.sink.write_options import WriteOptions
 
 log = logging.getLogger(__name__)
@@ -42,27 +42,26 @@ _RUN: Final = "spark.jobGroup.id"
 
 @dataclass(frozen=True)
 class TaskCommitMessage(WriterCommitMessage):
-    """What a task tells: in which transaction it wrote, if it was to be in one."""
+    """The transaction of a task; None without exactlyOnce."""
 
     done: TaskResult | None
 
 
 class TopicWriter(ABC):
-    """Writes the rows of tasks. Travels to tasks."""
+    """Writes the rows of a task. Sent to tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def port(self) -> SinkClient:
-        """The way to the brokers."""
-        return port_of(self._options)
+    def client(self) -> SinkClient:
+        return shared_client(self._options)
 
     @abstractmethod
     def names(self, context: Any) -> tuple[str, str, int]:
         """Query, run and batch of a task."""
 
     def task(self, context: Any) -> TaskAttempt:
-        """What Spark says about the task that runs."""
+        """The identity of the running task, from Spark."""
         query, run, batch = self.names(context)
         return TaskAttempt(
             query=query,
@@ -73,18 +72,20 @@ class TopicWriter(ABC):
             is_versioned=self._options.version is not None,
         )
 
-    @tells_hints
+    @shows_hints()
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """At once, or in a transaction that is left open."""
-        port = self.port()
+        """Writes rows, with exactlyOnce in a transaction that is left open for the driver."""
+        client = self.client()
 
         def write(begin: Begin | None = None) -> bool:
-            return RowWriter(self._options, port, begin).write_all(iterator)
+            return RowWriter(self._options, client, begin).write_all(iterator)
 
         if not self._options.exactly_once:
             write()
             return TaskCommitMessage(done=None)
-        return TaskCommitMessage(done=protocol.run_task(port, self.task(TaskContext.get()), write))
+        return TaskCommitMessage(
+            done=protocol.run_task(client, self.task(TaskContext.get()), write)
+        )
 
 
 class StreamWriter(TopicWriter, DataSourceStreamArrowWriter):
@@ -94,26 +95,25 @@ class StreamWriter(TopicWriter, DataSourceStreamArrowWriter):
         query, run, batch = map(context.getLocalProperty, (_QUERY, _RUN, _BATCH))
         if not query or not run or not batch:
             raise ClientError(
-                "Spark does not tell which query and batch this is, so it cannot be written "
+                "Spark does not report the query and batch of this task, so it cannot be written "
                 "exactly once",
                 hint="set option exactlyOnce to false",
             )
         return query, run, int(batch)
 
-    @tells_hints
+    @shows_hints()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if self._options.exactly_once:
-            protocol.commit_batch(self.port(), _done(messages), batchId)
+            protocol.commit_batch(self.client(), _done(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if self._options.exactly_once:
-            # The next run cleans up otherwise.
-            with _only_warned("what the batch left open could not be aborted"):
-                protocol.abort_batch(self.port(), _done(messages), batchId)
+            with _only_warned("cannot abort the transactions of the failed batch"):
+                protocol.abort_batch(self.client(), _done(messages), batchId)
 
 
 class BatchWriter(TopicWriter, DataSourceArrowWriter):
-    """Writes a table. The same one in the driver and, as copies, in the tasks."""
+    """A batch write. The tasks have copies of the driver's writer."""
 
     def __init__(self, options: WriteOptions) -> None:
         super().__init__(options)
@@ -126,39 +126,38 @@ class BatchWriter(TopicWriter, DataSourceArrowWriter):
     def names(self, context: Any) -> tuple[str, str, int]:
         run = self._run
         if self._options.version is not None and context.getLocalProperty(_QUERY):
-            # All that a stream writes for one application goes by one claim, and goes on with the
-            # same names.
+            # All batches of a stream for one application share a claim and transaction names.
             run = context.getLocalProperty(_RUN) or run
         return self._query, run, self._batch
 
-    @tells_hints
+    @shows_hints()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
             return
-        port = self.port()
+        client = self.client()
         if self._options.version is not None:
-            protocol.commit_version(port, _done(messages), self._batch)
+            protocol.commit_version(client, _done(messages), self._batch)
         else:
-            protocol.commit_batch(port, _done(messages), self._batch)
-            # The table is written by now, whether or not this succeeds.
-            with _only_warned("what was decided about the write could not be deleted"):
-                protocol.forget(port, self._query)
+            protocol.commit_batch(client, _done(messages), self._batch)
+            # The rows are committed, whether or not this succeeds.
+            with _only_warned("cannot delete the decisions of the finished write"):
+                protocol.forget(client, self._query)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
             return
-        with _only_warned("what the write left open could not be aborted"):
-            port = self.port()
+        with _only_warned("cannot abort the transactions of the failed write"):
+            client = self.client()
             if self._options.version is not None:
-                protocol.abort_version(port, _done(messages))
+                protocol.abort_version(client, _done(messages))
             else:
-                protocol.abandon(port, self._query)
-                protocol.forget(port, self._query)
+                protocol.abandon(client, self._query)
+                protocol.forget(client, self._query)
 
 
 @contextmanager
 def _only_warned(what: str) -> Iterator[None]:
-    """Why a write failed is what has to be told, and not what failed after it."""
+    """Only logs an error in cleaning up, so that it does not hide why the write failed."""
     try:
         yield
     except ClientError as error:
@@ -166,7 +165,7 @@ def _only_warned(what: str) -> Iterator[None]:
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
-    """What tasks told; those that failed told nothing."""
+    """The results of tasks; failed ones have none."""
     return [
         each.done
         for each in messages

@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""Owns the fast way from fetched bytes to the buffers of Arrow columns.
+"""The fast decoder: fetched bytes to the buffers of Arrow columns.
 
-`scan` finds batches as most of them are, `decode` takes their records apart in one walk. Both only
-refuse what is not as it should be: `bodies.py` and `plain.py` look at it once more, and know what to
-do with it or find the words. Nothing is read past the end of a batch or a record, and nothing is
-written past what the batches' bytes could hold, whatever they say.
+`scan` finds ordinary batches, `decode` parses their records in one pass. Both return None for
+anything unusual or corrupt: `fetched_batches.py` and `numpy_decoder.py` then handle it, or report
+what is wrong. Neither reads past the end of a batch or record, nor writes more than the batches'
+bytes could hold, whatever lengths the data claims.
 
 Compiled against the stable ABI of Python 3.11 where there is a compiler (hatch_build.py).
 """
@@ -72,9 +72,9 @@ cdef inline const uint8_t* number(const uint8_t* at, const uint8_t* end, int64_t
 
 
 cdef inline const uint8_t* text(const uint8_t* at, const uint8_t* end, Strings* out) noexcept:
-    """Take over a length and so many bytes, null for -1, or step over them if `out` is NULL.
+    """Copies a length-prefixed string, null for -1, or skips it if `out` is NULL.
 
-    The position after them; NULL if they are damaged.
+    Returns the position after it; NULL if it is corrupt.
     """
     cdef int64_t length = 0
     at = number(at, end, &length)
@@ -93,7 +93,7 @@ cdef inline const uint8_t* text(const uint8_t* at, const uint8_t* end, Strings* 
 
 
 cdef bint headers(const uint8_t* at, const uint8_t* end, Rows* out) noexcept:
-    """All headers of a record, which end where it ends; False if they are damaged."""
+    """All headers of a record, which must end where it ends; False if they are corrupt."""
     cdef int64_t count = 0
     cdef int64_t number_of
     at = number(at, end, &count)
@@ -115,7 +115,7 @@ cdef bint headers(const uint8_t* at, const uint8_t* end, Rows* out) noexcept:
 
 
 cdef bint records(const uint8_t* at, const uint8_t* end, const Head* head, Rows* out) noexcept:
-    """All records of a batch, which fill its body; False if anything in them does not add up."""
+    """All records of a batch, which must fill its body; False if anything is corrupt."""
     cdef int64_t length = 0
     cdef int64_t time = 0
     cdef int64_t offset = 0
@@ -152,7 +152,7 @@ cdef bint records(const uint8_t* at, const uint8_t* end, const Head* head, Rows*
         if is_wanted:
             if out.with_headers and not headers(at, stop, out):
                 return False
-            # The broker's time is that of the batch, whatever its records say.
+            # With LogAppendTime the timestamp of the batch counts, not those of its records.
             time = <int64_t>(<uint64_t>time + <uint64_t>head.base_time)
             time = head.max_time if head.is_append_time else time
             time = MS_MAX if time > MS_MAX else -MS_MAX if time < -MS_MAX else time
@@ -165,7 +165,7 @@ cdef bint records(const uint8_t* at, const uint8_t* end, const Head* head, Rows*
 
 
 cdef inline int64_t signed(const uint8_t* at, int count) noexcept:
-    """A number of so many bytes, the highest first."""
+    """A big-endian number of `count` bytes."""
     cdef uint64_t found = <uint64_t>-1 if at[0] & 0x80 else 0
     cdef int place
     for place in range(count):
@@ -174,8 +174,8 @@ cdef inline int64_t signed(const uint8_t* at, int count) noexcept:
 
 
 def scan(memoryview data, int64_t start, int64_t end, crc32c):
-    """The offset after the whole batches in `data`, and for `decode` those that hold offsets from
-    `start` to before `end`, checked. None if any needs a closer look, or if there is none."""
+    """The offset after the complete batches in `data`, and for `decode` those with offsets from
+    `start` to before `end`, with checked CRC. None if any is unusual, or if there is none."""
     cdef Py_buffer view
     cdef Head head
     cdef int64_t place = 0
@@ -220,7 +220,7 @@ def scan(memoryview data, int64_t start, int64_t end, crc32c):
 
 
 def packed(list bodies):
-    """The same for `decode`, of batches that were found by `bodies.py`."""
+    """The same for `decode`, of batches that `fetched_batches.py` found."""
     cdef Head head
     heads = bytearray()
     for start, end, header in bodies:
@@ -233,7 +233,7 @@ def packed(list bodies):
 
 
 cdef tuple room(Strings* out, int64_t count_max, int64_t size_max):
-    """For so much at most: what is not written takes no memory."""
+    """Buffers for the maximum size: pages that are not written take no memory."""
     validity = bytearray((count_max + 7) // 8)
     offsets = PyByteArray_FromStringAndSize(NULL, 4 * (count_max + 1))
     data = PyByteArray_FromStringAndSize(NULL, size_max)
@@ -250,7 +250,7 @@ cdef tuple taken(Strings* out, tuple buffers):
 
 
 def decode(data, bytearray packed, int64_t start, int64_t end, bint with_headers):
-    """The same as `plain.decode`, but None if anything does not add up."""
+    """The same as `numpy_decoder.decode`, but None if anything is corrupt."""
     cdef Py_buffer view
     cdef Rows rows
     cdef Py_ssize_t place

@@ -1,13 +1,12 @@
-"""Responsible for what counts of fetched bytes: whole batches, checked, decompressed.
+"""Finds the readable batches in fetched bytes: complete, with a valid checksum, decompressed.
 
-Goes through the headers of batches one by one, of which there are few, and decides per batch:
-control batches hold nothing to read, and neither do batches of aborted transactions for readers of
-what is committed. It looks at no record.
+Parses batch headers only, never records. Skips control batches, and with read_committed the batches
+of aborted transactions.
 """
 
 import heapq
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from moldau.model.limits import DECOMPRESSED_BYTES_MAX
 from moldau.records.batch import (
@@ -18,24 +17,31 @@ from moldau.records.batch import (
     crc_matches,
     read_header,
 )
-from moldau.records.compact import open_body
 from moldau.records.compression import Codec
 from moldau.records.control import read_end_marker
+from moldau.records.record import open_body
 from moldau.wire.messages.fetch import FetchAbortedTransaction
 
 PART_BYTES_MIN: Final = 16 * 1024 * 1024
-"""So much is decompressed, or one batch that is larger, before it is handed on."""
+"""How much is decompressed (or one batch, if it is larger) before it is yielded."""
+
+Strings = tuple[int, int, Any, Any, Any]
+"""A column of bytes: count, null count, then buffers: validity, offsets, data."""
+Lists = tuple[int, Any, Any, Strings, Strings]
+"""Headers: how many records have none, then buffers: validity, offsets; then names and values."""
+DecodedColumns = tuple[int, Any, Any, Any, Strings, Strings, Lists | None]
+"""Record count, then buffers: offsets, timestamps in µs, timestamp types; keys, values, headers."""
 
 
 class FetchedBatch(NamedTuple):
-    """A whole batch, and where it stands in the fetched bytes."""
+    """A complete batch and its position in the fetched bytes."""
 
     position: int
     header: BatchHeader
 
 
-class Body(NamedTuple):
-    """The records of one batch, decompressed, at their place in the bytes of `BatchBodies`."""
+class BatchBody(NamedTuple):
+    """Where the decompressed records of one batch are in the bytes of `BatchBodies`."""
 
     start: int
     end: int
@@ -43,21 +49,20 @@ class Body(NamedTuple):
 
 
 class BatchBodies(NamedTuple):
-    """Records of several batches in one run of bytes, with other bytes between them or not."""
+    """Records of several batches in one buffer, possibly with other bytes between them."""
 
     data: memoryview
-    bodies: list[Body]
+    bodies: list[BatchBody]
     start: int
-    """Records before it were read, or deleted, and only share a batch with those that are asked
-    for."""
+    """The first offset to read: earlier records only share a batch with later ones."""
     packed: bytearray | None = None
-    """What `compiled.scan` found, in place of `bodies`."""
+    """The result of `compiled.scan`, instead of `bodies`."""
 
 
 def whole_batches(fetched: memoryview, end: int | None = None) -> list[FetchedBatch]:
-    """The batches that came as a whole: brokers may cut the last one off. Raises BatchFormatError.
+    """The complete batches: brokers may truncate the last one. Raises BatchFormatError.
 
-    Batches behind the one that reaches offset `end` are not looked at.
+    Stops after the batch that reaches offset `end`.
     """
     found = []
     position = 0
@@ -82,10 +87,10 @@ def readable_bodies(
     end: int,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[BatchBodies]:
-    """What of `batches` holds offsets from `start` to before `end` that a reader gets to see.
+    """The bodies of `batches` that hold readable offsets from `start` to before `end`.
 
-    `aborted` is empty for readers of everything. Compressed batches may be many times as large as
-    what was fetched, so they come in several parts. Raises BatchFormatError.
+    `aborted` is empty for read_uncommitted. Decompressed batches may be many times as large as the
+    fetched bytes, so they come in several parts. Raises BatchFormatError.
     """
     kept = _without_aborted(fetched, batches, aborted) if aborted else batches
     chosen = []
@@ -95,16 +100,15 @@ def readable_bodies(
         if header.is_control or header.last_offset < start or header.base_offset >= end:
             continue
         if not crc_matches(fetched, placed.position, header.size, header.crc):
-            raise BatchFormatError(
-                f"the checksum of the batch at offset {header.base_offset} does not match"
-            )
+            raise BatchFormatError(f"checksum mismatch of the batch at offset {header.base_offset}")
         is_compressed |= header.codec != Codec.NONE
         chosen.append(placed)
     if is_compressed:
         yield from _decompressed(fetched, chosen, start, bytes_max)
     elif chosen:
         bodies = [
-            Body(p.position + HEADER_BYTES, p.position + p.header.size, p.header) for p in chosen
+            BatchBody(p.position + HEADER_BYTES, p.position + p.header.size, p.header)
+            for p in chosen
         ]
         yield BatchBodies(fetched, bodies, start)
 
@@ -113,7 +117,7 @@ def _decompressed(
     fetched: memoryview, chosen: Sequence[FetchedBatch], start: int, bytes_max: int
 ) -> Iterator[BatchBodies]:
     parts: list[bytes] = []
-    bodies: list[Body] = []
+    bodies: list[BatchBody] = []
     position = 0
     for placed in chosen:
         if position >= PART_BYTES_MIN:
@@ -122,7 +126,7 @@ def _decompressed(
         header = placed.header
         part = open_body(fetched[placed.position :], header, bytes_max=bytes_max)
         parts.append(part)
-        bodies.append(Body(position, position + len(part), header))
+        bodies.append(BatchBody(position, position + len(part), header))
         position += len(part)
     yield BatchBodies(memoryview(b"".join(parts)), bodies, start)
 
@@ -130,7 +134,7 @@ def _decompressed(
 def _without_aborted(
     fetched: memoryview, batches: Sequence[FetchedBatch], aborted: Sequence[FetchAbortedTransaction]
 ) -> list[FetchedBatch]:
-    """A producer's records do not count from the start of its transaction to the abort marker."""
+    """Drops a producer's batches from the start of an aborted transaction to its abort marker."""
     ahead = [(entry.first_offset, entry.producer_id) for entry in aborted]
     heapq.heapify(ahead)
     aborting: set[int] = set()

@@ -1,8 +1,8 @@
-r"""Responsible for `subscribePattern`, a regular expression of Java, as one of Python's.
+r"""Translates `subscribePattern`, a Java regular expression, to Python's `re`.
 
-What both read alike is taken; `\Q…\E`, `\p{Alpha}` and their like, `\z` and named groups are
-translated. All else is refused: a pattern that means something else would read other topics. Names
-of topics are ASCII, and Java's classes are, too, unless told otherwise.
+Syntax with the same meaning in both is kept; `\Q…\E`, `\p{Alpha}` and the like, `\z` and named
+groups are translated. All else is rejected: a pattern with another meaning would read other
+topics. Topic names are ASCII, and so are Java's character classes by default.
 """
 
 import re
@@ -38,14 +38,14 @@ _TOKEN: Final = re.compile(
 
 
 def python_pattern(text: str, option: str) -> str:
-    """The same for `re`, to be matched as a whole. InvalidArgumentError if there is none."""
+    """The pattern for `re.fullmatch`. Raises InvalidArgumentError if it cannot be translated."""
     begun = re.match(r"\(\?i\)", text)
     flags, at = ("ai", begun.end()) if begun else ("a", 0)
     parts = [f"(?{flags})"]
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None or (found[0] == "(" and text.startswith("(?", at)):
-            raise _failure(option, f"{text[at : at + 6]!r} is nothing that Python reads alike")
+            raise _failure(option, f"{text[at : at + 6]!r} has no equivalent in Python")
         parts.append(_translated(found, option))
         at = found.end()
     translated = "".join(parts)
@@ -62,7 +62,7 @@ def _translated(found: re.Match[str], option: str) -> str:
             return re.escape(found["quoted"])
         case "property":
             if found["property"] not in _PROPERTIES:
-                raise _failure(option, f"{found[0]} is not known here")
+                raise _failure(option, f"{found[0]} is not supported")
             return f"[{_PROPERTIES[found['property']]}]"
         case "end":
             return r"\Z"
@@ -74,6 +74,6 @@ def _translated(found: re.Match[str], option: str) -> str:
 
 def _failure(option: str, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"option {option} is no regular expression that can be used here: {why}",
-        hint="name the topics instead: option subscribe",
+        f"option {option} is not a supported regular expression: {why}",
+        hint="list the topics instead: option subscribe",
     )

@@ -1,8 +1,8 @@
-"""Responsible for the buffers of Arrow columns where nothing is compiled.
+"""Decodes record batches to Arrow buffers with numpy, where the compiled decoder was not built.
 
-Only the starts of records, each known from the length of the one before, are found one by one. All
-else is read for thousands of records at once by operations on arrays. It says what is wrong with
-damaged records, also for `compiled`, which only finds that they are.
+Only the starts of records are found one by one, each from the length of the one before; all else is
+read for thousands of records at once by array operations. It also reports what is wrong with
+corrupt records for `compiled`, which only detects them.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ import pyarrow as pa
 from moldau.records.batch import RECORD_BYTES_MIN, BatchFormatError
 from moldau.records.record import read_headers
 from moldau.spark.schema import APPEND_TIME, CREATE_TIME
-from moldau.spark.source.decoding import Decoded, Lists, Strings
-from moldau.spark.source.fetched_batches import Body
+from moldau.spark.source.fetched_batches import BatchBody, DecodedColumns, Lists, Strings
 
 Ints = Any
 """An array of int64."""
@@ -26,11 +25,10 @@ _LENGTH_SHIFT_MAX: Final = 28
 
 
 def decode(
-    view: memoryview, bodies: Sequence[Body], start: int, end: int, with_headers: bool
-) -> Decoded:
-    """The records with offsets from `start` to before `end`; BatchFormatError, or IndexError past
-    the end of the data, if anything in any of them does not add up. Headers that nobody asked for
-    are not looked at."""
+    view: memoryview, bodies: Sequence[BatchBody], start: int, end: int, with_headers: bool
+) -> DecodedColumns:
+    """The records with offsets from `start` to before `end`. Raises BatchFormatError, or IndexError
+    past the end of the data, for a corrupt record. Ignores headers unless `with_headers`."""
     data = np.frombuffer(view, dtype=np.uint8)
     heads = [body.header for body in bodies]
     counts = [head.record_count for head in heads]
@@ -55,9 +53,9 @@ def decode(
         or (offset_deltas > of_batches([head.last_offset_delta for head in heads])).any()
         or (offsets[1:] <= offsets[:-1]).any()
     ):
-        raise BatchFormatError("offsets do not rise from record to record")
+        raise BatchFormatError("offsets do not increase from record to record")
     types = of_batches([APPEND_TIME if h.is_append_time else CREATE_TIME for h in heads])
-    # The broker's time is that of the batch, whatever its records say.
+    # With LogAppendTime the timestamp of the batch counts, not those of its records.
     times = np.where(
         types == APPEND_TIME,
         of_batches([head.max_timestamp for head in heads]),
@@ -69,14 +67,14 @@ def decode(
     edges = np.empty(4 * count, dtype=np.int32)
     for number, edge in enumerate((key_starts, key_ends, value_starts, value_ends)):
         edges[number::4] = edge[some]
-    # Looked at as `key, gap, value, gap, key, …`, of which every fourth is taken: a compiled copy.
+    # Seen as `key, gap, value, gap, key, …`, of which `take` copies every fourth in C.
     pieces = pa.Array.from_buffers(
         pa.binary(), max(0, 4 * count - 1), [None, pa.py_buffer(edges), pa.py_buffer(view)]
     )
     return (
         count,
         offsets[some].copy(),
-        # A time that does not fit becomes the last one that does, not some other one.
+        # A timestamp out of range is clipped; otherwise it would wrap around.
         np.clip(times[some], -_MS_MAX, _MS_MAX) * _MICROSECONDS_PER_MS,
         types[some].astype(np.int32),
         _taken(pieces, 0, key_lengths[some]),
@@ -85,8 +83,8 @@ def decode(
     )
 
 
-def _starts(view: memoryview, bodies: Sequence[Body]) -> list[int]:
-    """Where each record starts, all of which fill their batches."""
+def _starts(view: memoryview, bodies: Sequence[BatchBody]) -> list[int]:
+    """Where each record starts; the records must fill their batches."""
     starts = []
     for at, end, header in bodies:
         for _ in range(header.record_count):
@@ -113,8 +111,8 @@ def _starts(view: memoryview, bodies: Sequence[Body]) -> list[int]:
 def _numbers(data: Any, at: Ints) -> tuple[Ints, Ints]:
     """The zig-zag varints at the positions `at`, and the positions after them.
 
-    The first bytes of all, then the second bytes of those that have one, and so on. IndexError past
-    the end of the data.
+    Reads the first bytes of all, then the second bytes of those that have one, and so on. Raises
+    IndexError past the end of the data.
     """
     byte = data[at]
     values = (byte & 0x7F).astype(np.uint64)
@@ -133,7 +131,7 @@ def _numbers(data: Any, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _ends(starts: Ints, lengths: Ints, ends: Ints) -> Ints:
-    """Where keys or values end: before their record does, as more follows."""
+    """Where keys or values end: before the end of their record, since more fields follow."""
     sizes = np.maximum(lengths, 0)
     if (lengths < -1).any() or (sizes >= ends - starts).any():
         raise BatchFormatError("a key or a value does not end within its record")
@@ -143,7 +141,7 @@ def _ends(starts: Ints, lengths: Ints, ends: Ints) -> Ints:
 def _taken(pieces: Any, first: int, lengths: Ints) -> Strings:
     """Every fourth element of `pieces`, null where the length is -1."""
     count = len(lengths)
-    # Without pyarrow.array, which imports pandas.
+    # Not pyarrow.array, which imports pandas.
     indices = pa.py_buffer(np.arange(first, first + 4 * count, 4, dtype=np.int32))
     taken = pieces.take(pa.Array.from_buffers(pa.int32(), count, [None, indices]))
     _, offsets, data = taken.buffers()
@@ -152,7 +150,7 @@ def _taken(pieces: Any, first: int, lengths: Ints) -> Strings:
 
 
 def _headers(view: memoryview, starts: Ints, ends: Ints) -> Lists:
-    """Read one by one, as few topics have them."""
+    """Read one by one, since few topics have headers."""
     data = bytes(view)
     names: list[bytes] = []
     values: list[bytes | None] = []

@@ -1,5 +1,4 @@
-"""Responsible for which offsets a batch reads, and how they are shared out to tasks. Pure: asks
-nobody."""
+"""Which offsets a batch reads, and how they are divided into tasks. Pure: no I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +22,10 @@ class OffsetRange:
     start: int
     end: int
     topic_id: int | None = None
-    """Of the topic that was planned for; another one of its name is not read by mistake."""
+    """Of the planned topic; a recreated topic of the same name is not read by mistake."""
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, PartitionIndex(self.partition))
 
     @property
@@ -38,16 +37,16 @@ class OffsetRange:
 
 
 def ranges_of(starts: Offsets, ends: Offsets, ids: Mapping[str, int]) -> list[OffsetRange]:
-    """What lies between, by partition."""
+    """The range of each partition, from its start to its end."""
     return [
         OffsetRange(
-            topic=place.topic,
-            partition=place.partition,
-            start=starts[place],
+            topic=tp.topic,
+            partition=tp.partition,
+            start=starts[tp],
             end=end,
-            topic_id=ids.get(place.topic),
+            topic_id=ids.get(tp.topic),
         )
-        for place, end in sorted(ends.items())
+        for tp, end in sorted(ends.items())
     ]
 
 
@@ -57,40 +56,42 @@ def split_ranges(
     partitions_min: int | None = None,
     records_max: int | None = None,
 ) -> list[OffsetRange]:
-    """The same offsets in as many ranges as asked for; empty ones are left out.
+    """Splits large ranges and drops empty ones.
 
-    Wide ranges are split and narrow ones stay whole, so there may be a few more or fewer than
-    `partitions_min`, as with the Kafka connector.
+    Small ranges stay whole, so there may be a few more or fewer than `partitions_min`, as with the
+    Kafka connector.
     """
     found = [planned for planned in ranges if planned.size]
     if records_max is not None:
         found = [
-            part for planned in found for part in _cut(planned, -(-planned.size // records_max))
+            part for planned in found for part in _split(planned, -(-planned.size // records_max))
         ]
     if partitions_min is None or len(found) >= partitions_min:
         return found
     total = sum(planned.size for planned in found)
-    # Ranges below their share stay as they are; what is left to do goes to the wide ones.
-    wide = [planned.size for planned in found if planned.size * partitions_min >= total]
-    left = max(1, partitions_min - (len(found) - len(wide)))
+    # Ranges below the average stay whole; the remaining tasks are for the large ones.
+    large = [planned.size for planned in found if planned.size * partitions_min >= total]
+    left = max(1, partitions_min - (len(found) - len(large)))
     result = []
     for planned in found:
-        is_wide = planned.size * partitions_min >= total
-        result += _cut(planned, round(planned.size / sum(wide) * left) if is_wide else 1)
+        is_large = planned.size * partitions_min >= total
+        result += _split(planned, round(planned.size / sum(large) * left) if is_large else 1)
     return result
 
 
-def _cut(planned: OffsetRange, count: int) -> list[OffsetRange]:
+def _split(planned: OffsetRange, count: int) -> list[OffsetRange]:
     count = min(max(1, count), planned.size)
     edges = [planned.start + planned.size * number // count for number in range(count + 1)]
     return [replace(planned, start=edges[number], end=edges[number + 1]) for number in range(count)]
 
 
-def shared_out(ranges: Sequence[OffsetRange], *, offsets_min: int) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: one range, or several that are small.
+def group_small(
+    ranges: Sequence[OffsetRange], *, offsets_min: int
+) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: one range, or several small ones.
 
-    A task costs as much as thousands of rows, so a batch of a few rows of each of many partitions
-    would take many times as long if each had a task of its own.
+    A task costs as much as thousands of rows, so with one task per partition a micro-batch with few
+    rows in each of many partitions would take many times as long.
     """
     result: list[tuple[OffsetRange, ...]] = []
     small: list[OffsetRange] = []
@@ -108,31 +109,29 @@ def shared_out(ranges: Sequence[OffsetRange], *, offsets_min: int) -> list[tuple
 
 
 def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> dict[TopicPartition, int]:
-    """Ends that are at most `offsets_max` offsets away from `starts`, all partitions together.
+    """Ends with at most `offsets_max` offsets between them and `starts`, over all partitions.
 
-    Each partition gets a part in proportion to what waits in it. What division leaves over goes to
-    those that would get the least, so that small partitions are not starved by a large one.
+    Each partition gets a share in proportion to its backlog. The remainder goes to those with the
+    smallest relative share, so that a large partition does not starve small ones.
     """
-    sizes = {place: max(0, end - starts[place]) for place, end in ends.items()}
+    sizes = {tp: max(0, end - starts[tp]) for tp, end in ends.items()}
     total = sum(sizes.values())
     if total <= offsets_max:
         return dict(ends)
-    parts = {place: size * offsets_max // total for place, size in sizes.items()}
-    left = offsets_max - sum(parts.values())
-    # The remainder goes to those that got the least of what they have.
-    hungry = sorted(
-        (place for place, size in sizes.items() if parts[place] < size),
-        key=lambda place: (parts[place] / sizes[place], place),
+    shares = {tp: size * offsets_max // total for tp, size in sizes.items()}
+    left = offsets_max - sum(shares.values())
+    starved = sorted(
+        (tp for tp, size in sizes.items() if shares[tp] < size),
+        key=lambda tp: (shares[tp] / sizes[tp], tp),
     )
-    for place in hungry[:left]:
-        parts[place] += 1
-    return {place: starts[place] + parts[place] if sizes[place] else ends[place] for place in ends}
+    for tp in starved[:left]:
+        shares[tp] += 1
+    return {tp: starts[tp] + shares[tp] if sizes[tp] else ends[tp] for tp in ends}
 
 
 def narrowed(ranges: Iterable[OffsetRange], filters: Iterable[Any]) -> list[OffsetRange]:
-    """What filters of a query leave of the ranges, all filters together. It only saves reading:
-    Spark applies filters to the rows once more. Those that say nothing about places are passed
-    over."""
+    """The parts of the ranges that can match all filters on topic, partition and offset; others
+    are ignored. It only saves reading: Spark applies all filters to the rows again."""
     found = list(ranges)
     for condition in filters:
         kind, column = type(condition).__name__, getattr(condition, "attribute", ())
@@ -153,16 +152,16 @@ def narrowed(ranges: Iterable[OffsetRange], filters: Iterable[Any]) -> list[Offs
 
 
 def time_first_ms(filters: Iterable[Any]) -> int | None:
-    """The latest lower bound of filters on the timestamp.
+    """The highest lower bound of the filters on the timestamp.
 
-    Timestamps need not rise with offsets, but the first record at or after a time is what brokers
-    find, and none before it can match a lower bound. An upper bound would not do.
+    Brokers find the first record at or after a timestamp, and none before it can match a lower
+    bound. Upper bounds cannot be used: timestamps need not increase with offsets.
     """
     found = []
     for each in filters:
         is_bound = type(each).__name__ in (*_ABOVE, *_EQUAL)
         if is_bound and each.attribute == ("timestamp",) and isinstance(each.value, datetime):
-            moment = each.value if each.value.tzinfo else each.value.replace(tzinfo=UTC)
-            # Down to whole milliseconds, so that nothing is missed.
-            found.append(max(0, int(moment.timestamp() * 1000 // 1)))
+            time = each.value if each.value.tzinfo else each.value.replace(tzinfo=UTC)
+            # Rounded down to milliseconds, so that no record is missed.
+            found.append(max(0, int(time.timestamp() * 1000 // 1)))
     return max(found, default=None)

@@ -1,15 +1,15 @@
-"""Responsible for positions in topics as checkpoints hold them, and for what a stream reads next
-from there. Pure: asks nobody. Positions are the Kafka connector's JSON, with the ids of topics:
+"""Positions in topics as checkpoints store them, and what a stream reads next. Pure: no I/O.
+
+Positions are the JSON of the Kafka connector, plus topic ids:
 
     {"orders": {"0": 23, "1": 7}, "@ids": {"orders": 118274…}}
 
-The ids tell a topic that was deleted and made again from the one that was read before, however many
-records it holds by now. They are numbers, and no topic can have the name `@ids`, so that code which
-subtracts one such JSON from another to get the lag still gets the lag. Positions of the Kafka
-connector have no ids, and are taken as they are.
+The ids detect a topic that was deleted and recreated, however many records it holds now. They are
+numbers, and `@ids` is not a valid topic name, so code that subtracts two such JSONs still gets the
+lag. Positions of the Kafka connector have no ids, and are accepted as they are.
 
-The end of a query's first batch also says where that batch begins (`"@start": {"orders/0": 23}`).
-Spark keeps only ends, and asks for the start anew when the batch is run or repeated: by then
+The end of a query's first batch also says where that batch starts (`"@start": {"orders/0": 23}`).
+Spark stores only ends, and requests the start again when it runs or repeats the batch: by then
 "latest" is another offset, and "earliest" hides what was deleted in between.
 """
 
@@ -28,26 +28,26 @@ log = logging.getLogger(__name__)
 IDS: Final = "@ids"
 START: Final = "@start"
 LOSS_HINT: Final = (
-    "to go on without them, set option failOnDataLoss to false; to keep records for longer, raise "
-    "retention.ms of the topic"
+    "to continue without the lost records, set option failOnDataLoss to false; to keep records "
+    "for longer, raise retention.ms of the topic"
 )
 _ID_BYTES: Final = 6
-"""So many bytes of an id fit into every reader of JSON, and are enough to tell two topics apart."""
+"""A number of this size is exact in every JSON reader, and enough to tell two topics apart."""
 
 
 class DataLossError(ClientError):
-    """Records that the query should read were deleted before it came to them."""
+    """Records were deleted before the query could read them."""
 
 
-def lost(message: str, *, fail: bool, hint: str = LOSS_HINT) -> None:
-    """Raise DataLossError, or, where the user said so, log it and go on."""
+def report_data_loss(message: str, *, fail: bool, hint: str = LOSS_HINT) -> None:
+    """Raises DataLossError, or only logs it with failOnDataLoss=false."""
     if fail:
         raise DataLossError(f"{message}: {hint}", hint=hint)
-    log.warning("%s; going on, since failOnDataLoss is false", message)
+    log.warning("%s; continuing, since failOnDataLoss is false", message)
 
 
 def short_id(topic_id: bytes) -> int | None:
-    """What positions keep of a topic's id; None if the topic has none."""
+    """The part of a topic id that positions store; None if the topic has none."""
     return None if topic_id == NO_TOPIC_ID else int.from_bytes(topic_id[:_ID_BYTES], "big")
 
 
@@ -58,57 +58,56 @@ class Positions:
     offsets: Offsets
     ids: Mapping[str, int] = field(default_factory=dict)
     first: Offsets = field(default_factory=dict)
-    """Where the query began; known until its first batch is done."""
+    """Where the query started; known until its first batch is done."""
 
     def topics(self) -> list[str]:
-        return sorted({place.topic for place in self.offsets})
+        return sorted({tp.topic for tp in self.offsets})
 
     def to_json(self) -> dict[str, dict[str, int]]:
         result: dict[str, dict[str, int]] = {}
-        for place in sorted(self.offsets):
-            result.setdefault(place.topic, {})[str(place.partition)] = self.offsets[place]
+        for tp in sorted(self.offsets):
+            result.setdefault(tp.topic, {})[str(tp.partition)] = self.offsets[tp]
         if ids := {topic: self.ids[topic] for topic in result if topic in self.ids}:
             result[IDS] = ids
         if self.first:
             result[START] = {
-                f"{place.topic}/{place.partition}": offset
-                for place, offset in sorted(self.first.items())
+                f"{tp.topic}/{tp.partition}": offset for tp, offset in sorted(self.first.items())
             }
         return result
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Raises InvalidArgumentError for what is no position: a checkpoint of something else."""
+        """Raises InvalidArgumentError if these are not positions, but those of another source."""
         try:
             ids = {topic: int(number) for topic, number in found.get(IDS, {}).items()}
             first = {
-                _place(*name.rsplit("/", 1)): int(at) for name, at in found.get(START, {}).items()
+                _tp(*name.rsplit("/", 1)): int(at) for name, at in found.get(START, {}).items()
             }
             offsets = {
-                _place(topic, partition): int(offset)
+                _tp(topic, partition): int(offset)
                 for topic, partitions in found.items()
                 if topic not in (IDS, START)
                 for partition, offset in partitions.items()
             }
         except (AttributeError, TypeError, ValueError):
             raise InvalidArgumentError(
-                f"the checkpoint holds {found!r}, which is no position in topics",
+                f"the checkpoint holds {found!r}, which are not positions in topics",
                 hint="it belongs to another source: use another checkpointLocation",
             ) from None
         return cls(offsets=offsets, ids=ids, first=first)
 
 
-def _place(topic: str, partition: str) -> TopicPartition:
+def _tp(topic: str, partition: str) -> TopicPartition:
     return TopicPartition(topic, PartitionIndex(int(partition)))
 
 
 def check_checkpoint(start: Positions, names: Iterable[str], option: str) -> None:
-    """A checkpoint in which nothing of what is read now was read before is somebody else's."""
+    """A checkpoint with none of the topics that are read now belongs to another query."""
     before, now = start.topics(), sorted(names)
     if before and now and not set(before) & set(now):
         raise InvalidArgumentError(
-            f"the checkpoint is of {', '.join(before)}, and option {option} asks for "
-            f"{', '.join(now)}: use another checkpointLocation, or the topics of before",
+            f"the checkpoint is of {', '.join(before)}, but option {option} names "
+            f"{', '.join(now)}: use another checkpointLocation, or the previous topics",
             hint="a checkpoint belongs to one query",
         )
 
@@ -116,16 +115,13 @@ def check_checkpoint(start: Positions, names: Iterable[str], option: str) -> Non
 def effective_starts(
     start: Positions, ends: Offsets, ids: Mapping[str, int]
 ) -> dict[TopicPartition, int]:
-    """Where to go on in each partition of `ends`.
-
-    Partitions that were not there before are read from their beginning, and so is a topic that was
-    deleted and made again.
-    """
-    remade = remade_topics(start, ids)
-    return {place: 0 if place.topic in remade else start.offsets.get(place, 0) for place in ends}
+    """Where to continue in each partition of `ends`; new partitions, and those of recreated topics,
+    are read from the beginning."""
+    recreated = recreated_topics(start, ids)
+    return {tp: 0 if tp.topic in recreated else start.offsets.get(tp, 0) for tp in ends}
 
 
-def remade_topics(start: Positions, ids: Mapping[str, int]) -> set[str]:
+def recreated_topics(start: Positions, ids: Mapping[str, int]) -> set[str]:
     return {topic for topic, known in start.ids.items() if topic in ids and ids[topic] != known}
 
 
@@ -133,49 +129,56 @@ def next_end(
     start: Positions,
     latest: Positions,
     *,
-    asked: Subscription,
+    subscription: Subscription,
     offsets_max: int | None,
     offsets_min: int | None = None,
     fail_on_data_loss: bool,
 ) -> Positions:
     """Where the next batch ends; `start` itself if there is nothing to read, or not enough yet."""
-    _tell_losses(start, latest, asked, fail=fail_on_data_loss)
+    _report_losses(start, latest, subscription, fail=fail_on_data_loss)
     starts = effective_starts(start, latest.offsets, latest.ids)
-    waiting = sum(max(0, end - starts[place]) for place, end in latest.offsets.items())
-    if offsets_min is not None and waiting < offsets_min:
+    backlog = sum(max(0, end - starts[tp]) for tp, end in latest.offsets.items())
+    if offsets_min is not None and backlog < offsets_min:
         return start
     ends = latest.offsets
     if offsets_max is not None:
         ends = limited(starts, ends, offsets_max)
     if ends == start.offsets and latest.ids == start.ids:
-        # The same text as before, with where the first batch began: another one is a new batch.
+        # Including `first`: any other JSON would be a new batch for Spark.
         return start
     is_first = bool(start.first) and start.first == start.offsets
     return Positions(offsets=ends, ids=latest.ids, first=starts if is_first else {})
 
 
-def _tell_losses(start: Positions, latest: Positions, asked: Subscription, *, fail: bool) -> None:
+def _report_losses(
+    start: Positions, latest: Positions, subscription: Subscription, *, fail: bool
+) -> None:
     missing = sorted(start.offsets.keys() - latest.offsets.keys())
-    if left_out := [str(place) for place in missing if not asked.covers(place)]:
-        said = f"{', '.join(left_out)} was read before, and option {asked.option} does not name it"
-        leave = "to leave what was not read of it, set option failOnDataLoss to false"
-        lost(f"{said} any more", fail=fail, hint=f"name it again, or, {leave}")
-    if gone := [str(place) for place in missing if asked.covers(place)]:
-        lost(f"{', '.join(gone)} cannot be read any more: deleted", fail=fail)
-    if remade := sorted(remade_topics(start, latest.ids)):
-        said = f"{', '.join(remade)} was deleted and made again"
-        lost(f"{said}; what was left to read of it is gone", fail=fail)
-    for place, offset in start.offsets.items():
-        end = latest.offsets.get(place, offset)
-        if place.topic not in remade and end < offset:
-            lost(f"{place} ends at {end}, and was read up to {offset} before", fail=fail)
+    if left_out := [str(tp) for tp in missing if not subscription.covers(tp)]:
+        report_data_loss(
+            f"{', '.join(left_out)} was read before, but option {subscription.option} no longer "
+            "names it",
+            fail=fail,
+            hint="name it again; to skip its unread records, set option failOnDataLoss to false",
+        )
+    if deleted := [str(tp) for tp in missing if subscription.covers(tp)]:
+        report_data_loss(f"{', '.join(deleted)} was deleted", fail=fail)
+    if recreated := sorted(recreated_topics(start, latest.ids)):
+        report_data_loss(
+            f"{', '.join(recreated)} was deleted and recreated; its unread records are lost",
+            fail=fail,
+        )
+    for tp, offset in start.offsets.items():
+        end = latest.offsets.get(tp, offset)
+        if tp.topic not in recreated and end < offset:
+            report_data_loss(f"{tp} ends at {end}, but was read up to {offset} before", fail=fail)
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
-    """What a batch reads: the same however often it is planned.
+    """What a batch reads; the same however often it is planned.
 
-    The start of the first batch was asked for anew, and may be another one by now. A batch that
-    ends where the one before did has nothing to read, also if that was the first.
+    The start of the first batch may have changed since, so its stored start counts. A batch that
+    ends where the previous one did is empty, even after the first.
     """
     is_first = bool(end.first) and start != end
     starts = end.first if is_first else effective_starts(start, end.offsets, end.ids)

@@ -1,5 +1,4 @@
-"""Responsible for what a read was asked for: which topics, from where to where, how much at a
-time."""
+"""The options of a read: which topics, from where to where, how much at a time."""
 
 import re
 from collections.abc import Mapping
@@ -17,10 +16,10 @@ from moldau.spark.source.java_pattern import python_pattern
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""In startingOffsets and endingOffsets as in the Kafka connector, and in the wire protocol."""
+"""The same numbers in startingOffsets, endingOffsets and in the wire protocol."""
 
 FETCH_BYTES_DEFAULT: Final = 2 * 1024 * 1024
-"""Arrow batches of about that size are what Spark takes with the least effort."""
+"""Spark handles Arrow batches of about this size most efficiently."""
 FETCH_BYTES_MIN: Final = 1024
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
 _UNITS: Final = {"us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -32,11 +31,11 @@ _Offset = Annotated[int, msgspec.Meta(ge=EARLIEST)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Exactly one of the three ways to name what is read, by the option of that name."""
+    """What is read: exactly one of the options subscribe, subscribePattern and assign."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    """As Python's re has it."""
+    """For Python's `re`."""
     assigned: Mapping[str, tuple[int, ...]] | None = None
 
     @property
@@ -46,7 +45,7 @@ class Subscription:
         return "subscribe" if self.pattern is None else "subscribePattern"
 
     def covers(self, place: TopicPartition) -> bool:
-        """Whether a partition is asked for, be it there or not."""
+        """Whether the options name this partition, whether it exists or not."""
         if self.assigned is not None:
             return place.partition in self.assigned.get(place.topic, ())
         if self.pattern is not None:
@@ -56,13 +55,13 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Where to start or end: offsets, or times in ms, each for all partitions or for some."""
+    """Where to start or end: offsets, or timestamps in ms, for all partitions or for each."""
 
     option: str
     everywhere: int = LATEST
-    """Or EARLIEST, or a time."""
+    """Or EARLIEST, or a timestamp."""
     named: Mapping[TopicPartition, int] | None = None
-    """For each partition, in place of `everywhere`."""
+    """For each partition, instead of `everywhere`."""
     is_time: bool = False
 
 
@@ -76,7 +75,7 @@ class ReadOptions:
     start: Bound
     end: Bound
     latest_without_match: bool
-    """Where no record is as young as the start: else that is an error."""
+    """Start at the end where no record is as recent as the start; otherwise that is an error."""
     offsets_per_trigger_max: int | None
     offsets_per_trigger_min: int | None
     trigger_delay_seconds_max: float
@@ -90,7 +89,7 @@ class ReadOptions:
 
 
 def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """What `given` asks for; InvalidArgumentError names the option that is wrong."""
+    """Raises InvalidArgumentError, which names the option to change."""
     options = Options(given)
     options.check_names(Side.READ)
     if streaming:
@@ -98,13 +97,13 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
             if options.text(name) is not None:
                 raise InvalidArgumentError(
                     f"option {name} is for batch reads: a stream has no end",
-                    hint="spark.read for a batch, or Trigger.AvailableNow to read what there is",
+                    hint="use spark.read, or trigger(availableNow=True) to read what is there",
                 )
         start = _bound(options, "starting", LATEST, forbidden=None)
     else:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if options.text(name) is not None:
-                warn_once(f"option {name} has no effect: it is for streams, and this is a batch")
+                warn_once(f"option {name} has no effect on a batch read: it is for streams")
         start = _bound(options, "starting", EARLIEST, forbidden=LATEST)
     end = _bound(options, "ending", LATEST, forbidden=EARLIEST)
     _check_order(start, end)
@@ -112,7 +111,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     least = options.whole_number("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise InvalidArgumentError(
-            f"option minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})"
+            f"option minOffsetsPerTrigger ({least}) must not exceed maxOffsetsPerTrigger ({most})"
         )
     fetch_bytes = options.whole_number("kafka.max.partition.fetch.bytes", least=FETCH_BYTES_MIN)
     levels = [
@@ -143,7 +142,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
 
 
 def wants_headers(given: Mapping[str, str]) -> bool:
-    """The one option that the schema depends on."""
+    """Whether to add the column `headers`; the only option that changes the schema."""
     return Options(given).flag("includeHeaders", False)
 
 
@@ -151,10 +150,10 @@ def _subscription(options: Options) -> Subscription:
     names = ("subscribe", "subscribePattern", "assign")
     found = [name for name in names if options.text(name) is not None]
     if len(found) != 1:
-        said = f"{' and '.join(found)} are given" if found else "none is"
+        given = f"{' and '.join(found)} are set" if found else "none is set"
         raise InvalidArgumentError(
-            f"exactly one of the options subscribe, subscribePattern and assign names what is "
-            f"read; {said}",
+            "exactly one of the options subscribe, subscribePattern and assign is required; "
+            f"{given}",
             hint='for example .option("subscribe", "orders")',
         )
     text = options.text(found[0]) or ""
@@ -166,15 +165,15 @@ def _subscription(options: Options) -> Subscription:
             return Subscription(assigned={name: tuple(sorted(lists[name])) for name in lists})
     elif topics := tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())):
         return Subscription(topics=topics)
-    raise InvalidArgumentError(f"option {found[0]} names nothing to read: {text!r}")
+    raise InvalidArgumentError(f"option {found[0]} names no topic or partition: {text!r}")
 
 
 def _bound(options: Options, side: str, default: int, *, forbidden: int | None) -> Bound:
-    """A time for all goes before times by partition, and those before offsets."""
+    """A timestamp for all overrides timestamps by partition, and those override offsets."""
     name = f"{side}Timestamp"
-    moment = options.whole_number(name, least=0)
-    if moment is not None:
-        return Bound(option=name, everywhere=moment, is_time=True)
+    timestamp = options.whole_number(name, least=0)
+    if timestamp is not None:
+        return Bound(option=name, everywhere=timestamp, is_time=True)
     name = f"{side}OffsetsByTimestamp"
     text = options.text(name)
     if text is not None:
@@ -190,18 +189,18 @@ def _bound(options: Options, side: str, default: int, *, forbidden: int | None) 
         if word == forbidden:
             raise InvalidArgumentError(
                 f"option {name} cannot be {text}: nothing would be read",
-                hint="a batch is read from earliest to latest, unless options say otherwise",
+                hint="by default, a batch read goes from earliest to latest",
             )
         return Bound(option=name, everywhere=word)
     example = 'earliest, latest, or as in {"orders": {"0": 23, "1": -1}}'
     named = _per_partition(text, _Offset, name, example)
     if forbidden in named.values():
-        raise InvalidArgumentError(f"option {name} cannot use {forbidden}, here")
+        raise InvalidArgumentError(f"option {name} cannot use {forbidden} in a batch read")
     return Bound(option=name, named=named)
 
 
 def _check_order(start: Bound, end: Bound) -> None:
-    """An end before the start is a mistake, and not an empty batch; as in the Kafka connector."""
+    """An end before the start is an error, not an empty batch, as in the Kafka connector."""
     if start.is_time != end.is_time or (start.named is None) != (end.named is None):
         return
     everywhere = TopicPartition("all", PartitionIndex(0))
@@ -228,7 +227,9 @@ def _json(text: str, kind: Any, option: str, example: str) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
-        raise InvalidArgumentError(f"option {option} is {example}; not {text}: {error}") from None
+        raise InvalidArgumentError(
+            f"option {option} must be {example}, not {text}: {error}"
+        ) from None
 
 
 def _duration(options: Options, name: str, default: str) -> float:
@@ -236,5 +237,7 @@ def _duration(options: Options, name: str, default: str) -> float:
     text = default if text is None else text
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise InvalidArgumentError(f"option {name} is a time such as 30s or 15m, not {text!r}")
+        raise InvalidArgumentError(
+            f"option {name} must be a duration such as 30s or 15m, not {text!r}"
+        )
     return int(found[1]) * _UNITS[(found[2] or "ms").lower()]

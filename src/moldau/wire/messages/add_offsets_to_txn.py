@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25): enter the offsets of a group into a transaction."""
+"""AddOffsetsToTxn (25): add the offsets of a group to a transaction."""
 
 from moldau.wire.fields import i16, i32, i64, string
 from moldau.wire.schema import Request, Response

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn (24): enter partitions into transactions, several from version 4 on."""
+"""AddPartitionsToTxn (24): add partitions to transactions; several transactions since version 4."""
 
 from moldau.wire.fields import array, boolean, i16, i32, i64, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""ApiVersions (18): what the broker speaks. The first request of nearly every client."""
+"""ApiVersions (18): the API versions of the broker. The first request of nearly every client."""
 
 from moldau.wire.fields import array, boolean, i16, i32, i64, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69): state and members of groups whose broker assigns."""
+"""ConsumerGroupDescribe (69): state and members of groups with server-side assignment."""
 
 from moldau.wire.fields import INT32_MIN, array, boolean, i8, i16, i32, string, struct, uuid
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (68): join, keep up with and leave a group whose broker assigns."""
+"""ConsumerGroupHeartbeat (68): join, stay in and leave a group with server-side assignment."""
 
 from moldau.wire.fields import array, i16, i32, string, struct, uuid
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""DeleteTopics (20): delete topics by name, or by id from version 6 on."""
+"""DeleteTopics (20): delete topics by name, or by id since version 6."""
 
 from moldau.wire.fields import ZERO_UUID, array, i16, i32, string, uuid
 from moldau.wire.schema import Request, Response, Struct

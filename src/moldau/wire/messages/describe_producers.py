@@ -1,4 +1,4 @@
-"""DescribeProducers (61): producers that are active on partitions."""
+"""DescribeProducers (61): active producers of partitions."""
 
 from moldau.wire.fields import array, i16, i32, i64, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""ElectLeaders (43): ask for leader elections."""
+"""ElectLeaders (43): request leader elections."""
 
 from moldau.wire.fields import array, i8, i16, i32, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker looks after a group or a transactional id."""
+"""FindCoordinator (10): the coordinator of a group or a transactional id."""
 
 from moldau.wire.fields import array, i8, i16, i32, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member of a group says that it lives."""
+"""Heartbeat (12): a group member reports that it is alive."""
 
 from moldau.wire.fields import i16, i32, string
 from moldau.wire.schema import Request, Response

@@ -1,4 +1,4 @@
-"""JoinGroup (11): enter a group and wait for the others; the leader gets the list of members."""
+"""JoinGroup (11): join a group and wait for the others; the leader gets the list of members."""
 
 from moldau.wire.fields import array, boolean, i16, i32, octets, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""LeaveGroup (13): take one member, or several from version 3 on, out of a group."""
+"""LeaveGroup (13): remove one member, or several since version 3, from a group."""
 
 from moldau.wire.fields import array, i16, i32, string
 from moldau.wire.schema import Request, Response, Struct

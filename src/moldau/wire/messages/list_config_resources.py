@@ -1,4 +1,4 @@
-"""ListConfigResources (74): names of resources that have settings of their own."""
+"""ListConfigResources (74): names of resources with settings."""
 
 from moldau.wire.fields import array, i8, i16, i32, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): moves of partitions that are under way."""
+"""ListPartitionReassignments (46): reassignments in progress."""
 
 from moldau.wire.fields import array, i16, i32, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""OffsetCommit (8): store the positions of a group."""
+"""OffsetCommit (8): store the offsets of a group."""
 
 from moldau.wire.fields import ZERO_UUID, array, i16, i32, i64, string, uuid
 from moldau.wire.schema import Request, Response, Struct

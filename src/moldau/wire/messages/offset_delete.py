@@ -1,4 +1,4 @@
-"""OffsetDelete (47): delete stored positions of a group."""
+"""OffsetDelete (47): delete stored offsets of a group."""
 
 from moldau.wire.fields import array, i16, i32, string
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""OffsetFetch (9): read the stored positions of one group, or of several from version 8 on."""
+"""OffsetFetch (9): read the stored offsets of one group, or of several since version 8."""
 
 from moldau.wire.fields import ZERO_UUID, array, boolean, i16, i32, i64, string, uuid
 from moldau.wire.schema import Request, Response, Struct

@@ -1,4 +1,4 @@
-"""SyncGroup (14): hand out the assignment that the leader of a group made."""
+"""SyncGroup (14): distribute the assignment that the leader of a group made."""
 
 from moldau.wire.fields import array, i16, i32, octets, string
 from moldau.wire.schema import Request, Response, Struct

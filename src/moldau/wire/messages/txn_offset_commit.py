@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (28): store the positions of a group as part of a transaction."""
+"""TxnOffsetCommit (28): store the offsets of a group as part of a transaction."""
 
 from moldau.wire.fields import array, i16, i32, i64, string
 from moldau.wire.schema import Request, Response, Struct

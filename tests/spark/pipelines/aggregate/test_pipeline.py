@@ -14,7 +14,8 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import aggregate
-from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
+from moldau.spark.pipelines.aggregate import transforms
+from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 from moldau.spark.pipelines.streaming import decoder_of
 from moldau.testing.broker import Broker
 
@@ -198,7 +199,6 @@ def test_a_schema_that_comes_while_a_batch_runs_loses_no_row(
     world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are decoded for the results, and once more to find the bad ones."""
-    from moldau.spark.pipelines.aggregate import frames
 
     registry = tmp_path / "schemas"
     registry.mkdir()
@@ -206,7 +206,7 @@ def test_a_schema_that_comes_while_a_batch_runs_loses_no_row(
     framed = [b"\0\0\0\0\1" + event(1, 3), b"\0\0\0\0\2" + event(2, 4)]
     world.send([*framed, b"\0\0\0\0\1" + event(3, 30)])
     settings = changed(world.settings, framing="confluent", registry=str(registry))
-    looked = frames.side_rows
+    looked = transforms.side_rows
 
     def known_by_now(rows: Any, decoder: Any, *arguments: Any) -> Any:
         (registry / "2.json").write_text("{}")
@@ -214,8 +214,8 @@ def test_a_schema_that_comes_while_a_batch_runs_loses_no_row(
         return looked(rows, later, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(frames, "side_rows", known_by_now)
-        with pytest.raises(Exception, match="a schema has come to the registry meanwhile"):
+        patched.setattr(transforms, "side_rows", known_by_now)
+        with pytest.raises(Exception, match="a schema was registered in the meantime"):
             aggregate.run(settings, Watching(world.spark))
     assert world.results() == []
     outcome = aggregate.run(settings, Watching(world.spark))

@@ -11,7 +11,7 @@ from moldau.client.errors import NotFoundError
 from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines.aggregate import AggregateSettings, plan
-from moldau.spark.pipelines.streaming import missing_topics, recall, remember, settled_start
+from moldau.spark.pipelines.streaming import load_state, missing_topics, resolve_start, save_state
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
@@ -57,14 +57,14 @@ def test_where_to_begin_stays_what_it_was_and_what_is_new_is_read_from_its_begin
 
     send()
     late = replace(settings, start="latest")
-    start = settled_start(late, None)
+    start = resolve_start(late, None)
     assert start == {topic: {"0": 0, "1": 1}}
-    remember(late, (), start)
+    save_state(late, (), start)
     send()
     other = new_name("other")
     client.create_topic(other, partitions=1)
     wider = replace(late, topics=(topic, other))
-    assert settled_start(wider, recall(wider, {})) == {**start, other: {"0": -2}}
+    assert resolve_start(wider, load_state(wider, {})) == {**start, other: {"0": -2}}
     assert plan(wider).steps[0].rows == 1
 
 
@@ -88,7 +88,7 @@ def test_the_page_about_aggregates_works_as_pasted(
     exec(code, {"home": str(tmp_path)})
     said = capsys.readouterr().out
     assert f"reads {topic}" in said
-    assert f"later rows to {topic}.late" in said
+    assert f"late rows to {topic}.late" in said
 
 
 def test_every_option_is_on_the_page_about_aggregates() -> None:

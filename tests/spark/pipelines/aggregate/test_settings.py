@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
+from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 
 
 def made(**fields: Any) -> AggregateSettings:
@@ -37,16 +37,16 @@ def test_usual_settings_are_fine(watermark: str) -> None:
         ({"watermark": "1 month"}, "--watermark"),
         ({"mode": "complete"}, "--mode"),
         ({"start": "now"}, "--from"),
-        ({"to_topic": None}, "--to and --to-table"),
-        ({"to_table": "/lake"}, "--to and --to-table"),
+        ({"to_topic": None}, "one of --to and --to-table"),
+        ({"to_table": "/lake"}, "one of --to and --to-table"),
         ({"to_topic": None, "to_table": "/lake", "table_format": "csv"}, "--format"),
         ({"to_topic": None, "to_table": "/lake", "key": "a"}, "--key"),
         ({"to_topic": None, "to_table": "/lake", "mode": "update"}, "--mode update"),
         ({"storage": {"a": "b"}}, "--storage"),
         ({"master": "sc://there"}, "--master"),
-        ({"to_topic": "clicks"}, "never ends"),
-        ({"late_topic": "clicks"}, "never ends"),
-        ({"to_topic": "clicks.late"}, "results and rows that are none"),
+        ({"to_topic": "clicks"}, "an endless loop"),
+        ({"late_topic": "clicks"}, "an endless loop"),
+        ({"to_topic": "clicks.late"}, "would mix results with late or bad rows"),
     ],
 )
 def test_what_cannot_be_right_names_the_option(fields: dict[str, Any], option: str) -> None:

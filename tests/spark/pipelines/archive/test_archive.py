@@ -18,7 +18,7 @@ from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.delta import DeltaLakeTable
 from moldau.spark.lake.parquet_files import read_table
 from moldau.spark.pipelines import archive, audit
-from moldau.spark.pipelines.archive.pipeline import ArchiveSettings
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.home import Home
 from moldau.testing.broker import Broker
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.archive.pipeline import ArchiveSettings
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
 
 
 def made(**values: Any) -> ArchiveSettings:
@@ -47,7 +47,7 @@ def test_topics_share_a_table_or_have_one_each() -> None:
 
 
 def test_options_of_the_user_go_before_what_is_usual_and_not_before_what_is_ours() -> None:
-    with pytest.raises(InvalidArgumentError, match="groupId is the pipeline's own"):
+    with pytest.raises(InvalidArgumentError, match="groupId is set by the pipeline"):
         made(options={"groupId": "mine"}).source_options()
     options = made(options={"maxOffsetsPerTrigger": "7"}).source_options()
     assert options["maxOffsetsPerTrigger"] == "7"

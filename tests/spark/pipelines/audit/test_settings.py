@@ -24,15 +24,15 @@ def test_what_says_nothing_is_refused(term: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "neither is given"),
-        ({"table": "/t", "against_topic": "b"}, "both are given"),
+        ({}, "none given"),
+        ({"table": "/t", "against_topic": "b"}, "both given"),
         ({"against_topic": "a"}, "compared with itself"),
-        ({"table": "/t", "through": "group"}, "needs the group"),
-        ({"table": "/t", "through": "lake"}, "--through is one of now, group"),
-        ({"table": "/t", "ignored": ("offset",)}, "--ignore is one of key"),
-        ({"table": "/t", "match": ("key",)}, "--match is for"),
-        ({"against_topic": "b", "match": ("offset",)}, "does not say what to match by"),
-        ({"table": "/t", "value_format": "json"}, "needs to know the schema"),
+        ({"table": "/t", "through": "group"}, "needs a group"),
+        ({"table": "/t", "through": "lake"}, "--through must be one of now, group"),
+        ({"table": "/t", "ignored": ("offset",)}, "--ignore must be one of key"),
+        ({"table": "/t", "match": ("key",)}, "--match needs"),
+        ({"against_topic": "b", "match": ("offset",)}, "is not a valid term of --match"),
+        ({"table": "/t", "value_format": "json"}, "needs a schema"),
     ],
 )
 def test_what_does_not_fit_together_is_said(values: dict[str, Any], message: str) -> None:

@@ -12,7 +12,8 @@ from moldau.client.wire.client import KafkaClient
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import replay
-from moldau.spark.pipelines.replay.selection import ReplaySettings, load, save
+from moldau.spark.pipelines.replay.selection import load, save
+from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -138,7 +139,7 @@ def test_a_replay_goes_on_after_a_crash_and_doubles_nothing(
     outcome = replay.run(settings, PlainContext(spark))
     assert outcome.rows == 40
     assert as_sent(read(target)[0]) == as_written(records)
-    with pytest.raises(InvalidArgumentError, match="was begun with other settings"):
+    with pytest.raises(InvalidArgumentError, match="was started with other settings"):
         replay.run(new(batch_rows=15, origin_headers=True), PlainContext(spark))
 
 
@@ -191,7 +192,7 @@ def test_a_target_with_fewer_partitions_keeps_the_order_of_keys(
         records = some(partition, 30)
         records += [Record(0, T0 + n, None, b"no key %d" % n, []) for n in range(10)]
         write(client, topic, partition, records)
-    with pytest.raises(InvalidArgumentError, match="too few to keep"):
+    with pytest.raises(InvalidArgumentError, match="--keep-partitions needs"):
         replay.plan(new(target=narrow, keep_partitions=True))
     keys = tmp_path / "keys.txt"
     settings = new(target=wide, keep_partitions=False)
@@ -225,7 +226,7 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
         (f"create topic {missing}: as many partitions as the source, no retention", None),
         (f"read offsets 5 to 19 of {topic}-0", 15),
         (f"read offsets 0 to 1 of {topic}-1", 2),
-        (f"send what is selected of them to {missing}", 17),
+        (f"send the selected records to {missing}", 17),
     ]
     with pytest.raises(NotFoundError):
         client.layout(missing)
@@ -233,7 +234,7 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     assert plan.warnings == ()
     settings = new(from_time=str(T0 + 10**9))
     old, nothing = replay.plan(settings).warnings
-    assert nothing == "nothing is there to be sent"
+    assert nothing == "there are no records to send"
     assert old == (
         f"records keep their timestamps: {settings.target} removes those that are older than "
         "7 days (retention.ms)"
@@ -243,12 +244,12 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
 @pytest.mark.parametrize(
     ("values", "error", "said"),
     [
-        ({"topics": ("nowhere",)}, NotFoundError, "there is no topic nowhere to replay"),
-        ({"target": "nowhere"}, NotFoundError, "there is no topic nowhere to write to"),
+        ({"topics": ("nowhere",)}, NotFoundError, "unknown topic nowhere"),
+        ({"target": "nowhere"}, NotFoundError, "unknown target topic nowhere"),
         ({"offsets": ("0:3-99",)}, InvalidArgumentError, "are not there: it holds 0 to 9"),
         ({"offsets": ("1:3-",)}, InvalidArgumentError, "are not there: it is empty"),
         ({"offsets": ("7:0-1",)}, InvalidArgumentError, "names partition 7"),
-        ({"options": {"assign": "{}"}}, InvalidArgumentError, "is the replay's own"),
+        ({"options": {"assign": "{}"}}, InvalidArgumentError, "is set by the replay"),
         ({"options": {"strange": "1"}}, InvalidArgumentError, "unknown option strange"),
     ],
 )
@@ -280,5 +281,5 @@ def test_a_replay_does_not_go_on_with_topics_that_were_made_again(
         replay.run(begun, PlainContext(None))
     client.forget(begun.target)
     client.create_topic(begun.target, partitions=2)
-    with pytest.raises(InvalidArgumentError, match="was deleted and made again since"):
+    with pytest.raises(InvalidArgumentError, match="was deleted and recreated since"):
         replay.run(begun, PlainContext(None))

@@ -11,7 +11,8 @@ from pipeline_context import PlainContext
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.wire.client import KafkaClient
 from moldau.spark.pipelines import replay
-from moldau.spark.pipelines.replay.selection import ReplaySettings, Selection, Span
+from moldau.spark.pipelines.replay.selection import Selection, Span
+from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.pipelines.replay.sources import TableSource
 from moldau.spark.source.planning import OffsetRange
 from moldau.testing.broker import Broker
@@ -103,7 +104,7 @@ def test_tables_that_cannot_be_replayed_are_refused(new: New, tmp_path: Path) ->
         ]
     )
     open_table(str(tmp_path / "lake"), "delta").ensure(decoded)
-    with pytest.raises(InvalidArgumentError, match="holds decoded values"):
+    with pytest.raises(InvalidArgumentError, match="has only decoded values"):
         replay.plan(new())
 
 

@@ -1,8 +1,8 @@
-"""SQL over a stream with windows and a watermark; each row is in a result, or in a side topic."""
+"""SQL over a stream with windows and a watermark; late and bad rows go to side topics."""
 
-from moldau.spark.pipelines.aggregate.pipeline import AggregateSettings
 from moldau.spark.pipelines.aggregate.pipeline import plan_aggregate as plan
 from moldau.spark.pipelines.aggregate.pipeline import run_aggregate as run
+from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 
 SETTINGS = AggregateSettings
 

@@ -1,8 +1,8 @@
-"""Keeps topics in a lake: Parquet, Delta or Iceberg tables, each record exactly once."""
+"""Archives topics to a lake: Parquet, Delta or Iceberg tables, each record exactly once."""
 
-from moldau.spark.pipelines.archive.pipeline import ArchiveSettings
 from moldau.spark.pipelines.archive.pipeline import plan_archive as plan
 from moldau.spark.pipelines.archive.pipeline import run_archive as run
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
 
 SETTINGS = ArchiveSettings
 

@@ -1,8 +1,7 @@
-"""Responsible for records that change a table: of which key they are, and whether they delete it.
+"""Change events for upserts: the key of each record, and whether it deletes the key.
 
-A record without a value deletes its key. An event of Debezium holds the row before and after the
-change, and says what the change was; a delete is followed by a record without a value, which says
-the same once more.
+A record without a value deletes its key. A Debezium event holds the row before and after the
+change, and the operation; a delete is followed by a tombstone, which is redundant.
 """
 
 from collections.abc import Iterable
@@ -18,15 +17,15 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark.decode.registry import CONFLUENT_BYTES, Framing, split_confluent
 
 DELETED: Final = "_deleted"
-"""In files that tasks write for an upsert, not in tables."""
+"""A column of the files that tasks write for an upsert, but not of tables."""
 DEBEZIUM: Final = "debezium"
 _ROW_OPS: Final = ("c", "u", "r", "d")
-"""Created, updated, read by a first snapshot, deleted."""
+"""Create, update, read (of a snapshot), delete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """How records change a table. Plain values: it travels to tasks."""
+class UpsertSettings:
+    """How records change a table. Plain values, sent to tasks."""
 
     keys: tuple[str, ...]
     """`key`, or fields of the value as `value.id`."""
@@ -34,7 +33,7 @@ class Changes:
     key_framing: str = "none"
 
     def is_of_row(self, name: str) -> bool:
-        """Whether a field of a value is one of the row, not of what is told about the change."""
+        """Whether a field of a value belongs to the row, not to the envelope."""
         inner = name.removeprefix("payload.")
         return self.envelope != DEBEZIUM or inner.startswith(("before.", "after."))
 
@@ -44,7 +43,7 @@ class Changes:
 
 
 class _Event(msgspec.Struct):
-    """As much of an event as is needed to look at the rows in it."""
+    """The parts of an event that hold rows."""
 
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
@@ -52,7 +51,7 @@ class _Event(msgspec.Struct):
 
 
 def events_in(values: Iterable[bytes], framing: str) -> tuple[bool, list[bytes]]:
-    """The rows in events of Debezium's JSON; and whether these stand in `payload`."""
+    """The rows in Debezium JSON events; and whether events are inside `payload`."""
     rows: list[bytes] = []
     is_inside = False
     for value in values:
@@ -66,18 +65,18 @@ def events_in(values: Iterable[bytes], framing: str) -> tuple[bool, list[bytes]]
     return is_inside, rows
 
 
-def row_type(kind: Any, changes: Changes) -> Any:
-    """The type of a table's column `value`, from that of decoded values.
+def row_type(kind: Any, changes: UpsertSettings) -> Any:
+    """The type of the table column `value`, from the type of decoded values.
 
-    Raises InvalidArgumentError if values are no events of Debezium, or have no field for a key.
+    Raises InvalidArgumentError if values are not Debezium events, or have no field for a key.
     """
     if changes.envelope == DEBEZIUM:
         _, kind = _payload(kind)
         if not {"after", "op"} <= set(_names(kind)):
             raise InvalidArgumentError(
-                "values have no fields `op` and `after`, as events of Debezium have",
-                hint="--schema is that of the whole event; without --envelope debezium values are "
-                "taken as they are",
+                "values are not Debezium events: the fields `op` and `after` are missing",
+                hint="--schema must be the schema of the whole event; without --envelope debezium "
+                "the value itself is the row",
             )
         kind = kind.field("after").type
     names = _names(kind)
@@ -85,17 +84,17 @@ def row_type(kind: Any, changes: Changes) -> Any:
         if name not in names:
             raise InvalidArgumentError(
                 f"--key value.{name}: values have no field {name}",
-                hint=f"they have {', '.join(names)}" if names else "--decode says what they are",
+                hint=f"fields: {', '.join(names)}" if names else "decode values: --decode",
             )
     return kind
 
 
-def changed_rows(rows: Any, changes: Changes) -> tuple[Any, Any]:
-    """The rows of a batch, with a column `_deleted`; and those that change nothing."""
+def changed_rows(rows: Any, changes: UpsertSettings) -> tuple[Any, Any]:
+    """The rows of a batch, with a column `_deleted`; and bad rows, with an error."""
     at = rows.schema.get_field_index("value")
     if changes.envelope == DEBEZIUM:
         if changes.value_fields:
-            # The record that follows a delete has no value, and so no key.
+            # The tombstone after a delete has no value, and so no key field.
             rows = rows.filter(pc.is_valid(rows.column(at)))
         values, deleted, errors = _unwrapped(rows.column(at))
         rows = rows.set_column(at, pa.field("value", values.type), values)
@@ -103,24 +102,24 @@ def changed_rows(rows: Any, changes: Changes) -> tuple[Any, Any]:
         deleted, errors = pc.is_null(rows.column(at)), pa.nulls(rows.num_rows, pa.string())
     for name in changes.keys:
         if name == "key":
-            said, column = "the key", rows.column("key")
+            what, column = "the key", rows.column("key")
         else:
             field = name.removeprefix("value.")
-            said, column = f"field {field}", pc.struct_field(rows.column(at), field)
-        missing = f"no change of any row: {said} is null, see --key"
+            what, column = f"field {field}", pc.struct_field(rows.column(at), field)
+        missing = f"not a row change: {what} is null, see --key"
         errors = pc.coalesce(errors, pc.if_else(pc.is_null(column), missing, None))
     if changes.key_framing == Framing.CONFLUENT and "key" in changes.keys:
         keys = rows.column("key")
         is_framed = pc.and_(
             pc.greater(pc.binary_length(keys), CONFLUENT_BYTES), pc.starts_with(keys, b"\0")
         )
-        unframed = "no header before the key, see --key-framing"
+        unframed = "the key has no Confluent header, see --key-framing"
         errors = pc.coalesce(errors, pc.if_else(is_framed, None, unframed))
     return set_aside(rows.append_column(DELETED, deleted), errors)
 
 
 def set_aside(rows: Any, errors: Any) -> tuple[Any, Any]:
-    """The rows without an error; and the others, with their bytes in `raw` and it in `error`."""
+    """The rows without an error; and the others, with the columns `raw` and `error`."""
     if errors.null_count == len(errors):
         return rows, rows.slice(0, 0)
     is_good = pc.is_null(errors)
@@ -137,14 +136,14 @@ def _names(kind: Any) -> list[str]:
 
 
 def _payload(kind: Any) -> tuple[bool, Any]:
-    """Whether events are inside of `payload`, beside their schema; and the type of events."""
+    """Whether events are inside `payload`, beside their schema; and the type of events."""
     names = _names(kind)
     is_inside = "payload" in names and "after" not in names
     return is_inside, kind.field("payload").type if is_inside else kind
 
 
 def _unwrapped(values: Any) -> tuple[Any, Any, Any]:
-    """Rows, whether they were deleted, and why an event is no change of a row."""
+    """Rows, whether they were deleted, and errors of events that are not row changes."""
     is_inside, inner = _payload(values.type)
     events = pc.struct_field(values, "payload") if is_inside else values
     op, after = pc.struct_field(events, "op"), pc.struct_field(events, "after")
@@ -155,13 +154,13 @@ def _unwrapped(values: Any) -> tuple[Any, Any, Any]:
     is_known = pc.or_(pc.is_null(values), pc.is_in(op, value_set=pa.array(_ROW_OPS)))
     is_lost = pc.and_(pc.invert(is_delete), pc.is_null(after))
     kinds = pc.fill_null(op, "none")
-    reason = pc.binary_join_element_wise("an event of Debezium of kind", kinds, " ")
+    reason = pc.binary_join_element_wise("invalid or unsupported Debezium event, op", kinds, " ")
     errors = pc.if_else(pc.or_(pc.invert(is_known), is_lost), reason, None)
     return pc.if_else(is_delete, before, after), is_delete, errors
 
 
 def _as_row(found: Any, wanted: Any) -> Any:
-    """Rows before a change, with those of the fields of rows after it that are of the same type."""
+    """Rows before a change as the type `wanted`; fields of another type become null."""
     if not pa.types.is_struct(found.type):
         return pa.nulls(len(found), wanted)
     known = {field.name: field.type for field in found.type}

@@ -1,13 +1,13 @@
-"""Responsible for what the driver does with a batch: dead letters first, then commits to tables.
+"""Commits a batch in the driver: first the dead letters, then the tables.
 
-Spark plays a batch again, with the same offsets, if it was interrupted before Spark knew that it
-was done. Tables know by (query, batch) what they have. Dead letters go out before the commit, by a
-write that is made once for the same query and batch, so that a row that is skipped is never lost.
+Spark repeats a batch with the same offsets if it was interrupted before its commit. A table knows
+its commits by (query, batch). Dead letters are sent before the commit, exactly once for each query
+and batch, so that no skipped row is lost.
 
-A batch that changes rows (`Upsert`) is merged: the files of the table that hold one of its keys are
-read together with those that tasks have written, the newest row of each key is written to new
-files, and one commit puts these in the place of the old ones. The same for all formats: no rows of
-a table are marked as deleted, and every engine reads it.
+A batch of changes (`Upsert`) is merged: the data files that hold one of its keys are read with the
+files that tasks have written, the newest row of each key is written to new files, and one commit
+replaces the old files. It works the same for all formats, and needs no delete files, so every
+engine can read the table.
 """
 
 import json
@@ -21,19 +21,14 @@ import pyarrow as pa
 
 from moldau.spark import decode
 from moldau.spark.decode.registry import CONFLUENT_BYTES, Framing
-from moldau.spark.lake.table import (
-    ConflictError,
-    DataFile,
-    Destination,
-    LakeTable,
-    Snapshot,
-    Writing,
-)
-from moldau.spark.pipelines.archive.change_events import DELETED, Changes
+from moldau.spark.lake.model import ConflictError, DataFile, Snapshot, Writing
+from moldau.spark.lake.open import Destination
+from moldau.spark.lake.table import LakeTable
+from moldau.spark.pipelines.archive.change_events import DELETED, UpsertSettings
 from moldau.spark.pipelines.archive.file_source import FILE, UNKNOWN, file_of
-from moldau.spark.pipelines.archive.pipeline import ArchiveSettings
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.home import query_id
-from moldau.spark.pipelines.rows import discard, newest, once, table_rows, write_rows
+from moldau.spark.pipelines.rows import deduplicated, discard, newest, table_rows, write_rows
 from moldau.spark.pipelines.spec import PipelineContext
 from moldau.spark.pipelines.streaming import missing_topics, write_once
 
@@ -49,7 +44,7 @@ _PATH: Final = "_path"
 
 @dataclass
 class Committer:
-    """Commits the batches of one query. `tables` by their location."""
+    """Commits the batches of one query. `tables` are by location."""
 
     settings: ArchiveSettings
     tables: Mapping[str, Destination]
@@ -60,10 +55,10 @@ class Committer:
     commits: int = 0
     dead: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
-    """Fields that the schema does not name: how often they were left out."""
+    """Fields that are not in the schema, and how often they were dropped."""
 
     def __call__(self, returned: "DataFrame", batch: int) -> None:
-        """For `foreachBatch`: what tasks have returned, once they have run."""
+        """For `foreachBatch`, with the rows that tasks return."""
         if self.query is None:
             self.query = query_id(self.settings.checkpoint)
             if self._is_done(Writing(self.query, batch)):
@@ -72,7 +67,7 @@ class Committer:
         if not self.settings.has_dead_letters:
             self._commit([row[FILE] for row in returned.select(FILE).collect()], writing)
             return
-        # The tasks run once, and what they return is used twice.
+        # Used twice below, but the tasks must run once.
         kept = returned.persist()
         try:
             found = kept.filter("error IS NULL").select(FILE, UNKNOWN).collect()
@@ -95,18 +90,18 @@ class Committer:
         self.context.dead_letters(count)
 
     def _note_unknown(self, counts: Mapping[str, int]) -> None:
-        """Once for each name: whoever looks at the log wants to know what is new."""
+        """Logs each new name once."""
         new = sorted(name for name in counts if name not in self.unknown)
         self.unknown.update(counts)
         if new:
             log.warning(
-                "values have fields that the schema does not name, and that are not in the table: "
-                "%s. Name them: --schema; or keep the bytes of values: --keep-raw",
+                "dropped fields that are not in the schema: %s. To archive them, add them to "
+                "--schema, or keep the bytes of values: --keep-raw",
                 ", ".join(new),
             )
 
     def _is_done(self, writing: Writing) -> bool:
-        """A batch that all tables have need not be read again; the first one after a start."""
+        """Whether all tables have this batch. Only possible for the first one after a start."""
         last = [table.last_batch(writing.query) for table in self.tables.values()]
         return all(batch is not None and batch >= writing.batch for batch in last)
 
@@ -122,7 +117,7 @@ class Committer:
             if changes is None:
                 is_new = table.append(files, marked)
             else:
-                # Upserts are for tables, which is checked before anything begins.
+                # The settings are checked: upserts need a LakeTable.
                 merging = Upsert(self.context.spark, cast(LakeTable, table), changes)
                 is_new = merging.apply(files, marked, self.settings.name)
             if is_new:
@@ -134,14 +129,14 @@ class Committer:
 class Upsert:
     """Applies batches to one table."""
 
-    def __init__(self, spark: "SparkSession", table: LakeTable, changes: Changes) -> None:
+    def __init__(self, spark: "SparkSession", table: LakeTable, changes: UpsertSettings) -> None:
         self._spark = spark
         self._table = table
         self._keys = {f"_key{at}": _key(key, changes) for at, key in enumerate(changes.keys)}
         self._columns = sorted({"topic", *(key.partition(".")[0] for key in changes.keys)})
 
     def apply(self, staged: Sequence[DataFile], writing: Writing, label: str) -> bool:
-        """False, and nothing done, if that batch was committed before. Raises ConflictError."""
+        """False if that batch was already committed. Raises ConflictError."""
         last = self._table.last_batch(writing.query)
         if last is not None and last >= writing.batch:
             return False
@@ -149,31 +144,32 @@ class Upsert:
             snapshot = self._table.snapshot()
             old, added = self._merged(snapshot, staged, label)
             try:
-                # On this snapshot: a row that came since may have one of the keys.
+                # Only on this snapshot: newer rows may have one of the keys.
                 done = self._table.replace(old, added, writing, since=snapshot.version)
             except ConflictError as error:
-                # Only this says for sure that nothing was committed.
+                # Only this error means that nothing was committed.
                 discard(self._table, added)
-                log.info("the batch is merged again: %s", error)
+                log.info("merging the batch again after a conflict: %s", error)
                 continue
-            # Not `added`: a commit whose answer was lost is found as one that was made before.
+            # Keep `added` even if `done` is False: the commit may be ours, with a lost response.
             discard(self._table, staged)
             return done
         raise ConflictError(
-            f"others change the table at {self._table.location} faster than this could",
-            hint="run compactions of it while the archive is stopped",
+            f"gave up after {ATTEMPTS_MAX} conflicts with other writers of the table at "
+            f"{self._table.location}",
+            hint="stop the archive while you compact its table",
         )
 
     def _merged(
         self, snapshot: Snapshot, staged: Sequence[DataFile], label: str
     ) -> tuple[list[DataFile], tuple[DataFile, ...]]:
-        """The files that hold one of the keys, and those that take their place."""
-        # Not before the snapshot: a column that its files have must not be lost.
+        """The files that hold one of the keys, and their replacements."""
+        # After the snapshot, so that no column of its files is missing.
         schema: Any = self._table.schema()
         wide = schema.append(pa.field(DELETED, pa.bool_()))
         changed = table_rows(self._spark, self._table, wide, staged, wide.names)
         keys = changed.withColumns(self._keys).select("topic", *self._keys).distinct()
-        # Reads the columns of keys, of all files.
+        # Reads only the key columns, but of all files.
         rows = table_rows(
             self._spark, self._table, schema, snapshot.files, self._columns, path_column=_PATH
         )
@@ -181,14 +177,14 @@ class Upsert:
         paths = {row[_PATH] for row in same.select(_PATH).distinct().collect()}
         old = [file for file in snapshot.files if file.path in paths]
         both = table_rows(self._spark, self._table, wide, [*old, *staged], wide.names)
-        merged = newest(once(both), list(self._keys.values()))
+        merged = newest(deduplicated(both), list(self._keys.values()))
         kept = merged.where(f"NOT coalesce({DELETED}, false)").drop(DELETED)
         count = max(1, round(sum(file.bytes for file in (*old, *staged)) / FILE_BYTES))
         return old, write_rows(kept.repartition(count), self._table, schema, label)
 
 
-def _key(name: str, changes: Changes) -> "Column":
-    """What is compared. A registry's header is no part of a key: its schema may grow."""
+def _key(name: str, changes: UpsertSettings) -> "Column":
+    """The compared key, without a Confluent header, since its schema id may change."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if name != "key" or changes.key_framing != Framing.CONFLUENT:

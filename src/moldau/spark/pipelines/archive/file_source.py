@@ -1,10 +1,10 @@
-"""Responsible for a source whose tasks write Parquet files, and give Spark only their names.
+"""A source whose tasks write Parquet files, and return only their names to Spark.
 
-An archive changes no row. Had Spark the rows, each would go from Python's Arrow into a row of Java
-and back again, which costs more than all the rest. So what Spark plans, limits, retries and keeps
-in its checkpoint are the offsets of the source `moldau`; a task reads its offsets, writes them to
-files that nobody sees yet, and returns a row for each file. The driver commits the files of the
-tasks that succeeded. What is left of others is removed by `clean` some day.
+An archive does not change rows. Passing them through Spark would convert each from Arrow to a Java
+row and back, which costs more than all the rest. So Spark plans, limits, retries and checkpoints
+the offsets of the source `moldau`; a task reads its offsets, writes them to data files, and returns
+one row for each file. The driver commits the files of successful tasks. `clean` removes leftover
+files of failed ones.
 """
 
 from collections import Counter
@@ -20,12 +20,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from moldau.spark.decode import ERROR_COLUMN, RAW_COLUMN
-from moldau.spark.hints import hints_told
+from moldau.spark.hints import shows_hints
+from moldau.spark.lake.model import DataFile, Layout, TableFormat
 from moldau.spark.lake.parquet_files import FileWriter
-from moldau.spark.lake.table import DataFile, Layout, TableFormat
 from moldau.spark.pipelines.archive.change_events import (
     DELETED,
-    Changes,
+    UpsertSettings,
     changed_rows,
     row_type,
     set_aside,
@@ -37,12 +37,12 @@ from moldau.spark.source.readers import StreamReader, read_partition
 NAME: Final = "moldau_archive"
 FILE: Final = "file"
 UNKNOWN: Final = "unknown"
-"""How often there were fields that the schema does not name, as JSON."""
+"""Counts of fields that are not in the schema, as JSON."""
 RETURNED: Final = pa.schema(
     [
         (FILE, pa.string()),
         ("rows", pa.int64()),
-        # Of a row that is not kept.
+        # Of a bad row.
         *(
             field.with_name(RAW_COLUMN) if field.name == "value" else field
             for field in arrow_schema(include_headers=True)
@@ -51,27 +51,27 @@ RETURNED: Final = pa.schema(
         (UNKNOWN, pa.string()),
     ]
 )
-"""What tasks return: rows for files, for rows that are not kept, and for unknown fields."""
+"""What tasks return: one row for each file, each bad row, and the unknown fields."""
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveTask:
-    """What tasks do with the rows of each topic."""
+    """How tasks process the rows of each topic."""
 
     layouts: Mapping[str, Layout]
-    """Where the table of each topic is."""
+    """Of the table of each topic."""
     label: str
-    """Begins the names of files."""
+    """Prefix of file names."""
     decoder: Any = None
-    """None: values stay bytes."""
+    """None: raw values."""
     keep_raw: bool = False
-    changes: Changes | None = None
-    """None: every record is kept."""
+    changes: UpsertSettings | None = None
+    """None: append."""
 
     def steps(self, format: TableFormat) -> list[Callable[[Any], tuple[Any, Any]]]:
-        """Each takes rows, and gives those that go on and those that are not kept."""
+        """Functions from rows to good rows and bad rows, to be applied in order."""
         is_iceberg = format is TableFormat.ICEBERG
         steps: list[Callable[[Any], tuple[Any, Any]]] = []
         if self.decoder is not None:
@@ -82,30 +82,30 @@ class ArchiveTask:
         return [*steps, within_calendar] if is_iceberg else steps
 
     def unknown(self, rows: Any) -> Counter[str]:
-        """How often there are fields that the schema does not name."""
+        """Counts of fields that are not in the schema."""
         if self.decoder is None:
             return Counter()
         found = self.decoder.unknown_fields(rows.column("value").to_pylist())
-        told = (n for n in found if self.changes is None or self.changes.is_of_row(n))
-        return Counter({name: found[name] for name in told})
+        names = (n for n in found if self.changes is None or self.changes.is_of_row(n))
+        return Counter({name: found[name] for name in names})
 
 
 def table_schema(
-    decoder: Any = None, *, keep_raw: bool = False, changes: Changes | None = None
+    decoder: Any = None, *, keep_raw: bool = False, changes: UpsertSettings | None = None
 ) -> Any:
-    """The columns of an archived table. Raises InvalidArgumentError for keys that are not there."""
+    """The columns of an archived table. Raises InvalidArgumentError for missing key fields."""
     schema = arrow_schema(include_headers=True)
     if decoder is not None:
         kind = decoder.arrow_type if changes is None else row_type(decoder.arrow_type, changes)
         schema = schema.set(schema.get_field_index("value"), pa.field("value", kind))
     if keep_raw:
         schema = schema.append(pa.field(RAW_COLUMN, pa.binary()))
-    # A row that is replaced by one of another day would have to move: no partitions.
+    # With upserts there are no partitions: a new version of a row may be of another day.
     return schema if changes is not None else schema.append(pa.field("date", pa.string()))
 
 
-def source_of(work: ArchiveTask) -> type[DataSource]:
-    """Registered by the pipeline itself; nobody else has a use for it. Travels with its work."""
+def source_of(task: ArchiveTask) -> type[DataSource]:
+    """The data source that the pipeline registers; it is pickled with its task."""
 
     class ArchiveSource(DataSource):
         @classmethod
@@ -116,8 +116,8 @@ def source_of(work: ArchiveTask) -> type[DataSource]:
             return from_arrow_schema(RETURNED)
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-            with hints_told():
-                return ArchiveReader(parse_read_options(self.options, streaming=True), work)
+            with shows_hints():
+                return ArchiveReader(parse_read_options(self.options, streaming=True), task)
 
     return ArchiveSource
 
@@ -125,41 +125,38 @@ def source_of(work: ArchiveTask) -> type[DataSource]:
 class ArchiveReader(StreamReader):
     """Plans as the source `moldau` does; its tasks write files."""
 
-    def __init__(self, options: ReadOptions, work: ArchiveTask) -> None:
+    def __init__(self, options: ReadOptions, task: ArchiveTask) -> None:
         super().__init__(options)
-        self._work = work
+        self._task = task
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArchiveReader, (self._options, self._work)
+        return ArchiveReader, (self._options, self._task)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return written(read_partition(self._options, partition), self._work)
+        return written(read_partition(self._options, partition), self._task)
 
 
-def written(batches: Iterable[Any], work: ArchiveTask) -> Iterator[Any]:
-    """Write rows to files; first a row for each bad one, at the end a row for each file.
-
-    And, before those, one for all fields that the schema does not name.
-    """
-    schema = table_schema(work.decoder, keep_raw=work.keep_raw, changes=work.changes)
-    if work.changes is not None:
+def written(batches: Iterable[Any], task: ArchiveTask) -> Iterator[Any]:
+    """Writes rows to files. Yields bad rows, then the counts of unknown fields, then the files."""
+    schema = table_schema(task.decoder, keep_raw=task.keep_raw, changes=task.changes)
+    if task.changes is not None:
         schema = schema.append(pa.field(DELETED, pa.bool_()))
     writers: dict[str, FileWriter] = {}
     unknown: Counter[str] = Counter()
     finished = False
     try:
         for topic, rows in (part for batch in batches for part in _by_topic(batch)):
-            layout = work.layouts[topic]
-            unknown.update(work.unknown(rows))
-            for step in work.steps(layout.format):
+            layout = task.layouts[topic]
+            unknown.update(task.unknown(rows))
+            for step in task.steps(layout.format):
                 rows, bad = step(rows)
                 if bad.num_rows:
-                    there = [name for name in RETURNED.names if name in bad.schema.names]
-                    yield _returned({name: bad.column(name) for name in there})
+                    names = [name for name in RETURNED.names if name in bad.schema.names]
+                    yield _returned({name: bad.column(name) for name in names})
             if layout.location not in writers:
-                writers[layout.location] = FileWriter(layout, schema, label=work.label)
+                writers[layout.location] = FileWriter(layout, schema, label=task.label)
             writer = writers[layout.location]
-            if work.changes is not None:
+            if task.changes is not None:
                 writer.write(rows)
                 continue
             for day, part in by_day(rows):
@@ -179,7 +176,7 @@ def written(batches: Iterable[Any], work: ArchiveTask) -> Iterator[Any]:
 
 
 def _by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
-    """A batch is of one topic, mostly: of two where small ranges share a task."""
+    """The rows of each topic: several only if small ranges share a task."""
     topics = batch.column("topic").unique().to_pylist()
     for topic in topics:
         is_all = len(topics) == 1
@@ -187,30 +184,30 @@ def _by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def within_calendar(rows: Any) -> tuple[Any, Any]:
-    """Rows of the years 1 to 9999, and others: Python's calendar, in which pyiceberg reckons."""
+    """Rows of the years 1 to 9999, the range of Python's calendar and of pyiceberg; and others."""
     times = rows.column("timestamp").cast(pa.int64())
     is_out = pc.or_(pc.less(times, _FIRST_US), pc.greater(times, _LAST_US))
     return set_aside(rows, pc.if_else(is_out, "a timestamp outside of the years 1 to 9999", None))
 
 
 def by_day(rows: Any) -> Iterator[tuple[str, Any]]:
-    """The rows of each day, UTC, by their timestamp."""
+    """The rows of each UTC day, by their timestamp."""
     times = rows.column("timestamp").cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
     days = times.unique()
-    # By numpy, which has years above 9999: a producer that takes µs for ms must not stop us.
+    # By numpy, which supports years above 9999: a producer may confuse µs and ms.
     names = [str(day) for day in days.to_numpy(zero_copy_only=False)]
     for day, name in zip(days, names, strict=True):
         yield name, rows if len(names) == 1 else rows.filter(pc.equal(times, day))
 
 
 def file_rows(files: list[tuple[str, DataFile]]) -> Any:
-    """A row for each file of each table."""
+    """One row for each data file of each table."""
     texts = [msgspec.json.encode(each).decode() for each in files]
     return _returned({FILE: texts, "rows": [file.rows for _, file in files]})
 
 
 def file_of(text: str) -> tuple[str, DataFile]:
-    """A file that a task wrote, and the table's location."""
+    """The table location, and a data file that a task wrote."""
     return msgspec.json.decode(text, type=tuple[str, DataFile])
 
 

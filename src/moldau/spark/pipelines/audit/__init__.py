@@ -1,4 +1,4 @@
-"""Proves that a table or a topic holds what other topics hold: `moldau pipeline run audit`.
+"""Verifies that a table or a topic holds the records of other topics: `moldau pipeline run audit`.
 
 See docs/spark/audit.md for what it finds, and docs/decisions/0026 for what it proves.
 """
@@ -14,32 +14,33 @@ SETTINGS = AuditSettings
 
 
 def plan(settings: PipelineSettings) -> Plan:
-    """Looks at the brokers and the table; reads no row."""
-    told = _checked(settings)
-    places = take_cut(told).places
-    what = f"read {len(places)} partitions, committed records only"
-    steps = [Step(what=what, rows=offset_count(places))]
-    if told.table is not None:
-        table, _ = existing_table(told.table, told.table_format, told.storage)
+    """Uses metadata of the brokers and the table; reads no rows."""
+    checked = _checked(settings)
+    partitions = take_cut(checked).partitions
+    what = f"read {len(partitions)} partitions, committed records only"
+    steps = [Step(what=what, rows=offset_count(partitions))]
+    if checked.table is not None:
+        table, _ = existing_table(checked.table, checked.table_format, checked.storage)
         snapshot = table.snapshot()
         what = f"read {len(snapshot.files)} files of version {snapshot.version}"
         size = sum(file.bytes for file in snapshot.files)
         steps.append(Step(what=what, rows=snapshot.rows, bytes=size))
     else:
-        steps.append(Step(what=f"read {told.against_topic}, and match the records of both"))
-    reads = (*told.topics, told.table, told.against_topic, *told.groups, told.dead_letters)
+        steps.append(Step(what=f"read {checked.against_topic}, and match the records of both"))
+    reads = (*checked.topics, checked.table, checked.against_topic)
+    reads = (*reads, *checked.groups, checked.dead_letters)
     return Plan(reads=tuple(name for name in reads if name), writes=(), steps=tuple(steps))
 
 
 def run(settings: PipelineSettings, context: PipelineContext) -> Outcome:
-    """Ends by itself; its outcome is not ok if anything is wrong."""
-    told = _checked(settings)
-    return (audit_copy if told.table is None else audit_table)(told, context)
+    """Compares; the outcome is not ok if there is a difference."""
+    checked = _checked(settings)
+    return (audit_copy if checked.table is None else audit_table)(checked, context)
 
 
 def _checked(settings: PipelineSettings) -> AuditSettings:
     if not isinstance(settings, AuditSettings):
-        raise TypeError(f"an audit has AuditSettings, not {type(settings).__name__}")
+        raise TypeError(f"an audit needs AuditSettings, not {type(settings).__name__}")
     settings.check()
     return settings
 

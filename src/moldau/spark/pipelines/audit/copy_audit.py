@@ -1,11 +1,11 @@
-"""Responsible for the audit of a copy: each record of the topics exactly once in another topic.
+"""The audit of a copy: each record of the topics must be exactly once in another topic.
 
-The order of what is asked for makes it right while everything runs: first where the inputs end that
-must have been copied, then where the copy ends, then where the inputs end by now. A copy of an
-input that came in between is allowed, and need not be there.
+The order of the offset lookups makes it correct while producers and copies run: first the ends of
+the inputs that must have been copied, then the end of the copy, then the ends of the inputs again.
+Copies of inputs from in between are allowed, but not required.
 
-Records are the same if what `--match` names is. Where it is in the inputs n times, n copies are
-right: the records of each side that are the same are numbered by their places.
+Records are equal if all terms of `--match` are. Of n equal inputs, n copies are correct: equal
+records of each side are numbered by partition and offset.
 """
 
 from typing import TYPE_CHECKING
@@ -29,33 +29,33 @@ def audit_copy(settings: AuditSettings, context: PipelineContext) -> Outcome:
     cut = cuts.take_cut(settings)
     outputs = cuts.whole_topics(settings, (copy,))
     now = cuts.whole_topics(settings, settings.topics)
-    planned = cuts.offset_count(cut.places) + cuts.offset_count(outputs)
+    planned = cuts.offset_count(cut.partitions) + cuts.offset_count(outputs)
     context.report(Progress(rows_total=planned, note="comparing"))
-    ends = {place: each.end for place, each in now.items()}
-    inputs = cuts.rows_and_later(context.spark, settings, cut.places, ends)
+    ends = {tp: each.end for tp, each in now.items()}
+    inputs = cuts.rows_and_later(context.spark, settings, cut.partitions, ends)
     copies = cuts.topic_rows(context.spark, settings, outputs)
     wanted = _identified(inputs, terms).withColumn("is_copy", F.lit(False))
-    found_there = _identified(copies.withColumn("is_later", F.lit(False)), copy_terms)
-    found = find(_judged(wanted.unionByName(found_there.withColumn("is_copy", F.lit(True)))))
+    copied = _identified(copies.withColumn("is_later", F.lit(False)), copy_terms)
+    found = find(_compared(wanted.unionByName(copied.withColumn("is_copy", F.lit(True)))))
     context.report(Progress(rows=planned, rows_total=planned))
-    is_cut_off = any(bounds.start > 0 for bounds in cut.places.values())
+    is_truncated = any(bounds.start > 0 for bounds in cut.partitions.values())
     partitions = [
         partition_report(
-            place, bounds, found.get(place, {}), extra_is_fine=is_cut_off, **{not_read: None}
+            tp, bounds, found.get(tp, {}), extra_is_fine=is_truncated, **{not_read: None}
         )
-        for places, not_read in ((cut.places, "target_rows"), (outputs, "source_rows"))
-        for place, bounds in sorted(places.items())
+        for side, not_read in ((cut.partitions, "target_rows"), (outputs, "source_rows"))
+        for tp, bounds in sorted(side.items())
     ]
     notes = []
     if alike := sum(partition["unmatched"] for partition in partitions):
         notes.append(
-            f"{alike} records of the topics are only counted: what they are matched by "
-            f"({', '.join(terms)}) is null in them; see --match"
+            f"{alike} records of the topics are only counted, since all terms of --match "
+            f"({', '.join(terms)}) are null in them"
         )
-    if is_cut_off:
+    if is_truncated:
         notes.append(
-            "the topics do not begin at offset 0: copies of records that retention removed "
-            "cannot be told from extra ones, and are not held to be wrong"
+            "the topics do not start at offset 0: copies of records that retention deleted look "
+            "like extra ones, so extra records are not counted as errors"
         )
     pairs = zip(terms, copy_terms, strict=True)
     compared = [one if one == other else f"{one} = {other}" for one, other in pairs]
@@ -63,15 +63,15 @@ def audit_copy(settings: AuditSettings, context: PipelineContext) -> Outcome:
 
 
 def _identified(rows: "DataFrame", terms: tuple[str, ...]) -> "DataFrame":
-    """The rows of a side: their places, and what makes them the same."""
+    """The rows of a side: partition, offset, and a hash of the terms."""
     from pyspark.sql import functions as F  # noqa: N812
 
     matched = [f"match{number}" for number in range(len(terms))]
-    said = [f"({expression(term)}) AS {name}" for term, name in zip(terms, matched, strict=True)]
-    # Wrong SQL is the user's: Spark says what is wrong with it when the columns are named.
-    chosen = rows.selectExpr(*IDENTITY, "is_later", *said)
+    columns = [f"({expression(term)}) AS {name}" for term, name in zip(terms, matched, strict=True)]
+    # Spark reports invalid SQL of the user here.
+    chosen = rows.selectExpr(*IDENTITY, "is_later", *columns)
     for name in matched:
-        # Text and bytes of the same content are the same.
+        # Text and bytes with the same content are equal.
         if chosen.schema[name].dataType.typeName() != "binary":
             chosen = chosen.withColumn(name, F.col(name).cast("string").cast("binary"))
     return chosen.select(
@@ -82,8 +82,8 @@ def _identified(rows: "DataFrame", terms: tuple[str, ...]) -> "DataFrame":
     )
 
 
-def _judged(rows: "DataFrame") -> "DataFrame":
-    """Of n inputs that are the same, the first n copies are right, and the others too many."""
+def _compared(rows: "DataFrame") -> "DataFrame":
+    """Of n equal inputs the first n copies are correct, and any others are duplicates."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -1,8 +1,8 @@
-"""Responsible for the cut of an audit: which offsets of which partitions have to be on both sides.
+"""The consistent cut of an audit: the offsets of each partition that both sides must have.
 
-The cut is taken before anything is compared, so that producers and pipelines may go on: what comes
-later is behind it. Its ends are taken before the table's snapshot. Whoever committed a position has
-put what lies before it into the table by then, so the snapshot holds at least that.
+The cut is taken before anything is compared, so producers and pipelines may keep running: later
+records are not compared. Its ends are read before the table's snapshot. A pipeline commits offsets
+after the table, so the snapshot holds at least all records before them.
 """
 
 import json
@@ -18,7 +18,7 @@ from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.audit.settings import AuditSettings
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
-from moldau.spark.source.source_client import SourceClient, places_of
+from moldau.spark.source.source_client import SourceClient, partitions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,69 +29,71 @@ _NOT_OURS: Final = frozenset(
 
 
 class Bounds(NamedTuple):
-    """Of one partition. Offsets from `start` to before `end` are compared."""
+    """The compared offsets of one partition: from `start` to before `end`."""
 
     start: int
-    """The first that the log still has."""
+    """The start of the log."""
     end: int
     latest: int
-    """Where readers of committed records were at an end when the cut was taken."""
+    """The last stable offset when the cut was taken."""
 
 
-Places = Mapping[TopicPartition, Bounds]
+Partitions = Mapping[TopicPartition, Bounds]
 
 
 class Cut(NamedTuple):
-    places: Places
+    partitions: Partitions
     groups: list[dict[str, Any]]
-    """How far each group is in each partition, as the report says it."""
+    """The committed offset and lag of each group and partition, for the report."""
     compacted: frozenset[str]
-    """Topics of which the broker removes records that have a younger one of their key."""
+    """Topics with cleanup.policy=compact."""
 
 
 def take_cut(settings: AuditSettings) -> Cut:
-    """Ask the brokers. Raises NotFoundError for a topic or group that is not there."""
+    """Reads the offsets from the brokers. Raises NotFoundError for an unknown topic or group."""
     admin = Admin(settings.bootstrap)
     committed = {name: _committed(admin, name) for name in settings.groups}
-    places = whole_topics(settings, settings.topics)
+    partitions = whole_topics(settings, settings.topics)
     groups = []
     for name, found in committed.items():
-        for place, bounds in sorted(places.items()):
-            at = found.get(place)
+        for tp, bounds in sorted(partitions.items()):
+            at = found.get(tp)
             lag = None if at is None else max(0, bounds.latest - at)
-            told = {"group": name, **place._asdict(), "committed": at, "end": bounds.latest}
-            groups.append({**told, "lag": lag})
+            row = {"group": name, **tp._asdict(), "committed": at, "end": bounds.latest}
+            groups.append({**row, "lag": lag})
     if settings.through == "group":
         leading = committed[settings.groups[0]]
-        # Never committed: nothing of it has to be there yet.
-        places = {
-            place: each._replace(end=min(each.end, max(each.start, leading.get(place, 0))))
-            for place, each in places.items()
+        # Without a commit, no record of the partition is required yet.
+        partitions = {
+            tp: each._replace(end=min(each.end, max(each.start, leading.get(tp, 0))))
+            for tp, each in partitions.items()
         }
     compacted = frozenset(topic for topic in settings.topics if _is_compacted(admin, topic))
-    return Cut(places, groups, compacted)
+    return Cut(partitions, groups, compacted)
 
 
 def whole_topics(settings: AuditSettings, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
-    """All that there is of some topics now."""
-    with closing(SourceClient(parsed_options(settings, topics))) as cluster:
-        places = places_of(cluster.topics())
-        ends, starts = cluster.latest(places), cluster.earliest(places)
-    return {place: Bounds(starts[place], ends[place], ends[place]) for place in places}
+    """All current offsets of the topics."""
+    with closing(SourceClient(parsed_options(settings, topics))) as client:
+        partitions = partitions_of(client.topics())
+        ends, starts = client.latest(partitions), client.earliest(partitions)
+    return {tp: Bounds(starts[tp], ends[tp], ends[tp]) for tp in partitions}
 
 
-def offset_count(places: Places) -> int:
-    return sum(max(0, bounds.end - bounds.start) for bounds in places.values())
+def offset_count(partitions: Partitions) -> int:
+    return sum(max(0, bounds.end - bounds.start) for bounds in partitions.values())
 
 
 def parsed_options(settings: AuditSettings, topics: Iterable[str]) -> ReadOptions:
     return parse_read_options(_read_options(settings, topics), streaming=False)
 
 
-def topic_rows(spark: "SparkSession", settings: AuditSettings, places: Places) -> "DataFrame":
-    """What readers of committed records get of some partitions."""
-    starts = Positions(offsets={place: each.start for place, each in places.items()})
-    ends = Positions(offsets={place: each.end for place, each in places.items()})
+def topic_rows(
+    spark: "SparkSession", settings: AuditSettings, partitions: Partitions
+) -> "DataFrame":
+    """The committed records of the partitions."""
+    starts = Positions(offsets={tp: each.start for tp, each in partitions.items()})
+    ends = Positions(offsets={tp: each.end for tp, each in partitions.items()})
     return (
         spark.read.format("moldau")
         .options(**_read_options(settings, starts.topics()))
@@ -104,14 +106,14 @@ def topic_rows(spark: "SparkSession", settings: AuditSettings, places: Places) -
 def rows_and_later(
     spark: "SparkSession",
     settings: AuditSettings,
-    places: Places,
+    partitions: Partitions,
     ends: Mapping[TopicPartition, int],
 ) -> "DataFrame":
-    """The same, on to `ends`; `is_later` says which rows are behind the cut."""
+    """The same up to `ends`; the column `is_later` marks rows after the cut."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    wide = {place: each._replace(end=ends.get(place, each.end)) for place, each in places.items()}
-    cuts = [(*place, each.end) for place, each in places.items()]
+    wide = {tp: each._replace(end=ends.get(tp, each.end)) for tp, each in partitions.items()}
+    cuts = [(*tp, each.end) for tp, each in partitions.items()]
     limits = spark.createDataFrame(cuts, "topic string, partition int, cut bigint")
     rows = topic_rows(spark, settings, wide).join(F.broadcast(limits), ["topic", "partition"])
     return rows.withColumn("is_later", F.col("offset") >= F.col("cut")).drop("cut")
@@ -125,7 +127,7 @@ def _read_options(settings: AuditSettings, topics: Iterable[str]) -> dict[str, s
         "subscribe": ",".join(topics),
         "includeHeaders": "true",
         "isolation": "read_committed",
-        # What retention takes away meanwhile is told apart afterwards, by where the log starts.
+        # Records that retention deletes meanwhile are detected later, by the start of the log.
         "failOnDataLoss": "false",
     }
 
@@ -142,7 +144,7 @@ def _is_compacted(admin: Admin, topic: str) -> bool:
     try:
         configs = admin.topic_config(topic)
     except RejectedError as error:
-        # Who may read a topic may not be allowed to see how it is set up.
+        # A client that may read a topic may lack permission to describe its configs.
         if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise
         return False

@@ -1,8 +1,8 @@
-"""Responsible for what an audit says: counts and ranges per partition, and whether it is right.
+"""The report of an audit: counts and offset ranges per partition, and whether all is correct.
 
-Audits of tables and of copies both end in rows of `topic`, `partition` and `offset` with columns of
-`COUNTED`: how often the row counts as that. Everything in a report becomes plain values, which
-`--json` prints, the broker keeps, and the command line draws its tables from.
+Both kinds of audits produce rows of `topic`, `partition` and `offset` with the columns of
+`COUNTED`. A report has plain values only: `-o json` prints it, the status topic stores it, and the
+command line shows it as tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 WRONG: Final = ("missing", "duplicated", "extra", "altered")
 KINDS: Final = (*WRONG, "dead")
 COUNTED: Final = ("source_rows", "target_rows", *KINDS, "expired", "after_cut", "unmatched")
-"""Dead are those in the topic of dead letters instead; expired those below the start of the log;
-unmatched those of a copy's input in which nothing is what they are matched by."""
+"""`dead` records are in the dead-letter topic instead; `expired` rows are below the start of the
+log; `unmatched` inputs of a copy have null in all terms of --match."""
 RANGES_MAX: Final = 20
-"""Of one kind in one partition that are named; the counts go on."""
+"""Reported ranges of one kind in one partition; the counts have no limit."""
 
 Found = dict[TopicPartition, dict[str, Any]]
-"""Of each partition the counts, and `ranges` by kind: lists of the first offset, the last one, and
-how many findings there are between them."""
+"""For each partition the counts, and `ranges` by kind: lists of first offset, last offset, and the
+number of differences between them."""
 
 
-def find(judged: "DataFrame") -> Found:
-    """Count, and name where the first findings are. Raises ClientError for rows without a place."""
-    # Kept, so that counts and ranges agree.
-    rows = judged.persist()
+def find(compared: "DataFrame") -> Found:
+    """Counts differences, and finds their first ranges. Raises ClientError for rows without a
+    partition or offset."""
+    # Persisted, so that counts and ranges agree.
+    rows = compared.persist()
     try:
         found = _counted(rows)
         if any(counts.get(kind) for counts in found.values() for kind in KINDS):
-            _name_ranges(rows, found)
+            _add_ranges(rows, found)
         return found
     finally:
         rows.unpersist()
@@ -53,18 +54,16 @@ def _counted(rows: "DataFrame") -> Found:
     for row in rows.groupBy("topic", "partition", is_lost).agg(*sums).collect():
         if row["lost"]:
             raise ClientError(
-                f"{row['target_rows']} rows of the table have no partition or offset, so nobody "
-                "can tell which records they are"
+                f"{row['target_rows']} rows of the table have no partition or offset, so they "
+                "cannot be compared"
             )
-        found[_place(row)] = {name: row[name] for name in names}
+        found[_tp(row)] = {name: row[name] for name in names}
     return found
 
 
-def _name_ranges(rows: "DataFrame", found: Found) -> None:
-    """Two findings share a range if no other record lies between them.
-
-    So a transaction's marker, an offset that nobody reads, does not cut what is missing to pieces.
-    """
+def _add_ranges(rows: "DataFrame", found: Found) -> None:
+    """Two differences share a range if no other record lies between them, so that offsets of
+    transaction markers do not split ranges."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -82,38 +81,38 @@ def _name_ranges(rows: "DataFrame", found: Found) -> None:
         .where(F.col("at") <= RANGES_MAX)
     )
     for row in named.orderBy("topic", "partition", "kind", "first").collect():
-        ranges = found[_place(row)].setdefault("ranges", {})
+        ranges = found[_tp(row)].setdefault("ranges", {})
         ranges.setdefault(row["kind"], []).append([row["first"], row["last"], row["n"]])
 
 
-def _place(row: Any) -> TopicPartition:
+def _tp(row: Any) -> TopicPartition:
     return TopicPartition(row["topic"], PartitionIndex(row["partition"]))
 
 
 def partition_report(
-    place: TopicPartition,
+    tp: TopicPartition,
     bounds: Bounds,
     found: Mapping[str, Any],
     *,
     extra_is_fine: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """A partition of a topic. A count that is None is of a side on which it is not read.
+    """The report of one partition. A count is None if that side has no such partition.
 
-    Extra rows are fine where the broker may have removed what the other side still has.
+    Extra rows are fine where the broker may have deleted records that the other side still has.
     """
     counts = {**dict.fromkeys(COUNTED, 0), "ranges": {}, **found, **more}
     is_wrong = any(counts[kind] for kind in WRONG if not (kind == "extra" and extra_is_fine))
-    return {**place._asdict(), **bounds._asdict(), "ok": not is_wrong, **counts}
+    return {**tp._asdict(), **bounds._asdict(), "ok": not is_wrong, **counts}
 
 
 def undecodable(
     format: str, values: int, bad: int, *, share_max: float, example: str = ""
 ) -> dict[str, Any]:
-    """What a report says of values that do not fit a schema."""
+    """The report of values that do not match the schema."""
     share = bad / values if values else 0.0
-    told = {"format": format, "values": values, "undecodable": bad, "share": share}
-    return {**told, "example": example, "ok": share <= share_max}
+    counts = {"format": format, "values": values, "undecodable": bad, "share": share}
+    return {**counts, "example": example, "ok": share <= share_max}
 
 
 def outcome(
@@ -128,25 +127,25 @@ def outcome(
     version: int | None = None,
     notes: Sequence[str] = (),
 ) -> Outcome:
-    """`against` is the table's location, or the other topic; `version` that of the table.
+    """`against` is the table's location, or the other topic; `version` is that of the table.
 
-    What of a record the other side does not hold as the topics do is `not_compared`.
+    `not_compared` are columns that the table does not store as the topics do.
     """
     totals = {name: sum(each[name] or 0 for each in partitions) for name in COUNTED}
     wrong = []
     if not_compared:
         wrong.append(
-            f"NOT COMPARED: {', '.join(not_compared)}, since the table does not hold it as the "
+            f"NOT COMPARED: {', '.join(not_compared)}, which the table does not store as the "
             "topics do (archive with --keep-raw, or audit with --ignore)"
         )
     if undecodable is not None and not undecodable["ok"]:
         wrong.append(f"{undecodable['share']:.2%} of the values cannot be decoded")
-    # Nothing committed, and something there: as far behind as can be.
+    # A group without a commit lags by the whole partition.
     lags = [at["end"] if at["lag"] is None else at["lag"] for at in cut.groups]
     most = settings.lag_max
     if most is not None and (late := sum(lag > most for lag in lags)):
-        wrong.append(f"{late} partitions lag behind")
-    # Records are there, and not one of them was compared: that is no proof of anything.
+        wrong.append(f"the lag of {late} partitions exceeds {most}")
+    # There are records, but none was compared: that proves nothing.
     sources = [each for each in partitions if each["source_rows"] is not None]
     is_there = any(each["latest"] > each["start"] for each in sources)
     is_idle = is_there and not any(each["end"] > each["start"] for each in sources)

@@ -1,4 +1,4 @@
-"""Responsible for what an audit is told, and for what does not fit together. Asks nobody."""
+"""The settings of an audit, and their validation. Pure: no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.spec import PipelineSettings
 
 COMPARED: Final = ("key", "value", "timestamp", "timestampType", "headers")
-"""What there is of a record beside its place."""
+"""The columns of a record besides topic, partition and offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings(PipelineSettings):
-    """Topics, and either a table of a lake or another topic that should hold the same."""
+    """Topics, and a table or another topic that should hold the same records."""
 
     kind: ClassVar[str] = "audit"
 
@@ -21,38 +21,39 @@ class AuditSettings(PipelineSettings):
     table: str | None = None
     table_format: str = "delta"
     storage: Mapping[str, str] = field(default_factory=dict)
-    """How S3 and catalogs are reached; see `moldau.spark.lake.open_table`."""
+    """Options of storage and catalog; see `moldau.spark.lake.open_table`."""
     against_topic: str | None = None
     match: tuple[str, ...] = ()
-    """What makes a record of the topics the same as one of `against_topic`."""
+    """The terms by which records of the topics and of `against_topic` are equal."""
     match_against: tuple[str, ...] = ()
-    """The same for `against_topic`, where it differs."""
+    """The terms for `against_topic`, if they differ."""
     ignored: tuple[str, ...] = ()
-    """Columns that are not compared, though they may differ."""
+    """Columns that are not compared."""
     groups: tuple[str, ...] = ()
     through: str = "now"
-    """Up to where all has to be there: the end of the topics now, or what the first `group` has."""
+    """Up to where records are required: `now` (the end of the topics), or the first `group`'s
+    committed offsets."""
     dead_letters: str | None = None
     lag_max: int | None = None
     value_format: str | None = None
-    """json, avro or protobuf: how many values can be decoded is counted."""
+    """json, avro or protobuf: undecodable values are counted."""
     value_schema: str | None = None
     value_message: str | None = None
-    """Which message of a Protobuf schema the values are."""
+    """The Protobuf message type of the values."""
     framing: str = "none"
     registry: str | None = None
     registry_options: Mapping[str, str] = field(default_factory=dict)
     undecodable_max: float = 0.0
-    """The share of values that may be so."""
+    """The allowed share of undecodable values."""
 
     def check(self) -> None:
         """Raises InvalidArgumentError."""
         if not self.topics:
             raise InvalidArgumentError("an audit needs a topic", hint="name it: --topic TOPIC")
         if (self.table is None) == (self.against_topic is None):
-            said = "both are given" if self.table is not None else "neither is given"
+            count = "both" if self.table is not None else "none"
             raise InvalidArgumentError(
-                f"an audit compares topics with a table or with a topic; {said}",
+                f"an audit needs one of --table and --against-topic; {count} given",
                 hint="--table LOCATION, or --against-topic TOPIC",
             )
         if self.against_topic in self.topics:
@@ -61,13 +62,13 @@ class AuditSettings(PipelineSettings):
             )
         if self.table is not None and (self.match or self.match_against):
             raise InvalidArgumentError(
-                "rows of a table are known by topic, partition and offset; --match is for "
-                "--against-topic"
+                "--match needs --against-topic: rows of a table are matched by topic, partition "
+                "and offset"
             )
         if self.match_against and len(self.match_against) != len(self.match):
             raise InvalidArgumentError(
-                f"--match is given {len(self.match)} times and --match-against "
-                f"{len(self.match_against)} times: they go by pairs"
+                "--match and --match-against are pairs, but are given "
+                f"{len(self.match)} and {len(self.match_against)} times"
             )
         for term in (*self.match, *self.match_against):
             expression(term)
@@ -75,21 +76,19 @@ class AuditSettings(PipelineSettings):
             ("--ignore", COMPARED, self.ignored),
             ("--through", ("now", "group"), (self.through,)),
         ):
-            if strange := [name for name in given if name not in known]:
+            if unknown := [name for name in given if name not in known]:
                 raise InvalidArgumentError(
-                    f"{option} is one of {', '.join(known)}, not {strange[0]!r}"
+                    f"{option} must be one of {', '.join(known)}, not {unknown[0]!r}"
                 )
         if self.through == "group" and not self.groups:
-            raise InvalidArgumentError(
-                "--through group needs the group that has committed", hint="--group NAME"
-            )
+            raise InvalidArgumentError("--through group needs a group", hint="--group NAME")
         if self.value_format is not None and self.value_schema is None:
             raise InvalidArgumentError(
-                f"--decode {self.value_format} needs to know the schema", hint="--schema FILE"
+                f"--decode {self.value_format} needs a schema", hint="--schema FILE"
             )
         if not 0 <= self.undecodable_max <= 1:
             raise InvalidArgumentError(
-                f"--undecodable-max is a share from 0 to 1, not {self.undecodable_max}"
+                f"--undecodable-max must be from 0 to 1, not {self.undecodable_max}"
             )
 
 
@@ -100,15 +99,15 @@ def expression(term: str) -> str:
         return term
     if word == "header" and rest:
         return f"get(reverse(filter(headers, h -> h.key = {_literal(rest)})), 0).value"
-    # A path of Spark's has no way to write a quote.
+    # JSON paths of Spark cannot contain a quote.
     if word == "field" and rest and "'" not in rest:
         path = "".join(f"['{part}']" for part in rest.split("."))
         return f"get_json_object(CAST(value AS STRING), {_literal('$' + path)})"
     if word == "sql" and rest:
         return rest
     raise InvalidArgumentError(
-        f"{term!r} does not say what to match by",
-        hint="--match is key, value, header:NAME, field:NAME (without quotes) or sql:EXPRESSION",
+        f"{term!r} is not a valid term of --match",
+        hint="use key, value, header:NAME, field:NAME (without quotes) or sql:EXPRESSION",
     )
 
 

@@ -1,4 +1,4 @@
-"""Responsible for the audit of a table: which committed records are in it, and how often."""
+"""The audit of a table: compares its rows with the committed records of the topics."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ATTEMPTS_MAX: Final = 3
-"""While the table is compacted, or retention removes the beginning of the log, under our eyes."""
+"""For a table that is compacted, or a log that retention truncates, during the audit."""
 _FORMS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "key": (("binary", "string"), "binary({})"),
     "value": (("binary", "string"), "binary({})"),
@@ -24,12 +24,12 @@ _FORMS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "timestampType": (("int",), "int({})"),
     "headers": (
         ("list<element: struct", "list<item: struct"),
-        # No headers, null and an empty list are the same.
+        # A null and an empty list both mean: no headers.
         "transform(coalesce({}, array()), h -> struct(h.key, h.value, h.value IS NULL))",
     ),
 }
-"""With what the Arrow type of a column begins that holds it as topics do; and SQL that makes the
-same of either side."""
+"""For each column: prefixes of the Arrow types that store it as topics do; and the SQL that
+normalises both sides."""
 
 
 def audit_table(settings: AuditSettings, context: PipelineContext) -> Outcome:
@@ -42,7 +42,7 @@ def audit_table(settings: AuditSettings, context: PipelineContext) -> Outcome:
         try:
             found = audit.compared()
         except PySparkException:
-            # Files of a snapshot go away when a table is compacted: its rows are in others now.
+            # Files of the snapshot may be deleted when the table is compacted.
             if not left or not audit.was_replaced():
                 raise
         else:
@@ -56,14 +56,14 @@ class TableAudit:
     def __init__(self, settings: AuditSettings, context: PipelineContext) -> None:
         self._settings = settings
         self._context = context
-        # The order matters: see `cut`.
+        # The order matters: see cut.py.
         self._cut = cuts.take_cut(settings)
         self._table, self._schema = existing_table(
             settings.table or "", settings.table_format, settings.storage
         )
         self._snapshot = self._table.snapshot()
-        self._ends = {place: each.end for place, each in self._now().items()}
-        """Where the topics ended after the table was looked at: no row can come from behind."""
+        self._ends = {tp: each.end for tp, each in self._now().items()}
+        """The ends of the topics after the snapshot: no row of it can be beyond them."""
         wanted = [name for name in COMPARED if name not in settings.ignored]
         found = {name: column_of(name, self._schema) for name in wanted}
         self._columns = {name: column for name, column in found.items() if column is not None}
@@ -72,34 +72,32 @@ class TableAudit:
         self._decoder = _decoder(settings)
 
     def compared(self) -> report.Found:
-        planned = cuts.offset_count(self._cut.places) + self._snapshot.rows
+        planned = cuts.offset_count(self._cut.partitions) + self._snapshot.rows
         self._context.report(Progress(rows_total=planned, note="comparing"))
-        found = report.find(self._judged())
+        found = report.find(self._joined())
         self._context.report(Progress(rows=planned, rows_total=planned))
         return found
 
     def has_moved(self, found: report.Found) -> bool:
-        """Whether rows may only seem to be extra, since the log starts or ends elsewhere by now.
+        """Whether extra rows may be due to a start or end of the log that has moved since.
 
-        A leader that was new a moment ago may not have known yet how far all are.
+        A new leader may at first have reported a lower high watermark.
         """
-        suspects = [place for place in self._cut.places if found.get(place, {}).get("extra")]
+        cut = self._cut.partitions
+        suspects = [tp for tp in cut if found.get(tp, {}).get("extra")]
         now = self._now() if suspects else {}
-        return any(
-            now[place].start > self._cut.places[place].start or now[place].end > self._ends[place]
-            for place in suspects
-        )
+        return any(now[tp].start > cut[tp].start or now[tp].end > self._ends[tp] for tp in suspects)
 
     def outcome(self, found: report.Found) -> Outcome:
-        strange = dict.fromkeys(found.keys() - self._cut.places.keys(), cuts.Bounds(0, 0, 0))
+        unknown = dict.fromkeys(found.keys() - self._cut.partitions.keys(), cuts.Bounds(0, 0, 0))
         partitions = [
             report.partition_report(
-                place,
+                tp,
                 bounds,
-                found.get(place, {}),
-                extra_is_fine=place.topic in self._cut.compacted and place not in strange,
+                found.get(tp, {}),
+                extra_is_fine=tp.topic in self._cut.compacted and tp not in unknown,
             )
-            for place, bounds in sorted({**self._cut.places, **strange}.items())
+            for tp, bounds in sorted({**self._cut.partitions, **unknown}.items())
         ]
         return report.outcome(
             self._settings,
@@ -114,28 +112,28 @@ class TableAudit:
         )
 
     def was_replaced(self) -> bool:
-        """Whether somebody has taken files out of the table since the audit began."""
+        """Whether files of the snapshot were removed from the table since."""
         now = {file.path for file in self._table.snapshot().files}
         return any(file.path not in now for file in self._snapshot.files)
 
     def _now(self) -> dict[TopicPartition, cuts.Bounds]:
         now = cuts.whole_topics(self._settings, self._settings.topics)
-        return {place: now.get(place, bounds) for place, bounds in self._cut.places.items()}
+        return {tp: now.get(tp, bounds) for tp, bounds in self._cut.partitions.items()}
 
-    def _judged(self) -> "DataFrame":
-        """Both sides, in one full outer join. The topics have each place once."""
+    def _joined(self) -> "DataFrame":
+        """A full outer join of both sides. The topics have each offset once."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        places = self._cut.places
         source, target = self._sides()
-        there = target.groupBy(*IDENTITY).agg(
+        rows = target.groupBy(*IDENTITY).agg(
             F.count("*").alias("n"), F.min("hash").alias("low"), F.max("hash").alias("high")
         )
+        cut = self._cut.partitions
         limits = self._spark.createDataFrame(
-            [(*place, each.start, each.end, self._ends[place]) for place, each in places.items()],
+            [(*tp, each.start, each.end, self._ends[tp]) for tp, each in cut.items()],
             "topic string, partition int, start bigint, end bigint, topic_end bigint",
         )
-        both = source.withColumnRenamed("hash", "wanted").join(there, list(IDENTITY), "full_outer")
+        both = source.withColumnRenamed("hash", "wanted").join(rows, list(IDENTITY), "full_outer")
         both = both.join(F.broadcast(limits), ["topic", "partition"], "left")
         is_dead = F.lit(False)
         if self._settings.dead_letters is not None:
@@ -143,7 +141,7 @@ class TableAudit:
             both = both.join(dead, list(IDENTITY), "left")
             is_dead = F.col("dead").isNotNull()
         here, n = F.col("wanted").isNotNull(), F.coalesce("n", F.lit(0))
-        # Of a partition that the topic does not have, neither is known.
+        # Both are null for a partition that the topic does not have.
         expired = F.coalesce(F.col("offset") < F.col("start"), F.lit(False))
         later = (F.col("offset") >= F.col("end")) & (F.col("offset") < F.col("topic_end"))
         later = F.coalesce(later, F.lit(False))
@@ -162,7 +160,7 @@ class TableAudit:
         return both.select(*IDENTITY, *(count.alias(name) for name, count in found.items()))
 
     def _sides(self) -> tuple["DataFrame", "DataFrame"]:
-        """What has to be in the table, and what is: places, and hashes of all that is compared."""
+        """The required and the actual rows: offsets, and hashes of the compared columns."""
         from pyspark.sql import functions as F  # noqa: N812
 
         names = [*IDENTITY, *self._columns.values()]
@@ -170,12 +168,11 @@ class TableAudit:
         target = hashed(rows, self._columns).where(F.col("topic").isin(list(self._settings.topics)))
         same = {name: name for name in self._columns}
         if self._table.partition_columns:
-            return hashed(
-                cuts.topic_rows(self._spark, self._settings, self._cut.places), same
-            ), target
-        # A table that keeps the newest row of each key. Keys with a record behind the cut are left
-        # out: the table may have either of the two.
-        rows = cuts.rows_and_later(self._spark, self._settings, self._cut.places, self._ends)
+            source = cuts.topic_rows(self._spark, self._settings, self._cut.partitions)
+            return hashed(source, same), target
+        # A table with upserts. Keys with a record after the cut are ignored: the table may have
+        # either version.
+        rows = cuts.rows_and_later(self._spark, self._settings, self._cut.partitions, self._ends)
         rows = rows.where("key IS NOT NULL")
         later = rows.where("is_later").select("topic", "key").distinct()
         kept = newest(rows.where("NOT is_later"), ["key"]).where("value IS NOT NULL")
@@ -186,36 +183,36 @@ class TableAudit:
         )
 
     def _dead(self, topic: str) -> "DataFrame":
-        """Where dead letters come from; those that say it."""
+        """The origins of dead letters, from their headers."""
         from pyspark.sql import functions as F  # noqa: N812
 
         def last(name: str) -> "Column":
-            # The last one of a name is that of whoever wrote the letter.
+            # The last header of a name is that of the last writer.
             named = F.filter(F.col("headers"), lambda header: header["key"] == name)
             return F.try_element_at(named, F.lit(-1))["value"].cast("string")
 
         letters = cuts.topic_rows(
             self._spark, self._settings, cuts.whole_topics(self._settings, (topic,))
         )
-        told = letters.select(
+        origins = letters.select(
             last(DEAD_TOPIC_HEADER).alias("topic"),
             last(DEAD_PARTITION_HEADER).try_cast("int").alias("partition"),
             last(DEAD_OFFSET_HEADER).try_cast("bigint").alias("offset"),
         )
-        return told.dropna().distinct()
+        return origins.dropna().distinct()
 
     def _undecodable(self) -> dict[str, Any] | None:
-        """Reads the values of the topics. A null value is no error."""
+        """Decodes the values of the topics. A null value is not an error."""
         from pyspark.sql import functions as F  # noqa: N812
 
         if self._decoder is None:
             return None
-        rows = cuts.topic_rows(self._spark, self._settings, self._cut.places)
+        rows = cuts.topic_rows(self._spark, self._settings, self._cut.partitions)
         error = F.col(ERROR_COLUMN)
-        said = F.format_string("%s-%d offset %d: %s", *IDENTITY, error)
+        example = F.format_string("%s-%d offset %d: %s", *IDENTITY, error)
         row = (
             apply(rows.select(*IDENTITY, "value"), self._decoder)
-            .agg(F.count("*"), F.count(error), F.min(F.when(error.isNotNull(), said)))
+            .agg(F.count("*"), F.count(error), F.min(F.when(error.isNotNull(), example)))
             .collect()[0]
         )
         name, most = self._settings.value_format or "", self._settings.undecodable_max
@@ -223,34 +220,37 @@ class TableAudit:
 
     def _notes(self) -> list[str]:
         notes = [
-            f"{topic} is compacted: rows that only the table still has are no mistake"
+            f"{topic} is compacted: rows that only the table still has are not errors"
             for topic in sorted(self._cut.compacted)
         ]
         if not self._table.partition_columns:
-            notes.append("the table keeps the newest row of each key: so it was compared")
-        idle = [str(p) for p, b in sorted(self._cut.places.items()) if b.end <= b.start < b.latest]
+            notes.append(
+                "the table holds the newest row of each key: only the newest records were compared"
+            )
+        partitions = sorted(self._cut.partitions.items())
+        idle = [str(tp) for tp, each in partitions if each.end <= each.start < each.latest]
         if idle:
-            notes.append(f"nothing is compared of {', '.join(idle)}: it is behind the cut")
+            notes.append(f"no record of {', '.join(idle)} was compared: all are after the cut")
         return notes
 
 
 def column_of(name: str, schema: Any) -> str | None:
-    """The column of a table that holds what is compared of a record as the topic does."""
+    """The table column that stores a column of records as the topic does; None if there is none."""
     column = RAW_COLUMN if name == "value" and RAW_COLUMN in schema.names else name
     kind = str(schema.field(column).type) if column in schema.names else ""
     return column if kind.startswith(_FORMS[name][0]) else None
 
 
 def hashed(rows: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
-    """The place of each row, and a number for its content, whatever types a table made of it."""
-    place = ("topic", "int(partition) AS partition", "bigint(offset) AS offset")
+    """Topic, partition and offset of each row, and a hash of its normalised columns."""
+    identity = ("topic", "int(partition) AS partition", "bigint(offset) AS offset")
     forms = [f"{_FORMS[name][1].format(column)} AS {name}" for name, column in columns.items()]
-    plain = rows.selectExpr(*place, *forms)
+    plain = rows.selectExpr(*identity, *forms)
     return plain.select(*IDENTITY, row_hash(plain, columns).alias("hash"))
 
 
 def _decoder(settings: AuditSettings) -> Decoder | None:
-    """Raises InvalidArgumentError for a schema that is none."""
+    """Raises InvalidArgumentError for an invalid schema."""
     if settings.value_format is None:
         return None
     return decoder(

@@ -1,6 +1,6 @@
-"""Sends records of topics or of a lake's table once more, to a topic: by time, offset or key."""
+"""Replays records of topics or of a table to a topic, selected by time, offset or key."""
 
 from moldau.spark.pipelines.replay.pipeline import plan, run
-from moldau.spark.pipelines.replay.selection import ReplaySettings as SETTINGS  # noqa: N814
+from moldau.spark.pipelines.replay.settings import ReplaySettings as SETTINGS  # noqa: N814
 
 __all__ = ["SETTINGS", "plan", "run"]

@@ -1,4 +1,4 @@
-"""Responsible for the course of a replay: what it would send, and batch after batch, each once."""
+"""The replay pipeline: its plan, and the batches it sends, each exactly once."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from moldau.model.errors import ErrorCode
 from moldau.spark.option_table import Side
 from moldau.spark.pipelines.replay import selection as chosen
 from moldau.spark.pipelines.replay import sources
-from moldau.spark.pipelines.replay.selection import ReplaySettings, ReplayState, Selection
+from moldau.spark.pipelines.replay.selection import ReplayState, Selection
+from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.pipelines.rows import IDENTITY
 from moldau.spark.pipelines.spec import (
     Outcome,
@@ -34,20 +35,20 @@ _DAY_MS: Final = 86_400_000
 
 
 def plan(settings: PipelineSettings) -> Plan:
-    """What would be sent. Asks brokers and the table; changes nothing."""
-    told = _checked(settings)
-    source = sources.source_of(told)
-    begun, selection = _begun(told)
-    if begun is None:
-        steps, warnings = _first_steps(told, source, selection)
+    """What would be sent. Reads from brokers and the table, changes nothing."""
+    checked = _checked(settings)
+    source = sources.source_of(checked)
+    state, selection = _load(checked)
+    if state is None:
+        steps, warnings = _first_steps(checked, source, selection)
     else:
-        batches = list(begun.batches())
-        left = sum(planned.size for batch in batches[begun.done :] for planned in batch)
-        what = f"send what is left: {begun.done} of {len(batches)} batches are sent"
+        batches = list(state.batches())
+        left = sum(planned.size for batch in batches[state.done :] for planned in batch)
+        what = f"send the rest: {state.done} of {len(batches)} batches are sent"
         steps = [Step(what=what, rows=left)]
-        warnings = [] if left else ["all of it was sent before: use another --name to send again"]
-    reads = tuple(f"topic {topic}" for topic in told.topics) or (f"table {told.table}",)
-    writes = (f"topic {told.target}",)
+        warnings = [] if left else ["all rows were already sent: to send again, use another --name"]
+    reads = tuple(f"topic {topic}" for topic in checked.topics) or (f"table {checked.table}",)
+    writes = (f"topic {checked.target}",)
     return Plan(reads=reads, writes=writes, steps=tuple(steps), warnings=tuple(warnings))
 
 
@@ -62,11 +63,11 @@ def _first_steps(
         steps.append(Step(what=what))
     elif kept_ms := _retention_ms(settings):
         warnings.append(
-            f"records keep their timestamps: {name} removes those that are older than "
+            f"records keep their timestamps: {name} deletes those older than "
             f"{kept_ms / _DAY_MS:g} days (retention.ms)"
         )
     if isinstance(source, sources.TableSource):
-        # Which offsets it holds is for Spark to find.
+        # Only Spark can find the offsets in the table.
         snapshot = source.snapshot()
         what = f"read {len(snapshot.files)} files of version {snapshot.version}"
         size = sum(file.bytes for file in snapshot.files)
@@ -77,104 +78,104 @@ def _first_steps(
         steps += [Step(what=f"read {each}", rows=each.size) for each in ranges[:_LISTED_MAX]]
         if rest := ranges[_LISTED_MAX:]:
             size = sum(each.size for each in rest)
-            steps.append(Step(what=f"read {len(rest)} partitions more", rows=size))
+            steps.append(Step(what=f"read {len(rest)} more partitions", rows=size))
         if selection == Selection(spans=selection.spans):
             rows = sum(each.size for each in ranges)
         if not ranges:
-            warnings.append("nothing is there to be sent")
-    steps.append(Step(what=f"send what is selected of them to {name}", rows=rows))
+            warnings.append("there are no records to send")
+    steps.append(Step(what=f"send the selected records to {name}", rows=rows))
     if name in settings.topics:
-        warnings.append(f"{name} is source and target: its records will be there twice")
+        warnings.append(f"{name} is both source and target: its records will be there twice")
     if not keep:
         warnings.append(
-            "partitions do not keep their numbers: the order of a key is kept, that of a "
-            "partition is not"
+            "partition numbers change: the order of records with the same key is kept, but not "
+            "that of a partition"
         )
     return steps, warnings
 
 
 def run(settings: PipelineSettings, context: PipelineContext) -> Outcome:
-    """Until all is sent, or until told to stop. What was sent before is not sent again."""
-    told = _checked(settings)
-    source = sources.source_of(told)
-    begun, selection = _begun(told)
-    pinned = begun or _pin(told, source, selection, context)
-    batches = list(pinned.batches())
-    before = pinned.done
+    """Runs until all records are sent, or until it is stopped. Sends no batch twice."""
+    checked = _checked(settings)
+    source = sources.source_of(checked)
+    loaded, selection = _load(checked)
+    state = loaded or _create_state(checked, source, selection, context)
+    batches = list(state.batches())
+    before = state.done
     sizes = [sum(planned.size for planned in batch) for batch in batches]
-    total, passed_before = sum(sizes), sum(sizes[:before])
+    total, sent_before = sum(sizes), sum(sizes[:before])
     started = time.monotonic()
     for number in range(before, len(batches)):
         if context.stopping:
             break
-        _check_still_there(told, pinned)
+        _check_topics(checked, state)
         began = time.monotonic()
         rows = source.rows(context.spark, batches[number], selection)
-        counted = _send(rows, pinned, number, told)
-        # The run before may have died with its batch written and this not noted. Such a batch was
-        # not read to its end just now, and nobody counted it.
-        is_unsure = begun is not None and number == before
+        counted = _send(rows, state, number, checked)
+        # The previous run may have died after this batch was written, but before its state was
+        # saved. The sink then skipped the batch, and did not count its rows.
+        is_unsure = loaded is not None and number == before
         sent = rows.count() if is_unsure else int(counted.get["rows"])
-        pinned = replace(pinned, done=number + 1, rows=pinned.rows + sent)
-        chosen.save(told.checkpoint, pinned)
-        passed = sum(sizes[: number + 1])
+        state = replace(state, done=number + 1, rows=state.rows + sent)
+        chosen.save(checked.checkpoint, state)
+        done = sum(sizes[: number + 1])
         context.report(
             Progress(
                 batch=number,
-                rows=passed,
+                rows=done,
                 rows_total=total,
-                rows_per_second=(passed - passed_before) / max(time.monotonic() - started, 1e-9),
-                lag=total - passed,
+                rows_per_second=(done - sent_before) / max(time.monotonic() - started, 1e-9),
+                lag=total - done,
                 batch_seconds=time.monotonic() - began,
-                note=f"{pinned.rows} sent",
+                note=f"{state.rows} sent",
             )
         )
-    return _outcome(pinned, len(batches), before)
+    return _outcome(state, len(batches), before)
 
 
-def _outcome(pinned: ReplayState, batches: int, before: int) -> Outcome:
-    target = pinned.asked["target"]
+def _outcome(state: ReplayState, batches: int, before: int) -> Outcome:
+    target = state.asked["target"]
     if not batches:
-        summary = f"nothing was there to be sent to {target}"
+        summary = f"there were no records to send to {target}"
     elif before >= batches:
-        summary = f"all {pinned.rows} rows were sent to {target} before"
-    elif pinned.done < batches:
+        summary = f"all {state.rows} rows were already sent to {target}"
+    elif state.done < batches:
         summary = (
-            f"stopped after {pinned.done} of {batches} batches, {pinned.rows} rows sent to "
-            f"{target}; run it again to go on"
+            f"stopped after {state.done} of {batches} batches, {state.rows} rows sent to "
+            f"{target}; run it again to continue"
         )
     else:
-        summary = f"{pinned.rows} rows sent to {target}"
-    done = {"batches_done": pinned.done, "batches_done_before": before}
-    details = {"target": target, "rows": pinned.rows, "batches": batches, **done}
-    return Outcome(summary=summary, rows=pinned.rows, details=details)
+        summary = f"{state.rows} rows sent to {target}"
+    done = {"batches_done": state.done, "batches_done_before": before}
+    details = {"target": target, "rows": state.rows, "batches": batches, **done}
+    return Outcome(summary=summary, rows=state.rows, details=details)
 
 
 def _checked(settings: PipelineSettings) -> ReplaySettings:
     if not isinstance(settings, ReplaySettings):
-        raise TypeError(f"settings of kind {settings.kind!r} are none of a replay")
+        raise TypeError(f"a replay needs ReplaySettings, not {type(settings).__name__}")
     settings.check()
     return settings
 
 
-def _begun(settings: ReplaySettings) -> tuple[ReplayState | None, Selection]:
-    """What was begun under this name, if it was; and what is selected, by the times of then."""
-    begun = chosen.load(settings.checkpoint)
-    times = None if begun is None else (begun.from_ms, begun.to_ms)
+def _load(settings: ReplaySettings) -> tuple[ReplayState | None, Selection]:
+    """The state of an earlier run, if there is one; and the selection, with its timestamps."""
+    state = chosen.load(settings.checkpoint)
+    times = None if state is None else (state.from_ms, state.to_ms)
     selection = chosen.selection_of(settings, now_ms=time.time_ns() // 1_000_000, times=times)
-    if begun is not None:
-        chosen.check_same(begun, settings.asked(), selection.keys_digest())
-    return begun, selection
+    if state is not None:
+        chosen.check_same(state, settings.asked(), selection.keys_digest())
+    return state, selection
 
 
-def _pin(
+def _create_state(
     settings: ReplaySettings, source: Source, selection: Selection, context: PipelineContext
 ) -> ReplayState:
-    """What is there now, written down before the first record is sent."""
+    """The current offset ranges, saved before the first record is sent."""
     target = _target(settings)
     ranges, created = source.ranges(selection, context)
     target = target or _create_target(settings, created)
-    pinned = ReplayState(
+    state = ReplayState(
         asked=settings.asked(),
         keys_digest=selection.keys_digest(),
         from_ms=selection.from_ms,
@@ -185,30 +186,30 @@ def _pin(
         ranges=tuple(ranges),
         batch_rows=settings.batch_rows,
     )
-    chosen.save(settings.checkpoint, pinned)
-    return pinned
+    chosen.save(settings.checkpoint, state)
+    return state
 
 
-def _check_still_there(settings: ReplaySettings, pinned: ReplayState) -> None:
-    """Source and target of a replay that goes on are those with which it began."""
-    ids = {settings.target: pinned.target_id}
+def _check_topics(settings: ReplaySettings, state: ReplayState) -> None:
+    """Rejects a source or target that was deleted or changed since the replay started."""
+    ids = {settings.target: state.target_id}
     if settings.topics:
-        ids |= {each.topic: each.topic_id for each in pinned.ranges}
-    with sources.cluster_of(settings, tuple(ids)) as cluster:
-        found = cluster.topics(missing_is_fine=True)
+        ids |= {each.topic: each.topic_id for each in state.ranges}
+    with sources.client_for(settings, tuple(ids)) as client:
+        found = client.topics(missing_is_fine=True)
     for topic, known in ids.items():
         if topic not in found or found[topic].id != known:
-            lost = "it had sent" if topic == settings.target else "was left to send of it"
+            lost = "the records sent to it" if topic == settings.target else "its unsent records"
             raise InvalidArgumentError(
-                f"{topic} was deleted{' and made again' if topic in found else ''} since this "
-                f"replay began: what {lost} is gone",
-                hint="use another --name for another replay",
+                f"{topic} was deleted{' and recreated' if topic in found else ''} since this "
+                f"replay started: {lost} are lost",
+                hint="for another replay, use another --name",
             )
     has = len(found[settings.target].partitions)
-    if not pinned.keep_partitions and has != pinned.target_partitions:
+    if not state.keep_partitions and has != state.target_partitions:
         raise InvalidArgumentError(
-            f"{settings.target} had {pinned.target_partitions} partitions when this replay began, "
-            f"and has {has} now: keys would change their partition, and their order would be lost",
+            f"{settings.target} had {state.target_partitions} partitions when this replay started, "
+            f"and has {has} now: keys would move to other partitions and lose their order",
             hint="use another --name, and another target",
         )
 
@@ -217,52 +218,50 @@ def _check_still_there(settings: ReplaySettings, pinned: ReplayState) -> None:
 
 
 def _target(settings: ReplaySettings) -> TopicView | None:
-    """As it is now; None if it has to be made."""
-    with sources.cluster_of(settings, (settings.target,)) as cluster:
-        # Who waits for brokers to come back should know that one was there: else say so at once.
-        cluster.client.any_broker()
-        found = cluster.topics(missing_is_fine=True).get(settings.target)
+    """The current target; None if it must be created."""
+    with sources.client_for(settings, (settings.target,)) as client:
+        # Fails at once if no broker is reachable; later requests are retried.
+        client.client.any_broker()
+        found = client.topics(missing_is_fine=True).get(settings.target)
     if found is None and not settings.create:
         raise NotFoundError(
-            f"there is no topic {settings.target} to write to",
-            hint="--create makes it with as many partitions as the source, or: "
+            f"unknown target topic {settings.target}",
+            hint="--create creates it with as many partitions as the source, or: "
             f"moldau topic create {settings.target}",
         )
     return found
 
 
 def _create_target(settings: ReplaySettings, partitions: int) -> TopicView:
-    with sources.cluster_of(settings, (settings.target,)) as cluster:
+    with sources.client_for(settings, (settings.target,)) as client:
         try:
-            # Records keep their timestamps: by the usual retention, old ones would be removed as
-            # soon as they are there.
-            cluster.client.create_topic(
+            # Records keep their timestamps: the default retention would delete old ones at once.
+            client.client.create_topic(
                 settings.target, partitions=partitions, configs={"retention.ms": "-1"}
             )
         except RejectedError as error:
-            # By another run, or by one whose answer was lost.
+            # By another run, or by an earlier request whose response was lost.
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-        return cluster.topics()[settings.target]
+        return client.topics()[settings.target]
 
 
 def _keeps_partitions(
     settings: ReplaySettings, ranges: Sequence[OffsetRange], target: TopicView
 ) -> bool:
-    """Raises InvalidArgumentError if they have to keep their numbers and cannot."""
+    """Whether records keep their partition. Raises InvalidArgumentError if they must and cannot."""
     needed, has = max((each.partition + 1 for each in ranges), default=1), len(target.partitions)
     if settings.keep_partitions and has < needed:
         raise InvalidArgumentError(
-            f"{settings.target} has {has} partitions, too few to keep those of the source: it "
-            f"takes {needed}",
-            hint=f"add some: moldau topic alter {settings.target} --partitions {needed} · or let "
-            "keys say the partition: --no-keep-partitions",
+            f"{settings.target} has {has} partitions, but --keep-partitions needs {needed}",
+            hint=f"add some: moldau topic alter {settings.target} --partitions {needed} · or "
+            "choose partitions by key: --no-keep-partitions",
         )
     return has >= needed if settings.keep_partitions is None else settings.keep_partitions
 
 
 def _retention_ms(settings: ReplaySettings) -> int | None:
-    """After which the target removes records, by their timestamps; None is never."""
+    """The target's retention; None: unlimited."""
     found = Admin(settings.bootstrap).topic_config(settings.target)
     config = {each.name: each.value or "" for each in found}
     kept = int(config.get("retention.ms") or -1)
@@ -270,16 +269,16 @@ def _retention_ms(settings: ReplaySettings) -> int | None:
 
 
 def _send(
-    rows: "DataFrame", pinned: ReplayState, number: int, settings: ReplaySettings
+    rows: "DataFrame", state: ReplayState, number: int, settings: ReplaySettings
 ) -> "Observation":
-    """Write a batch, unless it was written before; what counts the rows that were."""
+    """Writes a batch, unless it was already written; returns the count of written rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
     partition, headers = F.col("partition"), F.col("headers")
-    if not pinned.keep_partitions:
-        # The key says it. Rows without one stay with their neighbours, in their order.
-        partition = F.when(F.col("key").isNull(), partition % F.lit(pinned.target_partitions))
+    if not state.keep_partitions:
+        # Chosen by key. Rows without a key of one partition stay together and in order.
+        partition = F.when(F.col("key").isNull(), partition % F.lit(state.target_partitions))
     if settings.origin_headers:
         none = F.array().cast(HEADERS_COLUMN[1])
         origin = [
@@ -299,7 +298,7 @@ def _send(
         .mode("append")
         .options(**sources.options_for(settings, Side.WRITE))
         .options(topic=settings.target, exactlyOnce="true", writeTimestamp="true")
-        .options(txnAppId=pinned.id, txnVersion=str(number))
+        .options(txnAppId=state.id, txnVersion=str(number))
         .save()
     )
     return counted

@@ -1,88 +1,32 @@
-"""Responsible for which records a replay sends: as it is told, as it means, and as it is pinned.
+"""Which records a replay sends: the selection, and the stored state.
 
-The first run writes down which offsets it will send, in batches that are numbered, before it sends
-any. Whoever goes on after a crash sends the same batches under the same numbers, so that the sink
-can tell which of them are there. All of it lies beside where a query would keep its checkpoint.
+The first run stores the offset ranges that it will send, in numbered batches, before it sends any.
+A later run sends the same batches under the same numbers, so that the sink can skip those that are
+already written. The state is stored in the folder of the checkpoint.
 """
 
 import hashlib
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.timestamps import parse_timestamp_ms
-from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.lake.storage import Folder
-from moldau.spark.pipelines.spec import PipelineSettings
+from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.source.planning import OffsetRange, limited
 
-BATCH_ROWS_DEFAULT: Final = 500_000
-"""A batch is one set of transactions: large enough to be cheap, and over long before they end."""
-_CHANGEABLE: Final = frozenset({each.name for each in fields(PipelineSettings)} - {"name"}) | {
-    *("create", "batch_rows", "storage")
-}
-"""Fields that may be others when a replay goes on: they do not say what is sent."""
-_PINNED: Final = "replay.json"
+_STATE_FILE: Final = "replay.json"
 _OFFSETS: Final = re.compile(r"(?:([\w.-]+)/)?(\d{1,9}):(\d{0,18})-(\d{0,18})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySettings(PipelineSettings):
-    """One of `topics` and `table` is the source. All that selects records holds together."""
-
-    kind: ClassVar[str] = "replay"
-
-    target: str
-    topics: tuple[str, ...] = ()
-    table: str | None = None
-    """The location of a table that `archive` wrote: a folder, or s3://…"""
-    table_format: str = "delta"
-    storage: Mapping[str, str] = field(default_factory=dict)
-    from_time: str | None = None
-    """The first moment: ISO 8601, milliseconds since 1970, or ago as in -2h."""
-    to_time: str | None = None
-    """The first moment that is not sent any more."""
-    times_rise: bool = False
-    """Timestamps rise with offsets, so that nothing is to be found behind the first late one."""
-    offsets: tuple[str, ...] = ()
-    """[TOPIC/]PARTITION:FIRST-LAST, both included; without one of them to the end there."""
-    keys: tuple[str, ...] = ()
-    key_file: str | None = None
-    create: bool = False
-    keep_partitions: bool | None = None
-    """None: where the target has enough of them."""
-    origin_headers: bool = False
-    batch_rows: int = BATCH_ROWS_DEFAULT
-
-    def check(self) -> None:
-        """Raises InvalidArgumentError for what contradicts itself."""
-        if bool(self.topics) == bool(self.table):
-            raise InvalidArgumentError(
-                "a replay reads from topics or from a table: name one of them",
-                hint="--topic NAME, or --table LOCATION",
-            )
-        if not self.target:
-            raise InvalidArgumentError(
-                "a replay needs a topic to write to", hint="name it: --to TOPIC"
-            )
-        if self.batch_rows < 1:
-            raise InvalidArgumentError(f"--batch-rows is at least 1, not {self.batch_rows}")
-
-    def asked(self) -> dict[str, Any]:
-        """What says which records are sent where: it must not change while a replay goes on."""
-        names = [each.name for each in fields(self) if each.name not in _CHANGEABLE]
-        values = {name: getattr(self, name) for name in names}
-        return {n: list(each) if isinstance(each, tuple) else each for n, each in values.items()}
-
-
 class Span(NamedTuple):
-    """Offsets of a partition, `end` not included; None is as far as it goes."""
+    """Offsets of a partition, `end` exclusive; None: no limit."""
 
     first: int | None
     end: int | None
@@ -90,22 +34,22 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """All of it holds together; what is None selects everything."""
+    """Records must match all of it; None matches every record."""
 
     from_ms: int | None = None
     to_ms: int | None = None
     spans: Mapping[tuple[str | None, int], Span] = field(default_factory=dict)
-    """By topic (None: whichever) and partition. If there is any, only those are meant."""
+    """By topic (None: any) and partition. If not empty, other partitions are not sent."""
     keys: frozenset[bytes] | None = None
 
     def span(self, topic: str, partition: int) -> Span | None:
-        """What is meant of a partition by its offsets; None is nothing."""
+        """The selected offsets of a partition; None: none of them."""
         if not self.spans:
             return Span(None, None)
         return self.spans.get((topic, partition)) or self.spans.get((None, partition))
 
     def keys_digest(self) -> str | None:
-        """Tells whether they are the same keys as before."""
+        """To check that the keys have not changed."""
         if self.keys is None:
             return None
         digest = hashlib.sha256()
@@ -117,29 +61,28 @@ class Selection:
 def selection_of(
     settings: ReplaySettings, *, now_ms: int, times: tuple[int | None, int | None] | None = None
 ) -> Selection:
-    """Raises InvalidArgumentError, which names the option to change. Reads the file of keys.
+    """Raises InvalidArgumentError, which names the option to change. Reads the key file.
 
-    A replay that goes on gives the `times` with which it began: by now, -2h is another moment.
+    A replay that continues passes the `times` of its first run: relative ones have moved since.
     """
     from_ms, to_ms = times or (
-        _moment(settings.from_time, "--from-time", now_ms),
-        _moment(settings.to_time, "--to-time", now_ms),
+        _timestamp(settings.from_time, "--from-time", now_ms),
+        _timestamp(settings.to_time, "--to-time", now_ms),
     )
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise InvalidArgumentError(
-            f"nothing lies between --from-time {settings.from_time} and --to-time "
-            f"{settings.to_time}",
-            hint="--to-time is the first moment that is not sent, and has to be the later one",
+            f"--from-time {settings.from_time} must be before --to-time {settings.to_time}",
+            hint="--to-time is exclusive",
         )
     return Selection(from_ms=from_ms, to_ms=to_ms, spans=_spans(settings), keys=_keys(settings))
 
 
-def _moment(text: str | None, option: str, now_ms: int) -> int | None:
+def _timestamp(text: str | None, option: str, now_ms: int) -> int | None:
     found = None if text is None else parse_timestamp_ms(text.strip(), now_ms=now_ms)
     if text is not None and found is None:
         raise InvalidArgumentError(
-            f"{option} {text!r} is no time",
-            hint="write 2026-11-15T14:00:00Z, milliseconds since 1970, or how long ago: -2h",
+            f"{option} {text!r} is not a valid timestamp",
+            hint="use 2026-11-15T14:00:00Z, milliseconds since 1970, or a relative time: -2h",
         )
     return found
 
@@ -150,25 +93,25 @@ def _spans(settings: ReplaySettings) -> dict[tuple[str | None, int], Span]:
         match = _OFFSETS.fullmatch(text.strip())
         if match is None:
             raise InvalidArgumentError(
-                f"--offsets {text!r} is not PARTITION:FIRST-LAST as in 0:100-199, 0:100-, or "
-                "orders/0:-199"
+                f"--offsets must be PARTITION:FIRST-LAST, as in 0:100-199, 0:100- or "
+                f"orders/0:-199, not {text!r}"
             )
         topic, partition, first, last = match.groups()
         if topic is not None and settings.topics and topic not in settings.topics:
             raise InvalidArgumentError(
-                f"--offsets {text} names {topic}, which is not among what is read",
-                hint=f"read are {', '.join(settings.topics)}",
+                f"--offsets {text} names {topic}, which is not replayed",
+                hint=f"topics: {', '.join(settings.topics)}",
             )
-        place = (topic, int(partition))
-        if place in found:
+        key = (topic, int(partition))
+        if key in found:
             raise InvalidArgumentError(
                 f"--offsets names partition {partition} twice",
-                hint="one range per partition; run two replays for two ranges",
+                hint="only one range per partition; run two replays for two ranges",
             )
         span = Span(int(first) if first else None, int(last) + 1 if last else None)
         if span.first is not None and span.end is not None and span.first >= span.end:
-            raise InvalidArgumentError(f"--offsets {text} is empty: it ends before it begins")
-        found[place] = span
+            raise InvalidArgumentError(f"--offsets {text} is empty: it ends before it starts")
+        found[key] = span
     return found
 
 
@@ -179,20 +122,21 @@ def _keys(settings: ReplaySettings) -> frozenset[bytes] | None:
     found = {key.encode() for key in settings.keys}
     if path is not None:
         try:
-            # As bytes, so that keys that are no UTF-8 can be named, too.
+            # As bytes, since keys need not be UTF-8.
             lines = [line for line in Path(path).read_bytes().splitlines() if line]
         except OSError as error:
-            said = f"--key-file {path} cannot be read: {error.strerror or error}"
-            raise InvalidArgumentError(said) from None
+            raise InvalidArgumentError(
+                f"cannot read --key-file {path}: {error.strerror or error}"
+            ) from None
         if not lines:
-            raise InvalidArgumentError(f"--key-file {path} holds no key", hint="one key per line")
+            raise InvalidArgumentError(f"--key-file {path} is empty", hint="one key per line")
         found.update(lines)
     return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayState:
-    """What is sent, in which batches; the same for all runs of a replay."""
+    """What is sent, in which batches, and how many are done. Stored as JSON."""
 
     asked: dict[str, Any]
     keys_digest: str | None
@@ -204,66 +148,62 @@ class ReplayState:
     ranges: tuple[OffsetRange, ...]
     batch_rows: int
     id: str = field(default_factory=lambda: f"replay-{uuid.uuid4()}")
-    """Under which the sink knows the batches."""
+    """The txnAppId of the batches."""
     done: int = 0
-    """So many batches are sent for sure; the next may be."""
+    """Number of sent batches; the next one may be sent, too."""
     rows: int = 0
-    """In those."""
+    """Rows of the sent batches."""
     format: Literal[1] = 1
 
     def batches(self) -> Iterator[tuple[OffsetRange, ...]]:
         """The ranges of each batch, in order; no batch is empty."""
-        of = {place_of(planned): planned for planned in self.ranges}
-        starts = {place: planned.start for place, planned in of.items()}
-        ends = {place: planned.end for place, planned in of.items()}
+        by_partition = {planned.tp: planned for planned in self.ranges}
+        starts = {tp: planned.start for tp, planned in by_partition.items()}
+        ends = {tp: planned.end for tp, planned in by_partition.items()}
         while starts != ends:
             upto = limited(starts, ends, self.batch_rows)
             yield tuple(
-                replace(of[place], start=start, end=upto[place])
-                for place, start in starts.items()
-                if start < upto[place]
+                replace(by_partition[tp], start=start, end=upto[tp])
+                for tp, start in starts.items()
+                if start < upto[tp]
             )
             starts = upto
 
 
-def place_of(planned: OffsetRange) -> TopicPartition:
-    return TopicPartition(planned.topic, PartitionIndex(planned.partition))
-
-
 def load(folder: Folder) -> ReplayState | None:
-    """What was begun; None if nothing was."""
-    text = folder.read(_PINNED)
+    """The stored state; None before the first run."""
+    text = folder.read(_STATE_FILE)
     if text is None:
         return None
     try:
         return msgspec.json.decode(text, type=ReplayState)
     except msgspec.MsgspecError as error:
         raise ClientError(
-            f"{folder.location}/{_PINNED} is damaged, or of another version: {error}",
-            hint="what was sent is not known any more: look at the target, then go on with "
+            f"{folder.location}/{_STATE_FILE} is corrupt, or of another version: {error}",
+            hint="it is unknown what was sent: inspect the target, then replay the rest with "
             "--offsets and another --name",
         ) from None
 
 
-def save(folder: Folder, pinned: ReplayState) -> None:
-    """Durable, and whole or not at all."""
+def save(folder: Folder, state: ReplayState) -> None:
+    """Durable and atomic."""
     try:
-        folder.write(_PINNED, msgspec.json.encode(pinned))
+        folder.write(_STATE_FILE, msgspec.json.encode(state))
     except OSError as error:
-        raise ClientError(f"{folder.location}/{_PINNED} cannot be written: {error}") from None
+        raise ClientError(f"cannot write {folder.location}/{_STATE_FILE}: {error}") from None
 
 
-def check_same(pinned: ReplayState, asked: dict[str, Any], keys_digest: str | None) -> None:
-    """A replay that was begun goes on as it was begun, or not at all."""
+def check_same(state: ReplayState, asked: dict[str, Any], keys_digest: str | None) -> None:
+    """Raises InvalidArgumentError if settings have changed since the replay started."""
     changed = [
-        f"{name} was {pinned.asked.get(name)!r}, is {value!r}"
+        f"{name} was {state.asked.get(name)!r}, is {value!r}"
         for name, value in sorted(asked.items())
-        if value != pinned.asked.get(name)
+        if value != state.asked.get(name)
     ]
-    if not changed and keys_digest != pinned.keys_digest:
-        changed = ["other keys are in the key_file"]
+    if not changed and keys_digest != state.keys_digest:
+        changed = ["the key_file has other keys"]
     if changed:
         raise InvalidArgumentError(
-            f"replay {asked['name']} was begun with other settings: {', '.join(changed)}",
-            hint="use another --name for another replay",
+            f"replay {asked['name']} was started with other settings: {', '.join(changed)}",
+            hint="for another replay, use another --name",
         )

@@ -1,8 +1,7 @@
-"""Responsible for where a replay reads: which offsets topics and tables hold, and their rows.
+"""The sources of a replay: the offset ranges of topics and tables, and their rows.
 
-Offsets are what is pinned, not files: a table may be compacted while a replay goes on. A partition
-of the source is one task's, from its first offset to its last, and that task writes it: nothing
-between the two moves rows from one task to another.
+The state stores offsets, not data files: a table may be compacted during a replay. One task reads
+and writes each source partition in order: rows are never shuffled between tasks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,17 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.spark.lake.table import DataFile, Snapshot
+from moldau.spark.lake.model import DataFile, Snapshot
 from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP, Options
 from moldau.spark.pipelines import rows as tables
-from moldau.spark.pipelines.replay.selection import ReplaySettings, Selection, Span, place_of
+from moldau.spark.pipelines.replay.selection import Selection, Span
+from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.pipelines.rows import IDENTITY
 from moldau.spark.pipelines.spec import PipelineContext
 from moldau.spark.schema import HEADERS_COLUMN
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import parse_read_options
-from moldau.spark.source.source_client import NO_OFFSET, SourceClient, places_of
+from moldau.spark.source.source_client import NO_OFFSET, SourceClient, partitions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,16 +34,17 @@ _OURS: Final = frozenset(
         *("exactlyonce", "writetimestamp", "groupid", "kafka.group.id", "txnappid", "txnversion"),
     }
 )
-"""What the replay says itself: a user's would send other records, or in another order."""
+"""Options that the replay sets: a user's would change the sent records or their order."""
 
 
 def options_for(settings: ReplaySettings, side: Side) -> dict[str, str]:
-    """The user's for that side. Raises InvalidArgumentError for one that is unknown, or ours."""
+    """The user's options for that side. Raises InvalidArgumentError for an unknown or reserved
+    one."""
     for name in settings.options:
         if name.lower() in _OURS:
             raise InvalidArgumentError(
-                f"option {name} is the replay's own",
-                hint="records are selected by --from-time, --to-time, --offsets and --key",
+                f"option {name} is set by the replay",
+                hint="select records by --from-time, --to-time, --offsets and --key",
             )
     Options(settings.options).check_names(Side.BOTH)
     known = {name.lower() for name in names_of(side)}
@@ -57,10 +58,10 @@ def _read_options(settings: ReplaySettings) -> dict[str, str]:
 
 
 @contextmanager
-def cluster_of(settings: ReplaySettings, topics: Sequence[str]) -> Iterator[SourceClient]:
+def client_for(settings: ReplaySettings, topics: Sequence[str]) -> Iterator[SourceClient]:
     options = {**_read_options(settings), "subscribe": ",".join(topics)}
-    with closing(SourceClient(parse_read_options(options, streaming=False))) as cluster:
-        yield cluster
+    with closing(SourceClient(parse_read_options(options, streaming=False))) as client:
+        yield client
 
 
 class TopicSource:
@@ -70,36 +71,33 @@ class TopicSource:
     def ranges(
         self, selection: Selection, context: PipelineContext | None
     ) -> tuple[list[OffsetRange], int]:
-        """The offsets that may hold what is selected, as of now. Needs no context.
-
-        And how many partitions the widest topic has.
-        """
+        """The current offset ranges that may hold selected records (the context is not used), and
+        the largest partition count of the topics."""
         topics = self._settings.topics
-        with cluster_of(self._settings, topics) as cluster:
-            views = cluster.topics(missing_is_fine=True)
+        with client_for(self._settings, topics) as client:
+            views = client.topics(missing_is_fine=True)
             if missing := [name for name in topics if name not in views]:
                 raise NotFoundError(
-                    f"there is no topic {', '.join(missing)} to replay",
-                    hint="see which there are: moldau topic list · another one: --topic NAME",
+                    f"unknown topic {', '.join(missing)}",
+                    hint="list topics: moldau topic list · choose another: --topic NAME",
                 )
-            places = places_of(views)
-            starts, ends = cluster.earliest(places), cluster.latest(places)
+            partitions = partitions_of(views)
+            starts, ends = client.earliest(partitions), client.latest(partitions)
             whole = [
                 OffsetRange(**p._asdict(), start=starts[p], end=ends[p], topic_id=views[p.topic].id)
-                for p in places
+                for p in partitions
             ]
-            ranges = _clipped(whole, selection, must_hold=True)
+            ranges = _clipped(whole, selection, must_exist=True)
             if selection.from_ms is not None:
-                found = cluster.offsets(dict.fromkeys(places, selection.from_ms))
-                # None is as young as that, and what comes from now on is not part of it.
+                found = client.offsets(dict.fromkeys(partitions, selection.from_ms))
+                # NO_OFFSET: no record is that recent, and later ones are not part of the replay.
                 starts = {p: ends[p] if at == NO_OFFSET else at for p, at in found.items()}
             if selection.to_ms is not None and self._settings.times_rise:
-                found = cluster.offsets(dict.fromkeys(places, selection.to_ms))
+                found = client.offsets(dict.fromkeys(partitions, selection.to_ms))
                 ends = {p: ends[p] if at == NO_OFFSET else at for p, at in found.items()}
         timely = [
-            replace(each, start=max(each.start, starts[p]), end=min(each.end, ends[p]))
+            replace(each, start=max(each.start, starts[each.tp]), end=min(each.end, ends[each.tp]))
             for each in ranges
-            for p in [place_of(each)]
         ]
         widest = max(len(view.partitions) for view in views.values())
         return [planned for planned in timely if planned.size], widest
@@ -113,7 +111,7 @@ class TopicSource:
 
 
 class TableSource:
-    """A table that archives write. Opened in the driver."""
+    """A table that an archive wrote. Opened in the driver."""
 
     def __init__(self, settings: ReplaySettings) -> None:
         self._table, self._schema = tables.existing_table(
@@ -123,9 +121,9 @@ class TableSource:
         raw = [n for n in ("value", "raw") if kinds.get(n) in ("binary", "large_binary")]
         if not raw:
             raise InvalidArgumentError(
-                f"the table at {self._table.location} holds decoded values, which cannot be made "
-                "bytes again",
-                hint="replay from the topic (--topic), or from an archive of raw values",
+                f"the table at {self._table.location} has only decoded values, which cannot be "
+                "encoded again",
+                hint="replay from the topic (--topic), or archive with --keep-raw",
             )
         self._value = raw[0]
 
@@ -135,10 +133,8 @@ class TableSource:
     def ranges(
         self, selection: Selection, context: PipelineContext
     ) -> tuple[list[OffsetRange], int]:
-        """From the first to the last offset that is selected, of each partition.
-
-        And how many partitions it takes to keep their numbers. Spark reads the table for it.
-        """
+        """The range of selected offsets of each partition, and the partition count needed to keep
+        partition numbers. Reads the table with Spark."""
         from pyspark.sql import functions as F  # noqa: N812
 
         spark, files = context.spark, self.snapshot().files
@@ -148,19 +144,20 @@ class TableSource:
         found = _selected(spark, rows, selection).groupBy("topic", "partition")
         bounds = found.agg(F.min("offset").alias("start"), (F.max("offset") + 1).alias("end"))
         whole = [OffsetRange(**row.asDict()) for row in bounds.sort("topic", "partition").collect()]
-        ranges = _clipped(whole, selection, must_hold=False)
+        ranges = _clipped(whole, selection, must_exist=False)
         return ranges, max((planned.partition + 1 for planned in ranges), default=1)
 
     def rows(
         self, spark: "SparkSession", ranges: Sequence[OffsetRange], selection: Selection
     ) -> "DataFrame":
-        """As of topics; none is there twice."""
+        """The same as of topics, without duplicates."""
         from pyspark.sql import functions as F  # noqa: N812
 
         names = [*IDENTITY, "timestamp", "key", self._value, "headers"]
-        there = [name for name in names if name in self._schema.names]
-        rows = tables.table_rows(spark, self._table, self._schema, self._files_with(ranges), there)
-        if "headers" not in there:
+        columns = [name for name in names if name in self._schema.names]
+        files = self._files_with(ranges)
+        rows = tables.table_rows(spark, self._table, self._schema, files, columns)
+        if "headers" not in columns:
             rows = rows.withColumn("headers", F.lit(None).cast(HEADERS_COLUMN[1]))
         wanted = spark.createDataFrame(
             [(each.topic, each.partition, each.start, each.end - 1) for each in ranges],
@@ -176,7 +173,7 @@ class TableSource:
         )
 
     def _files_with(self, ranges: Sequence[OffsetRange]) -> list[DataFile]:
-        """The files, as of now, that may hold some of these offsets."""
+        """The current data files that may hold some of these offsets."""
         return [
             file
             for file in self.snapshot().files
@@ -193,11 +190,11 @@ def source_of(settings: ReplaySettings) -> TopicSource | TableSource:
 
 
 def _clipped(
-    ranges: Sequence[OffsetRange], selection: Selection, *, must_hold: bool
+    ranges: Sequence[OffsetRange], selection: Selection, *, must_exist: bool
 ) -> list[OffsetRange]:
-    """What `--offsets` selects of them.
+    """The part of the ranges that `--offsets` selects.
 
-    Offsets of topics that somebody names have to be there: to send fewer would go unnoticed.
+    With `must_exist`, missing offsets are an error: sending fewer records could go unnoticed.
     """
     found, unknown = [], set(selection.spans)
     for whole in ranges:
@@ -208,21 +205,21 @@ def _clipped(
         start = whole.start if span.first is None else span.first
         end = whole.end if span.end is None else span.end
         is_named = span != Span(None, None)
-        if must_hold and is_named and not whole.start <= start < end <= whole.end:
-            holds = f"holds {whole.start} to {whole.end - 1}" if whole.size else "is empty"
+        if must_exist and is_named and not whole.start <= start < end <= whole.end:
+            has = f"has offsets {whole.start} to {whole.end - 1}" if whole.size else "is empty"
             raise InvalidArgumentError(
-                f"--offsets asks for offsets of {place_of(whole)} that are not there: it {holds}"
+                f"--offsets names offsets of {whole.tp} that do not exist: the partition {has}"
             )
         found.append(replace(whole, start=max(start, whole.start), end=min(end, whole.end)))
-    if must_hold and unknown:
+    if must_exist and unknown:
         topic, partition = unknown.pop()
-        of = f"{topic} has" if topic else "the topics have"
-        raise InvalidArgumentError(f"--offsets names partition {partition}, but {of} none such")
+        of = f" of {topic}" if topic else ""
+        raise InvalidArgumentError(f"--offsets names the unknown partition {partition}{of}")
     return [planned for planned in found if planned.size]
 
 
 def _selected(spark: "SparkSession", rows: "DataFrame", selection: Selection) -> "DataFrame":
-    """Those that times and keys select. Offsets were seen to before."""
+    """The rows that timestamps and keys select; the ranges have selected offsets before."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if selection.from_ms is not None:
@@ -232,5 +229,5 @@ def _selected(spark: "SparkSession", rows: "DataFrame", selection: Selection) ->
     if selection.keys is None:
         return rows
     keys = spark.createDataFrame([(bytearray(k),) for k in sorted(selection.keys)], "key binary")
-    # Broadcast, so that rows stay in their task and in their order.
+    # Broadcast, so that rows stay in their task and in order.
     return rows.join(F.broadcast(keys), "key", "left_semi")

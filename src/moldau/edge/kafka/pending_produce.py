@@ -1,0 +1,107 @@
+"""The response to a produce request: sent when its last partition is settled."""
+
+from moldau.api.types import ACKS_NONE
+from moldau.edge.kafka.api import Call
+from moldau.edge.kafka.placement import LEADER_CHANGED, current_leader
+from moldau.model.errors import ErrorCode
+from moldau.wire.messages.produce import (
+    ProduceLeader,
+    ProduceNode,
+    ProduceResponse,
+    ProduceResponsePartition,
+    ProduceResponseTopic,
+    ProduceTopic,
+)
+
+TOPIC_IDS_FROM = 13
+_LEADERS_FROM = 10
+
+
+class PendingProduce:
+    """A produce request some of whose partitions are not yet appended or acknowledged."""
+
+    __slots__ = ("_acks", "_call", "_failed", "_later", "_response", "waiting")
+
+    def __init__(
+        self,
+        call: Call,
+        acks: int,
+        response: ProduceResponse,
+        waiting: list[ProduceResponsePartition],
+        failed: bool = False,
+    ) -> None:
+        self._call = call
+        self._acks = acks
+        self._response = response
+        self.waiting = dict(enumerate(waiting))
+        self._failed = failed
+        self._later = call.defer()
+
+    def start(self, timeout_ms: int) -> None:
+        """Sets the deadline, unless everything was settled meanwhile."""
+        if self.waiting:
+            self._call.deadlines.add(self._later, timeout_ms, self._settle_all)
+
+    def settle(self, number: int, code: ErrorCode) -> None:
+        partition = self.waiting.pop(number, None)
+        if partition is None:
+            # Timed out already.
+            return
+        if code is not ErrorCode.NONE:
+            self._failed = True
+            partition.error_code = code
+            partition.base_offset = -1
+        if not self.waiting:
+            self._call.deadlines.remove(self._later)
+            self.reply()
+
+    def _settle_all(self, code: ErrorCode) -> None:
+        for number in list(self.waiting):
+            self.settle(number, code)
+
+    def reply(self) -> None:
+        call, response = self._call, self._response
+        if self._acks != ACKS_NONE:
+            call.reply(with_leaders(call, response) if self._failed else response)
+        elif self._failed:
+            close_failed(call)
+        else:
+            self._later.complete(())
+
+
+def close_failed(call: Call, reason: object = "") -> None:
+    """There are no replies with acks=0: closing the connection reports the failure."""
+    call.connection.close("a produce with acks=0 failed" + (f": {reason}" if reason else ""))
+
+
+def with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
+    """Adds the leader and its address to partitions that another broker leads (KIP-951)."""
+    nodes: dict[int, ProduceNode] = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            if partition.error_code not in LEADER_CHANGED:
+                continue
+            leader = current_leader(call.broker, topic_name(call, topic), partition.index)
+            if leader is None:
+                partition.error_message = "The partition has no known leader"
+                continue
+            partition.error_message = f"The leader is broker {leader.id}, in epoch {leader.epoch}"
+            if call.version < _LEADERS_FROM:
+                continue
+            partition.current_leader = ProduceLeader(leader_id=leader.id, leader_epoch=leader.epoch)
+            node = leader.node
+            nodes[node.id] = ProduceNode(
+                node_id=node.id, host=node.host, port=node.port, rack=node.rack
+            )
+    response.node_endpoints = list(nodes.values())
+    return response
+
+
+def topic_name(call: Call, topic: ProduceTopic | ProduceResponseTopic) -> str | None:
+    return topic.name if call.version < TOPIC_IDS_FROM else call.topic_name(topic.topic_id)
+
+
+def response_topic(
+    topic: ProduceTopic, partitions: list[ProduceResponsePartition]
+) -> ProduceResponseTopic:
+    return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)

@@ -1,0 +1,60 @@
+"""Deadlines by key, for sans-IO coordinators. Postponing one, as every heartbeat does, is O(1)."""
+
+import heapq
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=tuple[object, ...])
+
+
+class Timers(Generic[K]):
+    """Deadlines by key. The heap may hold early or dead entries; `_deadlines` is the truth."""
+
+    __slots__ = ("_deadlines", "_heap", "_heap_deadlines")
+
+    def __init__(self) -> None:
+        self._deadlines: dict[K, float] = {}
+        self._heap: list[tuple[float, K]] = []
+        self._heap_deadlines: dict[K, float] = {}
+        """The earliest entry of each key in the heap; later ones of the same key are dead."""
+
+    def set(self, key: K, deadline: float) -> None:
+        self._deadlines[key] = deadline
+        queued = self._heap_deadlines.get(key)
+        if queued is None or deadline < queued:
+            self._heap_deadlines[key] = deadline
+            heapq.heappush(self._heap, (deadline, key))
+
+    def cancel(self, key: K) -> None:
+        self._deadlines.pop(key, None)
+
+    def deadline(self, key: K) -> float | None:
+        return self._deadlines.get(key)
+
+    def next_deadline(self) -> float | None:
+        self._drop_dead()
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: float) -> K | None:
+        """Remove and return one timer that is due."""
+        self._drop_dead()
+        if not self._heap or self._heap[0][0] > now:
+            return None
+        _, key = heapq.heappop(self._heap)
+        del self._heap_deadlines[key], self._deadlines[key]
+        return key
+
+    def _drop_dead(self) -> None:
+        """Make the head of the heap a valid deadline."""
+        while self._heap:
+            queued, key = self._heap[0]
+            if self._heap_deadlines.get(key) != queued:
+                heapq.heappop(self._heap)
+                continue
+            deadline = self._deadlines.get(key)
+            if deadline == queued:
+                return
+            heapq.heappop(self._heap)
+            del self._heap_deadlines[key]
+            if deadline is not None:
+                self._heap_deadlines[key] = deadline
+                heapq.heappush(self._heap, (deadline, key))

@@ -1,0 +1,28 @@
+"""The RPCs between brokers. The numbers are sent on the wire: never change or reuse one."""
+
+from enum import IntEnum, unique
+
+
+@unique
+class PeerMethod(IntEnum):
+    """The method of a peer request."""
+
+    SUBMIT_COMMAND = 1
+    ANNOUNCE_LEADERS = 2
+    TRANSFER_LEADERSHIP = 3
+    FRESH_METADATA_OFFSET = 4
+    WRITE_MARKERS = 5
+    ADMIT_TO_TRANSACTION = 6
+    REPLICATED_OFFSETS = 7
+    CAN_LOSE_REPLICA = 8
+    PARTITION_EXTENTS = 20
+    LIST_GROUPS = 21
+    APPEND = 22
+    LEDGER_READ = 30
+    LEDGER_WRITE = 31
+    LEDGER_FORGET = 32
+    QUEUE_HEARTBEAT = 35
+    QUEUE_MEMBER_LEFT = 36
+    QUEUE_COMMIT = 37
+    QUEUE_OFFSETS = 38
+    QUEUE_DESCRIBE = 39
