@@ -1,7 +1,7 @@
-"""Every hour: what is new in a topic goes to a table, files are merged, and the audit looks.
+"""Every hour: archives new records of a topic to a table, compacts the table, and audits it.
 
-Airflow's workers need `moldau[spark]` and Java. Where MOLDAU_PIPELINES_HOME is not on a disk that
-all workers share, pin the tasks to one of them by a queue: the checkpoint is there.
+Airflow's workers need `moldau[spark]` and Java. If MOLDAU_PIPELINES_HOME is not on a disk that all
+workers share, pin the tasks to one worker by a queue: the checkpoint is there.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -16,14 +16,14 @@ with DAG(
     schedule="@hourly",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
-    # The name of a pipeline runs once at a time; a second run would be refused.
+    # A second concurrent run of the same pipeline would be rejected.
     max_active_runs=1,
-    # A run that was cut short is gone on with: nothing is lost, nothing doubled.
+    # A retry continues an interrupted run: nothing is lost or duplicated.
     default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
 ):
     archive = BashOperator(
         task_id="archive",
-        # exec: the pipeline itself gets Airflow's SIGTERM, and ends after the batch at hand.
+        # exec: the pipeline itself gets Airflow's SIGTERM, and ends after the current batch.
         bash_command=f"exec moldau pipeline run archive --topic clicks --to {TABLE}",
         env={"MOLDAU_BROKERS": "broker.example:9092", "MOLDAU_PIPELINES_HOME": "/srv/pipelines"},
         append_env=True,
@@ -36,7 +36,7 @@ with DAG(
     )
     audit = BashOperator(
         task_id="audit",
-        # Exit code 1 if a record is missing or doubled.
+        # Exit code 1 if a record is missing or duplicated.
         bash_command=f"exec moldau pipeline run audit --topic clicks --table {TABLE}",
         env={"MOLDAU_BROKERS": "broker.example:9092", "MOLDAU_PIPELINES_HOME": "/srv/pipelines"},
         append_env=True,

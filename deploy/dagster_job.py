@@ -1,7 +1,7 @@
-"""Every hour: what is new in a topic goes to a table, files are merged, and the audit looks.
+"""Every hour: archives new records of a topic to a table, compacts the table, and audits it.
 
-The pipelines run in processes of their own, so that each has a Spark of its own; their settings are
-those of files (`-f`), or of the command line as here.
+The pipelines run in separate processes, each with its own Spark; settings are in files (`-f`) or
+given on the command line, as here.
 """
 
 import json
@@ -12,20 +12,10 @@ from dagster import Definitions, Failure, In, Nothing, OpExecutionContext, Sched
 from dagster import job as dagster_job
 
 TABLE = ("s3://lake/clicks", "--format", "delta")
-ARCHIVE = (
-    "moldau",
-    "pipeline",
-    "run",
-    "archive",
-    "--topic",
-    "clicks",
-    "--to",
-    *TABLE,
-    "-o",
-    "json",
-)
-COMPACT = ("moldau", "pipeline", "run", "compact", "--table", *TABLE, "-o", "json")
-AUDIT = ("moldau", "pipeline", "run", "audit", "--topic", "clicks", "--table", *TABLE, "-o", "json")
+JSON = ("-o", "json")
+ARCHIVE = ("moldau", "pipeline", "run", "archive", "--topic", "clicks", "--to", *TABLE, *JSON)
+COMPACT = ("moldau", "pipeline", "run", "compact", "--table", *TABLE, *JSON)
+AUDIT = ("moldau", "pipeline", "run", "audit", "--topic", "clicks", "--table", *TABLE, *JSON)
 ENVIRONMENT = {
     "MOLDAU_BROKERS": "broker.example:9092",
     "MOLDAU_PIPELINES_HOME": "/srv/pipelines",
@@ -33,7 +23,7 @@ ENVIRONMENT = {
 
 
 def run(context: OpExecutionContext, command: tuple[str, ...]) -> None:
-    """What the pipeline logs is the log of the step; what it prints is its outcome."""
+    """The pipeline's log becomes the log of the step; its output is the outcome as JSON."""
     done = subprocess.run(
         command, env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, text=True, check=False
     )

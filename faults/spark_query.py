@@ -73,7 +73,7 @@ class Crash:
             os._exit(9)
 
 
-class CrashingPort(SinkClient):
+class CrashingClient(SinkClient):
     """The port of the product, with an end before or after one of its calls."""
 
     def __init__(self, port: SinkClient, crash: Crash, who: str, batch: int) -> None:
@@ -139,7 +139,7 @@ class CrashingWriter(StreamWriter):
         context = TaskContext.get()
         if context is not None and self._who == "task":
             batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
-        return CrashingPort(super().client(), self._crash, self._who, batch)
+        return CrashingClient(super().client(), self._crash, self._who, batch)
 
     def task(self, context: Any) -> TaskAttempt:
         task = super().task(context)
@@ -177,7 +177,7 @@ class CrashingTableWriter(BatchWriter):
         self._who = "task"
 
     def client(self) -> SinkClient:
-        return CrashingPort(super().client(), self._crash, self._who, self._batch)
+        return CrashingClient(super().client(), self._crash, self._who, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._who = "driver"

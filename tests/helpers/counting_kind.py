@@ -69,5 +69,4 @@ def run(settings: CountSettings, context: PipelineContext) -> Outcome:
         summary=f"counted {'to the end' if done == settings.rows else 'for a while'}",
         rows=done,
         dead_letters=2,
-        details={"begins": settings.options.get("startingOffsets", "")},
     )

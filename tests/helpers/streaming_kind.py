@@ -1,8 +1,10 @@
 """A kind of pipelines that streams topics to nowhere: for tests of how a query is watched."""
 
+import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.spec import Outcome, PipelineContext, PipelineSettings, Plan
 
 
@@ -25,12 +27,13 @@ def plan(settings: StreamSettings) -> Plan:
 
 
 def run(settings: StreamSettings, context: PipelineContext) -> Outcome:
+    reset = Home(settings.home).read_start()
     stream = (
         context.spark.readStream.format("moldau")
         .option("kafka.bootstrap.servers", settings.bootstrap)
         .option("subscribe", ",".join(settings.topics))
         .option("groupId", settings.name)
-        .option("startingOffsets", settings.starting)
+        .option("startingOffsets", json.dumps(reset) if reset else settings.starting)
         .options(**settings.options)
         .load()
     )

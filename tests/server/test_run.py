@@ -5,6 +5,7 @@ of a data file fail once a certain file is there.
 """
 
 import contextlib
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +72,7 @@ def commit_offset(client: KafkaClient) -> None:
         member_id="",
         topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
     )
-    client._any().ask(request, OffsetCommitResponse, 7)
+    client.any_broker().ask(request, OffsetCommitResponse, 7)
 
 
 @pytest.mark.parametrize("method", ["flush", "pwrite"])
@@ -87,7 +88,7 @@ def test_a_failed_disk_ends_the_process_with_its_own_exit_code(
     (tmp_path / "python" / "sitecustomize.py").write_text(
         FAULTS.format(trigger=str(trigger), method=method)
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"), prepend=os.pathsep)
     with Broker(data_dir=tmp_path / "data") as broker:
         process = broker._process
         assert process is not None
@@ -144,7 +145,7 @@ def test_a_stop_answers_every_produce_that_is_in_flight(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path / "data") as broker:
         with KafkaClient(broker.bootstrap, timeout=wait_seconds_max()) as client:
             client.create_topic("t")
-            connection = client._leader("t", 0)
+            connection = client.leader("t", 0)
             for _ in range(50):
                 partition = ProducePartition(index=0, records=record_batch())
                 connection.post(

@@ -129,5 +129,5 @@ def test_columns_cannot_be_chosen_by_a_schema(spark: Any, broker: Any, topic: st
         .options(**{"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic})
         .load()
     )
-    with pytest.raises(Exception, match=r"leave out \.schema"):
+    with pytest.raises(Exception, match=r"remove \.schema"):
         frame.count()

@@ -288,7 +288,9 @@ def test_a_table_of_the_catalog_is_refused_at_once_with_what_to_make_instead(
     write = sql_options(world, topic=f"{world.prefix}topic1")
     world.spark.sql(f"CREATE TABLE ported_table (value string) USING moldau {write}")
     try:
-        with pytest.raises(Exception, match=r"servers is missing(.|\n)*make a view: CREATE TEMP"):
+        with pytest.raises(
+            Exception, match=r"servers is missing(.|\n)*create a view instead: CREATE TEMP"
+        ):
             world.spark.sql("INSERT INTO ported_table VALUES ('v')")
     finally:
         world.spark.sql("DROP TABLE ported_table")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moldau import __version__
-from moldau.cli.click_groups import Command, LazyGroup, command
+from moldau.cli.click_groups import LazyGroup, command
 from moldau.cli.cluster.health import broker_problems
 from moldau.cli.cluster.topology import (
     behind,
@@ -90,7 +90,6 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
 
 @broker.command(
     "start",
-    cls=Command,
     examples=(
         "moldau broker start --data-dir /var/lib/moldau --bootstrap   # first broker of a cluster",
         "moldau broker start --join-addr host1.example:8080 --config broker.yaml",
@@ -122,37 +121,17 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
 @config_option
 @_SET
 def start(
-    broker_id: str | None,
-    kafka_addr: str | None,
-    raft_addr: str | None,
-    grpc_addr: str | None,
-    http_addr: str | None,
-    join_addr: str | None,
-    bootstrap: bool | None,
-    rack: str | None,
-    data_dir: str | None,
-    config_file: str | None,
-    settings: tuple[tuple[str, str], ...],
+    config_file: str | None, settings: tuple[tuple[str, str], ...], **flags: str | bool | None
 ) -> int:
     """Run a broker until SIGTERM or Ctrl-C."""
-    flags = {
-        "broker_id": broker_id,
-        "kafka.addr": kafka_addr,
-        "raft.addr": raft_addr,
-        "grpc.addr": grpc_addr,
-        "http.addr": http_addr,
-        "join_addr": join_addr,
-        "bootstrap": bootstrap,
-        "rack": rack,
-        "data_dir": data_dir,
-    }
+    for listener in ("kafka", "raft", "grpc", "http"):
+        flags[f"{listener}.addr"] = flags.pop(f"{listener}_addr")
     resolved = load(flags, settings, config_file, option_names={"broker_id": "--id"})
     return _serve(resolved, lambda info: click.echo(ready_line(info)))
 
 
 @broker.command(
     "list",
-    cls=Command,
     examples=(
         "moldau broker list",
         "moldau broker list --http host1.example:8080 -o json",
@@ -171,7 +150,6 @@ def list_brokers(output: str, http: str) -> None:
 
 @broker.command(
     "status",
-    cls=Command,
     examples=(
         "moldau broker status              # exits with 1 if there is a problem",
         "moldau broker status 2            # one broker and its partitions",
@@ -243,7 +221,6 @@ def _show_one(topology: "Topology", number: int, output: str) -> int:
 
 @broker.command(
     "remove",
-    cls=Command,
     examples=(
         "moldau broker remove 2",
         "moldau broker remove 2 -y --no-wait --http host1.example:8080",

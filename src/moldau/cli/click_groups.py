@@ -60,6 +60,8 @@ class Command(ExamplesMixin, click.Command):
 class LazyGroup(ExamplesMixin, click.Group):
     """A group whose commands are imported on use."""
 
+    command_class = Command
+
     def __init__(
         self,
         *args: Any,

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from moldau.cli.broker import load
-from moldau.cli.click_groups import Command, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError
 from moldau.cli.options import config_option, output_option, set_option
 from moldau.cli.output import emit_json, emit_rows, emit_yaml, say
@@ -29,7 +29,6 @@ def config() -> None:
 
 @config.command(
     "init",
-    cls=Command,
     examples=(
         "moldau config init",
         "moldau config init /etc/moldau/broker.yaml --set broker_id=2",
@@ -64,7 +63,6 @@ def init(file: str, settings: Settings, force: bool) -> None:
 
 @config.command(
     "show",
-    cls=Command,
     examples=(
         "moldau config show",
         "moldau config show --config broker.yaml --changed",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.click_groups import Command, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
     Properties,
@@ -48,7 +48,6 @@ def group() -> None:
 
 @group.command(
     "list",
-    cls=Command,
     examples=(
         "moldau group list",
         "moldau group list -o name",
@@ -72,7 +71,6 @@ def list_groups(output: str, brokers: str, properties: Properties) -> None:
 
 @group.command(
     "describe",
-    cls=Command,
     examples=(
         "moldau group describe billing",
         "moldau group describe billing -o yaml",
@@ -137,7 +135,6 @@ def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
 
 @group.command(
     "lag",
-    cls=Command,
     examples=(
         "moldau group lag billing",
         "moldau group lag billing -o json | jq 'map(.lag) | add'",
@@ -162,7 +159,6 @@ def lag(name: str, output: str, brokers: str, properties: Properties) -> None:
 
 @group.command(
     "seek",
-    cls=Command,
     examples=(
         "moldau group seek billing --to beginning --dry-run",
         "moldau group seek billing --to @-1h --topic orders",
@@ -294,7 +290,6 @@ def _resolve(admin: "Admin", position: Position, parts: Sequence[Part]) -> dict[
 
 @group.command(
     "delete",
-    cls=Command,
     examples=(
         "moldau group delete billing",
         "moldau group delete billing reports -y",

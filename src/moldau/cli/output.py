@@ -74,11 +74,17 @@ def emit_rows(rows: Sequence[Row], output: str, *, name: str) -> None:
         emit_table(rows)
 
 
-def emit_document(document: Mapping[str, Any], output: str, *, name: str) -> bool:
-    """Print one object. False for a table, which the command lays out itself."""
+def emit_document(
+    document: Mapping[str, Any], output: str, *, name: str, is_stream: bool = False
+) -> bool:
+    """Print one object. False for a table, which the command lays out itself.
+
+    In a stream, JSON is one line, and YAML one of several documents.
+    """
     if output == "json":
-        emit_json(document)
+        emit_json(document, indent=None if is_stream else 2)
     elif output == "yaml":
+        click.echo("---\n" * is_stream, nl=False)
         emit_yaml(document)
     elif output == "name":
         click.echo(str(document[name]))
@@ -87,8 +93,8 @@ def emit_document(document: Mapping[str, Any], output: str, *, name: str) -> boo
     return True
 
 
-def emit_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def emit_json(value: object, *, indent: int | None = 2) -> None:
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def emit_yaml(value: object) -> None:

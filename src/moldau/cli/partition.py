@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.click_groups import Command, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
     ParamType,
@@ -109,7 +109,6 @@ def _numbers(target: str, text: str) -> list[int]:
 
 @partition.command(
     "move",
-    cls=Command,
     examples=(
         "moldau partition move orders --to 1,2,4",
         "moldau partition move orders:0 --to 4,1,2 -y",
@@ -255,7 +254,6 @@ def _check_arrived(admin: "PartitionAdmin", moving: "Mapping[Part, Sequence[int]
 
 @partition.command(
     "list-moves",
-    cls=Command,
     examples=(
         "moldau partition list-moves",
         "moldau partition list-moves -o json",
@@ -287,7 +285,6 @@ def list_moves(output: str, brokers: str) -> None:
 
 @partition.command(
     "cancel",
-    cls=Command,
     examples=(
         "moldau partition cancel orders",
         "moldau partition cancel orders:0 -y",
@@ -317,7 +314,6 @@ def cancel(targets: tuple[str, ...], yes: bool, brokers: str) -> None:
 
 @partition.command(
     "elect-leaders",
-    cls=Command,
     examples=(
         "moldau partition elect-leaders",
         "moldau partition elect-leaders orders",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.click_groups import Command, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
     Integer,
@@ -53,7 +53,6 @@ def _admin(brokers: str, properties: Properties) -> "Admin":
 
 @topic.command(
     "create",
-    cls=Command,
     examples=(
         "moldau topic create orders",
         "moldau topic create orders --partitions 6 --config cleanup.policy=compact",
@@ -100,7 +99,6 @@ def create(
 
 @topic.command(
     "list",
-    cls=Command,
     examples=(
         "moldau topic list",
         "moldau topic list --all -o json",
@@ -129,7 +127,6 @@ def list_topics(show_all: bool, output: str, brokers: str, properties: Propertie
 
 @topic.command(
     "describe",
-    cls=Command,
     examples=(
         "moldau topic describe orders",
         "moldau topic describe orders --all-config",
@@ -207,7 +204,6 @@ def partition_rows(info: "TopicInfo") -> list[dict[str, Any]]:
 
 @topic.command(
     "alter",
-    cls=Command,
     examples=(
         "moldau topic alter orders --partitions 12",
         "moldau topic alter orders --config retention.ms=86400000",
@@ -273,7 +269,6 @@ def _check_names(names: tuple[str, ...], known: list[str]) -> None:
 
 @topic.command(
     "delete",
-    cls=Command,
     examples=(
         "moldau topic delete orders",
         "moldau topic delete orders payments -y",

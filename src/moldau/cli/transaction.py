@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.click_groups import Command, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 from moldau.cli.options import Duration, Properties, brokers_option, output_option, yes_option
 from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
 
@@ -30,7 +30,6 @@ def transaction() -> None:
 
 @transaction.command(
     "list",
-    cls=Command,
     examples=(
         "moldau transaction list",
         "moldau transaction list --state Ongoing --open-for 5m",
@@ -77,7 +76,6 @@ def list_transactions(
 
 @transaction.command(
     "describe",
-    cls=Command,
     examples=(
         "moldau transaction describe billing-1",
         "moldau transaction describe billing-1 -o yaml",
@@ -122,7 +120,6 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
 
 @transaction.command(
     "abort",
-    cls=Command,
     examples=(
         "moldau transaction abort billing-1",
         "moldau transaction abort billing-1 -y",

@@ -20,20 +20,13 @@ NOT_LEADER_CODES: Final = frozenset(
 )
 """The client's metadata is stale, and the request was not carried out: anything may be retried."""
 
-RETRIABLE_CODES: Final = NOT_LEADER_CODES | {
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.OFFSET_NOT_AVAILABLE,
-    ErrorCode.BROKER_NOT_AVAILABLE,
-    ErrorCode.REPLICA_NOT_AVAILABLE,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-}
+RETRIABLE_CODES: Final = frozenset(code for code in ErrorCode if code.is_retriable) - {
+    # Retriable in Kafka, but a client would only report late that the topic does not exist, that
+    # its data is corrupt, or that there is nothing to elect.
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.ELECTION_NOT_NEEDED,
+} | {ErrorCode.BROKER_NOT_AVAILABLE}
 """What brokers respond during elections and restarts: idempotent requests may be retried."""
 
 CONNECT_SECONDS_MAX: Final = 5.0

@@ -25,6 +25,8 @@ from moldau.model.ids import Offset, RaftIndex, TimestampMs
 class LogTruncation:
     """Removes entries from either end of a log."""
 
+    __slots__ = ("_reader", "_state", "_writer")
+
     def __init__(self, state: DiskLogState, writer: LogWriter, reader: LogReader) -> None:
         self._state = state
         self._writer = writer

@@ -37,6 +37,17 @@ def _no_file(data: Buffer, position: int) -> int:
 class LogWriter:
     """Appends to the active segment, and flushes."""
 
+    __slots__ = (
+        "_are_epochs_stale",
+        "_fill",
+        "_is_journal_first",
+        "_limit",
+        "_roll_after",
+        "_state",
+        "_write",
+        "allocated",
+    )
+
     def __init__(self, state: DiskLogState) -> None:
         self._state = state
         self._is_journal_first = False

@@ -28,6 +28,16 @@ class Chance(Protocol):
 class Election:
     """Campaigns of this broker, and its votes for others."""
 
+    __slots__ = (
+        "_campaigns",
+        "_chance",
+        "_granted",
+        "_is_transfer",
+        "_on_won",
+        "_state",
+        "timeout_ms",
+    )
+
     def __init__(self, state: RaftState, chance: Chance, on_won: Callable[[], None]) -> None:
         self._state = state
         self._chance = chance

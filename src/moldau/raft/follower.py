@@ -25,6 +25,8 @@ from moldau.raft.state import RaftState
 class Follower:
     """Replicates a leader's log. `become_follower` takes an epoch and its leader."""
 
+    __slots__ = ("_become_follower", "_state", "before_reset")
+
     def __init__(
         self, state: RaftState, become_follower: Callable[[Epoch, BrokerId], None]
     ) -> None:

@@ -8,8 +8,7 @@ from moldau.model.errors import MoldauError
 
 @contextmanager
 def shows_hints() -> Iterator[None]:
-    """Adds the hint of an error as a note below its message. Also a decorator, but not for
-    generators, which raise later."""
+    """Adds the hint of an error as a note to it. Also a decorator, but not of generators."""
     try:
         yield
     except MoldauError as error:

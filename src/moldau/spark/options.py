@@ -10,9 +10,11 @@ import difflib
 import logging
 import re
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.security import PROTOCOL, Security, parse_security
 from moldau.spark.option_table import OPTIONS, OptionSupport, Side, names_of
 
@@ -27,6 +29,26 @@ _OF_SPARK: Final = frozenset({"checkpointlocation", "path", "queryname"})
 _KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 _warned: Final[set[str]] = set()
 """Messages that this process has logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to connect to brokers."""
+
+    bootstrap: str
+    client_id: str
+    timeout_seconds: float
+    """How long to retry while brokers do not respond or a partition has no leader."""
+    security: Security
+
+    def new_client(self, *, request_seconds_max: float) -> KafkaClient:
+        """The limit of a request keeps a hanging broker from using up the whole timeout."""
+        return KafkaClient(
+            self.bootstrap,
+            client_id=self.client_id,
+            timeout=min(self.timeout_seconds, request_seconds_max),
+            security=self.security,
+        )
 
 
 def warn_once(message: str) -> None:
@@ -98,12 +120,14 @@ class Options:
             )
         return found
 
-    def timeout_seconds(self) -> float:
-        """How long to retry while brokers do not respond or a partition has no leader."""
-        return (self.whole_number("kafka.request.timeout.ms") or 60_000) / 1000
-
-    def client_id(self) -> str:
-        return self.text("kafka.client.id") or "moldau-spark"
+    def connection(self) -> dict[str, Any]:
+        """The fields of ConnectionOptions. Raises InvalidArgumentError."""
+        return {
+            "bootstrap": self.bootstrap(),
+            "client_id": self.text("kafka.client.id") or "moldau-spark",
+            "timeout_seconds": (self.whole_number("kafka.request.timeout.ms") or 60_000) / 1000,
+            "security": self.security(),
+        }
 
     def security(self) -> Security:
         """TLS and SASL settings. Raises InvalidArgumentError."""

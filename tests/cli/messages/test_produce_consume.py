@@ -128,6 +128,7 @@ def test_options_that_exclude_each_other(consume, cli, mock_brokers, tmp_path):
     assert cli("produce", "t", "-m", "x", "--file", path).code == ExitCode.USAGE
 
 
+@pytest.mark.safety
 def test_how_large_a_message_may_be_is_for_the_topic_to_say(cli, moldau_session_broker, tmp_path):
     brokers = ("-b", moldau_session_broker.bootstrap)
     path = tmp_path / "big"
@@ -144,6 +145,7 @@ def test_how_large_a_message_may_be_is_for_the_topic_to_say(cli, moldau_session_
     assert cli("produce", "big", *brokers, "--file", path).code == 0
 
 
+@pytest.mark.safety
 def test_after_an_error_what_is_said_to_have_got_through_has(cli, moldau_session_broker, tmp_path):
     brokers = ("-b", moldau_session_broker.bootstrap)
     path = tmp_path / "lines"

@@ -107,11 +107,11 @@ def test_raw_values_stay_as_they_are(filled: str, table: Callable[..., Any]) -> 
 def test_a_table_that_cannot_be_decoded_says_why(table: Callable[..., Any], topic: str) -> None:
     decoder = decode.decoder("json", SCHEMA)
     rows = table(subscribe=topic)
-    with pytest.raises(InvalidArgumentError, match="not there"):
+    with pytest.raises(InvalidArgumentError, match="is missing"):
         decode.apply(rows.drop("value"), decoder)
-    with pytest.raises(InvalidArgumentError, match="of type string"):
+    with pytest.raises(InvalidArgumentError, match="has type string"):
         decode.apply(rows.withColumn("value", rows.topic), decoder)
-    with pytest.raises(InvalidArgumentError, match="column raw already"):
+    with pytest.raises(InvalidArgumentError, match="already a column raw"):
         decode.apply(rows.withColumn("raw", rows.value), decoder)
     with pytest.raises(InvalidArgumentError, match="error, raw"):
         decode.dead_letters(rows)

@@ -230,7 +230,7 @@ def test_a_file_that_is_not_there_is_not_committed(
     table.ensure(schema)
     files = write_files(table.layout, schema, [rows(0, 2)])
     (Path(table.location) / files[0].path).unlink()
-    with pytest.raises(LakeError, match="is not there"):
+    with pytest.raises(LakeError, match="is missing"):
         table.append(files, Writing("q", 0))
     assert opened().last_batch("q") is None
     assert offsets(opened()) == []
@@ -382,7 +382,7 @@ def test_a_column_that_was_renamed_is_not_taken_for_nulls(
     table.append(write_files(table.layout, schema, [rows(0, 2)]), Writing("q", 0))
     with table._load().update_schema() as update:
         update.rename_column("key", "name")
-    with pytest.raises(LakeError, match="has the column key, which the table does not know"):
+    with pytest.raises(LakeError, match="has the column key, which is not in the table"):
         list(read_table(table))
 
 

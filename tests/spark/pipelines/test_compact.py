@@ -168,7 +168,7 @@ def test_rows_of_the_same_place_that_differ_stop_it(spark: Any, opened: Any, new
     before = table.snapshot()
     outcome = compact.run(new(), PlainContext(spark))
     assert not outcome.ok
-    assert "are not the same: orders-0 offset 3" in outcome.summary
+    assert "differ: orders-0 offset 3" in outcome.summary
     assert table.snapshot() == before
 
 
@@ -212,7 +212,7 @@ def test_what_is_written_wrong_is_not_committed(
     for first in (0, 10):
         append(table, [row(n) for n in range(first, first + 10)])
     before = table.snapshot()
-    right = compact.once
+    right = compact.deduplicated
 
     def wrong(change: str) -> Callable[..., Any]:
         return lambda rows: right(rows).selectExpr(
@@ -224,10 +224,10 @@ def test_what_is_written_wrong_is_not_committed(
         "another value": wrong("if(offset = 7, key, value)"),
     }
     for what, fault in faults.items():
-        monkeypatch.setattr(compact, "once", fault)
+        monkeypatch.setattr(compact, "deduplicated", fault)
         outcome = compact.run(new(), PlainContext(spark))
         assert not outcome.ok, what
-        assert "20 rows were to be kept" in outcome.summary
+        assert "expected 20 rows" in outcome.summary
         assert (table.snapshot(), left_over(table)) == (before, 0), what
 
 
@@ -326,7 +326,7 @@ def test_old_files_that_no_commit_names_are_removed_if_asked_for(
         orphan.write_bytes(b"left behind")
     os.utime(orphans[0], (time.time() - 3 * 24 * 3600,) * 2)
     outcome = compact.run(new(clean_seconds=48 * 3600.0), PlainContext(spark))
-    assert outcome.summary == "nothing to compact; 1 old files removed"
+    assert outcome.summary == "nothing to compact; 1 orphan files removed"
     assert [orphan.exists() for orphan in orphans] == [False, True]
     assert rows_in(table) == [row(n) for n in range(10)]
 
@@ -343,7 +343,9 @@ def test_a_table_that_is_not_there_or_of_another_layout_is_refused(
     names = [name for name in archive_schema().names if name != "offset"]
     opened().ensure(pa.schema([archive_schema().field(name) for name in names]))
     for refused in (compact.plan, lambda settings: compact.run(settings, PlainContext(None))):
-        with pytest.raises(InvalidArgumentError, match="another layout: it has no column offset"):
+        with pytest.raises(
+            InvalidArgumentError, match="is not an archive: it has no column offset"
+        ):
             refused(new())
 
 
@@ -351,5 +353,5 @@ def test_an_empty_table_and_a_date_that_is_not_there(spark: Any, opened: Any, ne
     opened().ensure(archive_schema())
     assert compact.plan(new()).warnings == ("the table is empty",)
     assert compact.run(new(), PlainContext(spark)).summary == "nothing to compact"
-    with pytest.raises(InvalidArgumentError, match="nothing of --date 2026-01-01"):
+    with pytest.raises(InvalidArgumentError, match="no data for --date 2026-01-01"):
         compact.plan(new(dates=("2026-01-01",)))

@@ -123,7 +123,7 @@ def test_a_query_is_known_by_its_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="has no query"):
         query_id(checkpoint)
     checkpoint.write("metadata", b"{")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="is corrupt"):
         query_id(checkpoint)
     checkpoint.write("metadata", b'{"id": "abc"}')
     assert query_id(checkpoint) == "abc"

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import streaming_kind
 from streaming_kind import StreamSettings
 
 from moldau.client.errors import ClientError
-from moldau.spark.pipelines import spec
+from moldau.spark.pipelines import kinds
 from moldau.spark.pipelines.home import Home, batches_in
 from moldau.spark.pipelines.runner import POLL_SECONDS, execute
 from moldau.spark.pipelines.spec import PipelineState
@@ -25,8 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec, "KINDS", ("stream",))
-    monkeypatch.setitem(sys.modules, "moldau.spark.pipelines.stream", streaming_kind)
+    monkeypatch.setitem(kinds._LOADERS, "stream", lambda: streaming_kind)
 
 
 @pytest.fixture

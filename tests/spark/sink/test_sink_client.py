@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from sink_clients import close
 
 from moldau.client.errors import ClientError, RejectedError
 from moldau.client.kafka.admin import Admin
@@ -22,11 +23,6 @@ from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
-
-
-def close(client: SinkClient) -> None:
-    client.data.close()
-    client._client.close()
 
 
 @pytest.fixture

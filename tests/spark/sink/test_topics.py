@@ -1,10 +1,10 @@
 """Rows written to real brokers: a topic that is not there is created where they do that."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from sink_clients import sink_client
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.wire.client import KafkaClient
@@ -12,7 +12,6 @@ from moldau.spark.sink import protocol
 from moldau.spark.sink.columns import Row
 from moldau.spark.sink.protocol import Begin, TaskAttempt
 from moldau.spark.sink.row_writer import RowWriter
-from moldau.spark.sink.sink_client import SinkClient
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.testing.broker import Broker
 
@@ -31,7 +30,7 @@ def options_for(broker: Broker, topic: str) -> WriteOptions:
 
 
 def write_plainly(options: WriteOptions) -> None:
-    with closing(SinkClient(options)) as port:
+    with sink_client(options) as port:
         _write(RowWriter(options, port))
 
 
@@ -42,7 +41,7 @@ def write_in_transaction(options: WriteOptions) -> None:
         _write(RowWriter(options, port, begin))
         return True
 
-    with closing(SinkClient(options)) as port:
+    with sink_client(options) as port:
         done = protocol.run_task(port, task, write)
         protocol.commit_batch(port, [done], 0)
 
@@ -100,7 +99,7 @@ def test_a_topic_that_comes_while_batches_are_on_their_way_is_looked_for(
         writer.finish()
         return True
 
-    with closing(SinkClient(options)) as port:
+    with sink_client(options) as port:
         if exactly_once:
             task = TaskAttempt(query=f"q-{topics[0]}", run="r", batch=0, number=0, attempt=0)
             done = protocol.run_task(port, task, write)

@@ -209,7 +209,7 @@ def test_a_damaged_batch_is_named_by_its_place(
     topic: str, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.produce(topic, 0, batch([b"x"] * 10))
-    answers = RangesFetcher._answers
+    answers = RangesFetcher._results
 
     def spoilt(self: RangesFetcher) -> Iterator[tuple[Any, Any]]:
         for part, answer in answers(self):
@@ -218,8 +218,8 @@ def test_a_damaged_batch_is_named_by_its_place(
             answer.records = memoryview(changed)
             yield part, answer
 
-    monkeypatch.setattr(RangesFetcher, "_answers", spoilt)
-    with pytest.raises(ClientError, match=rf"{topic}-0 holds a batch from offset 0 on"):
+    monkeypatch.setattr(RangesFetcher, "_results", spoilt)
+    with pytest.raises(ClientError, match=rf"{topic}-0 has a corrupt batch at or after offset 0"):
         read(client, the_range(topic, 0, 10))
 
 
@@ -236,7 +236,7 @@ def test_the_time_that_rows_take_is_not_time_without_an_answer(
     reading = places(iter(fetcher))
     found = [next(reading)]
     late[0] += 1000
-    for leader in fetcher._under_way:
+    for leader in fetcher._in_flight:
         leader.close()
     assert [*found, *reading] == [(0, offset) for offset in range(300)]
 

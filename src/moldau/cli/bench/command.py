@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.click_groups import Command, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.messages.produce import ACKS, COMPRESSIONS
 from moldau.cli.options import (
@@ -74,7 +74,6 @@ def _load_options(*, messages: int, linger_ms: int, acks: str) -> Callable[[Any]
 
 @bench.command(
     "produce",
-    cls=Command,
     examples=(
         "moldau bench produce",
         "moldau bench produce --size 100 --batch-bytes 16384 --acks 1",
@@ -96,7 +95,6 @@ def produce(topic: str | None, partitions: int, output: str, **options: Any) -> 
 
 @bench.command(
     "consume",
-    cls=Command,
     examples=(
         "moldau bench consume",
         "moldau bench consume --size 100 -n 2000000",
@@ -119,7 +117,6 @@ def consume(topic: str | None, partitions: int, output: str, **options: Any) -> 
 
 @bench.command(
     "e2e",
-    cls=Command,
     examples=(
         "moldau bench e2e",
         "moldau bench e2e --rate 5000 -n 50000 --size 100",

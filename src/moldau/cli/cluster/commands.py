@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from moldau.cli.click_groups import Command, LazyGroup
+from moldau.cli.click_groups import LazyGroup
 from moldau.cli.cluster.start import prepare, run_detached, run_here
 from moldau.cli.cluster.status import (
     client_of,
@@ -51,6 +51,7 @@ from moldau.supervisor.state import (
     need_state,
 )
 
+_LISTENERS = ("kafka", "raft", "http", "grpc")
 _POLL_SECONDS = 0.1
 _KILL_SECONDS_MAX = 10.0
 _STOP_SECONDS_MAX = 45.0
@@ -122,7 +123,6 @@ def cluster() -> None:
 
 @cluster.command(
     "start",
-    cls=Command,
     examples=(
         "moldau cluster start -n 3",
         "moldau cluster start -n 3 -d --data-dir /var/lib/moldau",
@@ -146,12 +146,9 @@ def start(
     count: int | None,
     data_dir: Path,
     detach: bool,
-    kafka_port: int | None,
-    raft_port: int | None,
-    http_port: int | None,
-    grpc_port: int | None,
     settings: Properties,
     timeout: float,
+    **ports: int | None,
 ) -> int:
     """Start a new cluster on this machine, or the existing one in the directory.
 
@@ -159,8 +156,7 @@ def start(
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     with locked(data_dir):
-        ports = (kafka_port, raft_port, http_port, grpc_port)
-        state = prepare(data_dir, count, ports, settings)
+        state = prepare(data_dir, count, [ports[f"{name}_port"] for name in _LISTENERS], settings)
         if not detach:
             return run_here(data_dir, state, lambda: _show_started(data_dir, state, detach))
     state = run_detached(data_dir, timeout)
@@ -169,7 +165,6 @@ def start(
 
 @cluster.command(
     "run",
-    cls=Command,
     hidden=True,
     examples=(
         "moldau cluster run",
@@ -214,7 +209,6 @@ def _export(state: ClusterState) -> None:
 
 @cluster.command(
     "status",
-    cls=Command,
     examples=(
         "moldau cluster status",
         "moldau cluster status -o json",
@@ -294,7 +288,6 @@ def _await_member(
 
 @cluster.command(
     "stop",
-    cls=Command,
     examples=(
         "moldau cluster stop",
         "moldau cluster stop --data-dir /var/lib/moldau",
@@ -347,7 +340,6 @@ def _stop_orphaned(data_dir: Path, state: ClusterState) -> None:
 
 @cluster.command(
     "kill",
-    cls=Command,
     examples=(
         "moldau cluster kill 2",
         "moldau cluster kill --leader-of orders",
@@ -394,7 +386,6 @@ def _leader_of(state: ClusterState, topic: str) -> int:
 
 @cluster.command(
     "restart",
-    cls=Command,
     examples=(
         "moldau cluster restart 2",
         "moldau cluster restart --all   # rolling: each in sync before the next",
@@ -442,7 +433,6 @@ def restart(
 
 @cluster.command(
     "add",
-    cls=Command,
     examples=(
         "moldau cluster add",
         "moldau cluster add --kafka-port 9192 --data-dir /var/lib/moldau",
@@ -452,17 +442,9 @@ def restart(
 @_dir_option
 @_ports_options("{name} port of the new broker; 0: any free one.  [default: the next one]")
 @timeout_option("3m")
-def add(
-    data_dir: Path,
-    kafka_port: int | None,
-    raft_port: int | None,
-    http_port: int | None,
-    grpc_port: int | None,
-    timeout: float,
-) -> None:
+def add(data_dir: Path, timeout: float, **ports: int | None) -> None:
     """Add a broker to the running cluster."""
-    ports = {"kafka": kafka_port, "raft": raft_port, "http": http_port, "grpc": grpc_port}
-    state = _request(data_dir, "add", **ports)
+    state = _request(data_dir, "add", **{name: ports[f"{name}_port"] for name in _LISTENERS})
     number = state.brokers[-1].id
     _await_member(data_dir, number, lambda member: member.state == "ready", timeout)
     state = supervised_state(data_dir)
@@ -476,7 +458,6 @@ def add(
 
 @cluster.command(
     "remove",
-    cls=Command,
     examples=(
         "moldau cluster remove 4",
         "moldau cluster remove 1 -y",

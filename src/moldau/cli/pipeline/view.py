@@ -1,6 +1,5 @@
 """`moldau pipeline list` and `status`: the records that pipelines publish on the brokers."""
 
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +9,7 @@ import click
 from moldau.cli.click_groups import command
 from moldau.cli.errors import ExitCode
 from moldau.cli.options import output_option, plain_brokers_option
-from moldau.cli.output import emit_document, emit_rows, say
+from moldau.cli.output import emit_document, emit_json, emit_rows, say
 from moldau.cli.pipeline.run_options import complete_pipelines, unknown_pipeline
 from moldau.cli.signals import output_closed
 
@@ -114,10 +113,10 @@ def _show(
 ) -> None:
     if output != "table":
         documents = [record.described() for record in records]
-        if is_watched and output == "json":
-            click.echo(json.dumps(documents[0] if is_one else documents, ensure_ascii=False))
-        elif is_one:
-            emit_document(documents[0], output, name="name")
+        if is_one:
+            emit_document(documents[0], output, name="name", is_stream=is_watched)
+        elif is_watched and output == "json":
+            emit_json(documents, indent=None)
         else:
             emit_rows(documents, output, name="name")
         return

@@ -14,9 +14,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.cli.messages.formats import json_value
+
+if TYPE_CHECKING:
+    from moldau.client.queue.message import QueueMessage
 
 REASON_CHARACTERS_MAX: Final = 500
 VARIABLE_BYTES_MAX: Final = 64 * 1024
@@ -44,27 +47,6 @@ _READ_BYTES: Final = 64 * 1024
 _READS_MAX: Final = 8
 
 
-class CommandInput(Protocol):
-    """A message of a queue."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-    @property
-    def attempt(self) -> int: ...
-
-
 class CommandResult(NamedTuple):
     """The result of a command; `reason` is empty if it succeeded."""
 
@@ -76,7 +58,7 @@ class CommandResult(NamedTuple):
         return not self.reason
 
 
-def variables(message: CommandInput, group: str) -> dict[str, str | bytes]:
+def variables(message: "QueueMessage", group: str) -> dict[str, str | bytes]:
     """The variables of a message, in addition to our environment."""
     found: dict[str, str | bytes] = {
         "MOLDAU_TOPIC": message.topic,
@@ -132,7 +114,7 @@ class LastLine:
 
 async def run_command(
     command: Sequence[str],
-    message: CommandInput,
+    message: "QueueMessage",
     group: str,
     *,
     environment: Mapping[str, str],

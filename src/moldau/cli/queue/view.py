@@ -1,7 +1,6 @@
 """`moldau queue list`, `peek` and `stats`: inspect groups without leasing messages."""
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,7 +13,6 @@ from moldau.cli.output import (
     emit_document,
     emit_rows,
     emit_table,
-    emit_yaml,
     one_line,
     say,
 )
@@ -225,15 +223,7 @@ async def stats_of(client: "AsyncQueueClient", group: str) -> "GroupStats":
 def show_stats(found: "GroupStats", output: str, *, is_watched: bool) -> None:
     """Print the stats; when watched, once per interval."""
     document = stats_document(found)
-    if is_watched and output == "json":
-        # One JSON object per line, for a program that reads the stream.
-        click.echo(json.dumps(document, ensure_ascii=False))
-        return
-    if is_watched and output == "yaml":
-        click.echo("---")
-        emit_yaml(document)
-        return
-    if emit_document(document, output, name="group"):
+    if emit_document(document, output, name="group", is_stream=is_watched):
         return
     if is_watched:
         click.clear()

@@ -7,13 +7,16 @@ their messages returned.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.cli.errors import CommandError
 from moldau.cli.output import counted, say
 from moldau.cli.queue.child_command import CommandResult
+
+if TYPE_CHECKING:
+    from moldau.client.queue.worker import AsyncWorker
 
 POLL_SECONDS: Final = 1.0
 ONCE_POLL_SECONDS: Final = 0.3
@@ -30,19 +33,6 @@ _DRAIN_SECONDS_MAX: Final = 10.0
 
 Handler = Callable[[Any], Awaitable[CommandResult]]
 """Processes a message. Raises OSError if no command can be started."""
-
-
-class Worker(Protocol):
-    """The part of the client's worker that the loop uses."""
-
-    @property
-    def visibility(self) -> float: ...
-    async def poll(self, max_messages: int, wait: float) -> list[Any]: ...
-    async def ack(self, messages: Sequence[Any]) -> list[Any]: ...
-    async def nack(
-        self, messages: Sequence[Any], *, delay: float | None = None, reason: str = ""
-    ) -> list[Any]: ...
-    async def extend(self, messages: Sequence[Any], seconds: float) -> list[Any]: ...
 
 
 @dataclass(slots=True)
@@ -90,7 +80,7 @@ class EmptyCheck:
 class RetryingPoll:
     """Polls, and retries when no broker responds; reports that once per outage."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: "AsyncWorker") -> None:
         self._worker = worker
         self._is_lost = False
 
@@ -114,7 +104,7 @@ class WorkLoop:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: "AsyncWorker",
         handler: Handler,
         stopping: StopRequest,
         *,

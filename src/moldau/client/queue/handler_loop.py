@@ -64,7 +64,6 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        log.info("received SIGTERM: stopping after the running handlers")
         stop()
 
     signal.signal(signal.SIGTERM, handle)

@@ -1,7 +1,6 @@
 """Decoding in DataFrames: values become structs, and bad rows keep their bytes.
 
-The functions work for batch and streaming DataFrames and in foreachBatch; values are passed to
-Python and back as Arrow.
+The functions work for batch and streaming DataFrames and in foreachBatch.
 """
 
 from collections.abc import Iterator

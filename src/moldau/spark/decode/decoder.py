@@ -136,8 +136,7 @@ class Decoder:
     def split(self, batch: Any, *, keep_raw: bool = False) -> tuple[Any, Any]:
         """Decodes the column `value` of a pyarrow.RecordBatch; returns good and bad rows.
 
-        Bad rows have `raw` and `error` instead of `value`. With `keep_raw`, good rows have `raw`,
-        too.
+        Bad rows have `raw` and `error` instead of `value`; good rows `raw`, too, with `keep_raw`.
         """
         at = batch.schema.get_field_index("value")
         raw = batch.column(at)

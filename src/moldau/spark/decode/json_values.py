@@ -133,8 +133,7 @@ def infer_json(values: Iterable[bytes | None], *, framing: str = Framing.NONE) -
     """The schema of a sample. Ignores values that are null or not JSON objects.
 
     Integers become bigint, other numbers double, texts string (a sample cannot show whether a text
-    is always a timestamp). All fields are nullable. A field with two types is an error: a guess
-    would make many rows bad.
+    is always a timestamp). All fields are nullable. A field with two types is an error.
     """
     found = []
     for value in values:

@@ -1,8 +1,7 @@
 """Protobuf: reads messages of a descriptor set, without generated code.
 
 A missing field has its default, or null if it has presence (`optional`, messages, oneofs). Enums
-become their names, unknown ones their numbers as text. Unknown fields are ignored: Protobuf schemas
-evolve that way.
+become their names, unknown ones their numbers as text. Unknown fields are ignored.
 """
 
 import base64

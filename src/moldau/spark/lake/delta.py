@@ -1,8 +1,7 @@
 """A Delta table: commits data files that tasks wrote.
 
 Files are added as they are, none is rewritten. The commit carries Delta's transaction identifier
-(`txn`: query and batch), by which a repeated batch is detected. deltalake creates the next log
-entry exclusively.
+(`txn`: query and batch), by which a repeated batch is detected.
 """
 
 import math

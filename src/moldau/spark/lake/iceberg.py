@@ -5,8 +5,7 @@ local folder has a SQLite catalog in that folder. Archives are partitioned by th
 `timestamp`, which pyiceberg derives from file statistics; our column `date` is not stored. The
 snapshot summary has the query and batch of a commit. The table properties, updated in the same
 commit, have the last batch of each query, since snapshots expire. A catalog accepts a commit only
-on top of the snapshot it was based on, so no other commit can come between the check and the
-commit.
+on the snapshot it was based on, so no other commit can come between the check and the commit.
 """
 
 import math

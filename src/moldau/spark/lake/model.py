@@ -38,8 +38,7 @@ class Writing(NamedTuple):
     query: str
     batch: int
     marks: tuple[tuple[str, str], ...] = ()
-    """Names and texts that the table stores: which pipeline writes what, in case its checkpoint is
-    lost."""
+    """Names and texts that the table stores: which pipeline writes what to it."""
 
     def numbers(self) -> dict[str, int]:
         """What the table stores: the batch of the query, and the marks."""

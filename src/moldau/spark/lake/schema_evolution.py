@@ -1,8 +1,4 @@
-"""Schema evolution of tables.
-
-New columns, and new fields of structs, are added at the end. Numbers may become wider. Other
-changes are rejected.
-"""
+"""Schema evolution: adds columns and fields of structs, widens numbers, rejects other changes."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -21,7 +21,6 @@ from moldau.spark.lake.model import (
     TableFormat,
     Writing,
 )
-from moldau.spark.lake.schema_evolution import merged
 
 ATTEMPTS_MAX: Final = 100
 
@@ -29,8 +28,7 @@ ATTEMPTS_MAX: Final = 100
 class LakeTable(ABC):
     """A table with commits, which can be read, changed and compared.
 
-    Opened in the driver; tasks only write files. In methods of subclasses, `table` is the object of
-    the library, just loaded.
+    Opened in the driver; tasks only write files. The argument `table` is the library's object.
     """
 
     format: ClassVar[TableFormat]
@@ -76,6 +74,7 @@ class LakeTable(ABC):
 
     def ensure(self, schema: Any) -> None:
         """Creates the table, or adds new columns. Raises LakeError for a changed type."""
+        from moldau.spark.lake.schema_evolution import merged  # Needs Arrow.
 
         def change(table: Any) -> bool:
             old = None if table is None else self._schema(table)
@@ -120,8 +119,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def clean(self, *, orphan_seconds_min: float = ...) -> int:
-        """Deletes orphan files older than this; returns how many. The default is safe for running
-        writers."""
+        """Deletes orphan files older than this; returns how many. The default spares writers."""
 
     # -- implemented for each format
 
@@ -140,8 +138,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _files(self, table: Any) -> Iterable[DataFile]:
-        """Raises LakeError for deletion vectors or delete files: plain reads would return deleted
-        rows."""
+        """Raises LakeError if rows are marked as deleted, which plain reads would return."""
 
     @abstractmethod
     def _set_columns(self, table: Any, new: Any) -> None:

@@ -122,8 +122,7 @@ def by_part(files: Sequence[DataFile], dates: Collection[str]) -> dict[str, list
 
 
 def choose(parts: Parts, whole: Collection[str], file_bytes: int) -> dict[str, list[DataFile]]:
-    """All files of the partitions in `whole`; of others those below half the target size, if there
-    are at least two."""
+    """All files of the partitions in `whole`; of others the small ones, if there are several."""
     chosen = {}
     for part, files in parts.items():
         small = [file for file in files if file.bytes < file_bytes // 2]
@@ -367,8 +366,7 @@ class _Compaction:
     # -- writing
 
     def _write(self, chosen: Parts, kept: "DataFrame", ratio: float) -> tuple[DataFile, ...]:
-        """Sorted by topic, partition and offset, so that a reader of some offsets opens few
-        files."""
+        """Sorted, so that a reader of some offsets opens few files."""
         frames = []
         for files in chosen.values():
             rows = deduplicated(self._rows(files))

@@ -6,8 +6,7 @@ Each kind is a package `moldau.spark.pipelines.<kind>` (or a module) with
     def plan(settings) -> Plan                              # without Spark: brokers and tables only
     def run(settings, context: PipelineContext) -> Outcome  # to its end, or until it is stopped
 
-and a module `moldau.cli.pipeline.<kind>` with its command line. `moldau.cli.pipeline.kinds` has the
-same table for those.
+and a command line `moldau.cli.pipeline.<kind>`, listed in `moldau.cli.pipeline.kinds`.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""DataFrames of lake tables and topics, and common operations on their rows.
-
-Tasks read and write data files with pyarrow, so neither Iceberg nor Delta nor an object store needs
-JARs.
-"""
+"""DataFrames of lake tables and topics. Tasks access data files with pyarrow, without JARs."""
 
 import json
 import logging

@@ -168,12 +168,7 @@ class PipelineRun:
                     published_at, is_published = time.monotonic(), True
                 except (MoldauError, OSError) as error:
                     if is_published:
-                        log.warning(
-                            "cannot publish the status of pipeline %s, retrying every second; the "
-                            "pipeline continues: %s",
-                            self._settings.name,
-                            error,
-                        )
+                        log.warning("cannot publish the pipeline status, will retry: %s", error)
                     is_published = False
                 waited = time.monotonic() - published_at
                 if is_last and (is_published or waited > FINAL_STATUS_SECONDS_MAX):
@@ -235,9 +230,7 @@ def _check_other_machines(settings: PipelineSettings) -> None:
             found = topic.read().get(settings.name)
     except ClientError as error:
         # If brokers are unavailable, the pipeline itself reports that better.
-        log.warning(
-            "cannot check whether pipeline %s runs on another machine: %s", settings.name, error
-        )
+        log.warning("cannot check for other runs of pipeline %s: %s", settings.name, error)
         return
     here = socket.gethostname(), os.getpid()
     if found is not None and found.is_alive() and (found.host, found.pid) != here:

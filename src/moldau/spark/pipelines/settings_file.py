@@ -110,7 +110,7 @@ def check_conf(conf: Mapping[str, str]) -> None:
         if not name.startswith("spark."):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid Spark setting: their names begin with spark.",
-                hint="set options of the source with -o KEY=VALUE",
+                hint="set options of the source with --option KEY=VALUE",
             )
         if name in ("spark.master", "spark.remote"):
             raise InvalidArgumentError(f"{name} cannot be set by --conf", hint="use --master URL")

@@ -98,7 +98,7 @@ class Outcome:
     rows: int = 0
     dead_letters: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values, for --json and for the broker."""
+    """Plain values, for -o json and for the broker."""
 
 
 class PipelineContext(Protocol):

@@ -103,11 +103,11 @@ class StreamSettings(PipelineSettings):
         start = self.start.strip().lower()
         is_start = start in ("earliest", "latest") or start.startswith("{")
         error = f"--from must be earliest, latest, or offsets as JSON, not {self.start!r}"
-        yield not is_start, error, "for a timestamp: -o startingTimestamp=MILLISECONDS"
+        yield not is_start, error, "for a timestamp: --option startingTimestamp=MILLISECONDS"
         error = f"{self.kind} does not support --master sc://: it commits in the driver process"
         yield self.master.startswith("sc://"), error, "use local[*], spark://… or k8s://…"
 
-    def asked(self) -> dict[str, Any]:
+    def fixed_settings(self) -> dict[str, Any]:
         """Settings that must not change while there is a checkpoint, by option."""
         return {
             "--decode": self.decode,
@@ -262,7 +262,7 @@ def _changed(settings: StreamSettings, tables: Iterable[str], found: StreamState
         return f"{settings.table_option} {', '.join(found.tables)}"
     if not found.start.keys() & set(settings.topics):
         return f"--topic {', '.join(found.start)}"
-    for option, now in settings.asked().items():
+    for option, now in settings.fixed_settings().items():
         before = found.asked.get(option)
         if before == now or (option in _BETWEEN_BATCHES and not is_pending(settings.checkpoint)):
             continue
@@ -303,7 +303,9 @@ def save_state(
     settings: StreamSettings, tables: Iterable[str], start: Start, schema: str | None = None
 ) -> None:
     """Must be called before Spark writes to the checkpoint."""
-    state = StreamState(start=start, tables=sorted(tables), asked=settings.asked(), schema=schema)
+    state = StreamState(
+        start=start, tables=sorted(tables), asked=settings.fixed_settings(), schema=schema
+    )
     settings.checkpoint.write(f"{settings.kind}.json", msgspec.json.encode(state))
     Home(settings.home).use_start()
 
@@ -459,10 +461,7 @@ def run_query(begin: Callable[[], "StreamingQuery"], context: PipelineContext) -
             if WORKER_TIMED_OUT not in str(error) or attempt == STARTS_MAX or context.stopping:
                 raise
             log.warning(
-                "a Python worker of Spark did not start in time, restarting the query (attempt %d "
-                "of %d)",
-                attempt + 1,
-                STARTS_MAX,
+                "a Python worker timed out at its start, restarting the query (%d)", attempt
             )
 
 

@@ -239,8 +239,7 @@ def abort_batch(client: SinkClient, done: Sequence[TaskResult], batch: int) -> N
 def abandon(client: SinkClient, query: str) -> None:
     """Finishes what was decided and aborts all else.
 
-    A decision may still be in flight. So the query is first claimed without a run, which makes
-    later decisions invalid.
+    First claims the query without a run, which makes decisions in flight invalid.
     """
     ledger = client.read(query)
     nonce = uuid.uuid4().hex
@@ -264,8 +263,7 @@ def forget(client: SinkClient, query: str) -> None:
 def commit_version(client: SinkClient, done: Sequence[TaskResult], version: int) -> None:
     """As `commit_batch`, but skips a version that was decided before.
 
-    Raises the same errors; SupersededError also if another writer of the same application decided
-    this version first.
+    SupersededError also if another writer of the application decided this version first.
     """
     at_work = [each for each in done if each.claim != NO_CLAIM]
     if not at_work:
@@ -334,8 +332,7 @@ def check_order(ledger: Ledger, batch: int) -> None:
 def query_of_app(app_id: str) -> str:
     """The query name that stands for an application.
 
-    Names are unique, and contain neither `-` nor `/`, at which transaction names and keys of
-    decisions are split.
+    Without `-` and `/`, at which transaction names and keys of decisions are split.
     """
     return _APP_PREFIX + quote(app_id, safe="").replace("-", "%2D")
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from moldau.client.errors import NotFoundError, RejectedError
 from moldau.client.retry import retry
-from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
+from moldau.client.wire.client import OFFSET_EARLIEST
 from moldau.client.wire.transactions import ONGOING, FencedError, TransactionClient
 from moldau.client.wire.transactions import TransactionalProducer as Transaction
 from moldau.model.errors import ErrorCode
@@ -31,7 +31,7 @@ from moldau.wire.messages.describe_transactions import DescribedTransaction
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS_MAX: Final = 20.0
+REQUEST_SECONDS_MAX: Final = 20.0
 TIMEOUT_MS_DEFAULT_MAX: Final = 24 * 3_600_000
 """Brokers may allow longer transactions; an abandoned one blocks read_committed readers."""
 TIMEOUT_MS_SMALL: Final = 5 * 60_000
@@ -57,8 +57,8 @@ class SinkClient:
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._topic = options.decisions_topic
-        self.data = _client(options)
-        self._client = _client(options)
+        self.data = options.new_client(request_seconds_max=REQUEST_SECONDS_MAX)
+        self._client = options.new_client(request_seconds_max=REQUEST_SECONDS_MAX)
         self.forget_coordinators()
         self._ledgers: dict[tuple[bytes, str], Ledger] = {}
         """Cached ledgers, by topic id and query."""
@@ -180,8 +180,7 @@ class SinkClient:
     def next_transaction(self, before: Transaction, nonce: int) -> Transaction | None:
         """The successor of an ended transaction; None if it already has one.
 
-        Until a partition is added, several callers get the same successor, and only the last nonce
-        is stored.
+        Until a partition is added, callers get the same successor, with the last one's nonce.
         """
         # The nonce is stored in the timeout, the only field of a transaction that we can choose.
         try:
@@ -204,8 +203,7 @@ class SinkClient:
         return longest - nonce % (longest // 10)
 
     def expiring(self, transactions: Iterable[Transaction]) -> dict[str, bool]:
-        """By name, whether the coordinator says that the transaction expires too soon to be
-        committed; transactions that are no longer open are left out."""
+        """Whether open transactions expire too soon to be decided, by name."""
         still_open = self._open_ones(transactions)
         found = self.transactions.expiring(still_open, self.seconds_left_min())
         return {name: name in found for name in still_open}
@@ -291,13 +289,3 @@ def shared_client(options: WriteOptions) -> SinkClient:
 
 
 _shared = cache(SinkClient)
-
-
-def _client(options: WriteOptions) -> KafkaClient:
-    return KafkaClient(
-        options.bootstrap,
-        client_id=options.client_id,
-        # A hanging broker must not use up the time for finding the new leader.
-        timeout=min(options.timeout_seconds, ANSWER_SECONDS_MAX),
-        security=options.security,
-    )

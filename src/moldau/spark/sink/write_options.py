@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.wire.security import Security
 from moldau.records.compression import Codec
 from moldau.spark.option_table import Side
-from moldau.spark.options import Options
+from moldau.spark.options import ConnectionOptions, Options
 
 DECISIONS: Final = "decisionsTopic"
 REQUEST_BYTES: Final = "kafka.max.request.size"
@@ -27,13 +26,9 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(ConnectionOptions):
     """Validated options; sent to tasks."""
 
-    bootstrap: str
-    client_id: str
-    timeout_seconds: float
-    security: Security
     topic: str | None
     """For all rows; None: use the column `topic`."""
     exactly_once: bool
@@ -75,10 +70,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         ) from None
     request_bytes = _bytes(parsed, REQUEST_BYTES, 1024 * 1024)
     return WriteOptions(
-        bootstrap=parsed.bootstrap(),
-        client_id=parsed.client_id(),
-        timeout_seconds=parsed.timeout_seconds(),
-        security=parsed.security(),
+        **parsed.connection(),
         topic=topic,
         exactly_once=exactly_once,
         fail_on_data_loss=parsed.flag("failOnDataLoss", default=True),

@@ -1,1 +1,1 @@
-"""Reading topics: what to read, who reads which offsets, and records as Arrow columns."""
+"""The source: plans offset ranges, fetches them, and decodes records to Arrow columns."""

@@ -1,7 +1,6 @@
 """Finds the readable batches in fetched bytes: complete, with a valid checksum, decompressed.
 
-Parses batch headers only, never records. Skips control batches, and with read_committed the batches
-of aborted transactions.
+Parses only batch headers. Skips control batches, and with read_committed aborted ones.
 """
 
 import heapq

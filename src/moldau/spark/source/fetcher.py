@@ -33,7 +33,7 @@ from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import report_data_loss, short_id
 from moldau.spark.source.read_options import ReadOptions
 from moldau.spark.source.record_decoder import record_batch, scan
-from moldau.spark.source.source_client import client_for
+from moldau.spark.source.source_client import REQUEST_SECONDS_MAX
 from moldau.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -59,8 +59,7 @@ _NO_RESULT: Final = ErrorCode.NETWORK_EXCEPTION
 
 ROWS_MIN: Final = 10_000
 BYTES_MIN: Final = 1024 * 1024
-"""Batches below both limits are joined with the following: a batch costs Spark as much as
-thousands of rows."""
+"""Smaller batches are joined: a batch costs Spark as much as thousands of rows."""
 ROWS_MAX: Final = 50_000
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """Freed memory that glibc keeps for the next buffers; its largest possible value."""
@@ -81,7 +80,8 @@ def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator
     tune_worker_once()
     # Connections outlive a task, as Spark's worker processes do, for the sake of small batches.
     key = (options.bootstrap, options.security, options.client_id, options.timeout_seconds)
-    client = _clients.get(key) or _clients.setdefault(key, client_for(options))
+    if (client := _clients.get(key)) is None:
+        client = _clients[key] = options.new_client(request_seconds_max=REQUEST_SECONDS_MAX)
     pending: list[Any] = []
     row_count = size = 0
     with shows_hints():

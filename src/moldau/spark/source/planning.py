@@ -58,8 +58,7 @@ def split_ranges(
 ) -> list[OffsetRange]:
     """Splits large ranges and drops empty ones.
 
-    Small ranges stay whole, so there may be a few more or fewer than `partitions_min`, as with the
-    Kafka connector.
+    Small ranges stay whole, so the count may differ from `partitions_min`.
     """
     found = [planned for planned in ranges if planned.size]
     if records_max is not None:

@@ -115,8 +115,7 @@ def check_checkpoint(start: Positions, names: Iterable[str], option: str) -> Non
 def effective_starts(
     start: Positions, ends: Offsets, ids: Mapping[str, int]
 ) -> dict[TopicPartition, int]:
-    """Where to continue in each partition of `ends`; new partitions, and those of recreated topics,
-    are read from the beginning."""
+    """Where to continue; new partitions and recreated topics start at the beginning."""
     recreated = recreated_topics(start, ids)
     return {tp: 0 if tp.topic in recreated else start.offsets.get(tp, 0) for tp in ends}
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.wire.security import Security
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.option_table import Side
-from moldau.spark.options import Options, warn_once
+from moldau.spark.options import ConnectionOptions, Options, warn_once
 from moldau.spark.source.java_pattern import python_pattern
 
 LATEST: Final = -1
@@ -66,11 +65,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    bootstrap: str
-    client_id: str
-    timeout_seconds: float
-    security: Security
+class ReadOptions(ConnectionOptions):
     subscription: Subscription
     start: Bound
     end: Bound
@@ -120,10 +115,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     ]
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     return ReadOptions(
-        bootstrap=options.bootstrap(),
-        client_id=options.client_id(),
-        timeout_seconds=options.timeout_seconds(),
-        security=options.security(),
+        **options.connection(),
         subscription=_subscription(options),
         start=start,
         end=end,

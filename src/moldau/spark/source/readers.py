@@ -237,8 +237,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             code = error.code if isinstance(error, RejectedError) else 0
             if not is_expected or code in source_client.GROUP_REFUSED:
                 raise
-            log.warning(
-                "cannot commit the offsets of group %s, will retry with the next batch: %s",
-                group,
-                error,
-            )
+            log.warning("cannot commit offsets of group %s, retrying next batch: %s", group, error)

@@ -1,7 +1,6 @@
 """Decodes fetched record batches to Arrow columns, with the compiled decoder or with numpy.
 
-The compiled one is used if it was built; `MOLDAU_SPARK_DECODER=numpy` in the environment of Spark's
-workers forces numpy.
+`MOLDAU_SPARK_DECODER=numpy` in the environment of Spark's workers forces numpy.
 """
 
 import logging

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError, RejectedError
 from moldau.client.retry import RETRIABLE_CODES, retry
-from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection, request_all
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
@@ -32,7 +31,7 @@ from moldau.wire.messages.offset_commit import (
 NO_OFFSET: Final = -1
 _RETRY_SECONDS: Final = 0.1
 _MISSING_RETRIES: Final = 5
-_REQUEST_SECONDS_MAX: Final = 10.0
+REQUEST_SECONDS_MAX: Final = 10.0
 """After this, a broker counts as hanging, and another one may respond within the deadline."""
 _LOOKUPS_BY_NAME_MAX: Final = 8
 """For more topics, one request lists all."""
@@ -61,23 +60,13 @@ class TopicView(NamedTuple):
     partitions: tuple[int, ...]
 
 
-def client_for(options: ReadOptions) -> KafkaClient:
-    """A new client, for planning or for tasks of a read."""
-    return KafkaClient(
-        options.bootstrap,
-        client_id=options.client_id,
-        timeout=min(options.timeout_seconds, _REQUEST_SECONDS_MAX),
-        security=options.security,
-    )
-
-
 class SourceClient:
     """Sends requests for one read. Retries until the deadline of the options."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._seen: set[str] = set()
-        self.client = client_for(options)
+        self.client = options.new_client(request_seconds_max=REQUEST_SECONDS_MAX)
 
     def close(self) -> None:
         self.client.close()
@@ -148,8 +137,7 @@ class SourceClient:
         return found
 
     def _list_offsets(self, times: Mapping[TopicPartition, int], found: Offsets) -> None:
-        """One request per leader for what is missing in `found`, and adds the results to it, even
-        if other requests fail."""
+        """Adds what is missing in `found`, by one request per leader, even if others fail."""
         by_leader: dict[KafkaConnection, dict[str, list[ListOffsetsPartition]]] = {}
         for tp, timestamp in times.items():
             if tp not in found:

@@ -174,17 +174,17 @@ def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"sql": "SELECT nothing FROM events"}, "--sql cannot be used.*nothing"),
-        ({"sql": "SELEC 1"}, "--sql cannot be used"),
+        ({"sql": "SELECT nothing FROM events"}, "--sql is invalid.*nothing"),
+        ({"sql": "SELEC 1"}, "--sql is invalid"),
         ({"sql": "SELECT 1 AS one"}, "does not read the view events"),
         (
             {"sql": "SELECT id, count(*) AS n FROM events GROUP BY id", "key": "id"},
             "--mode append",
         ),
-        ({"event_time": "id"}, "--event-time id is of type bigint"),
-        ({"event_time": "nothing"}, "--event-time nothing cannot be used"),
-        ({"key": "nothing"}, "--key nothing cannot be used"),
-        ({"schema": "id nonsense"}, "values cannot be decoded"),
+        ({"event_time": "id"}, "--event-time id has type bigint"),
+        ({"event_time": "nothing"}, "--event-time nothing is invalid"),
+        ({"key": "nothing"}, "--key nothing is invalid"),
+        ({"schema": "id nonsense"}, "cannot decode values"),
     ],
 )
 def test_what_is_wrong_names_the_option(

@@ -87,7 +87,7 @@ def test_the_page_about_aggregates_works_as_pasted(
     code = code.replace("localhost:9092", broker.bootstrap).replace('("clicks",)', f'("{topic}",)')
     exec(code, {"home": str(tmp_path)})
     said = capsys.readouterr().out
-    assert f"reads {topic}" in said
+    assert f"read {topic}" in said
     assert f"late rows to {topic}.late" in said
 
 

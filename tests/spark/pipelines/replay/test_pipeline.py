@@ -116,7 +116,7 @@ def test_a_topic_is_sent_once_more_in_batches_as_it_was_and_in_its_order(
     }
     # Once more under the same name sends nothing.
     again = replay.run(settings, PlainContext(spark))
-    assert again.summary == f"all 120 rows were sent to {target} before"
+    assert again.summary == f"all 120 rows were already sent to {target}"
 
 
 @pytest.mark.safety
@@ -236,7 +236,7 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     old, nothing = replay.plan(settings).warnings
     assert nothing == "there are no records to send"
     assert old == (
-        f"records keep their timestamps: {settings.target} removes those that are older than "
+        f"records keep their timestamps: {settings.target} deletes those older than "
         "7 days (retention.ms)"
     )
 
@@ -246,9 +246,13 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     [
         ({"topics": ("nowhere",)}, NotFoundError, "unknown topic nowhere"),
         ({"target": "nowhere"}, NotFoundError, "unknown target topic nowhere"),
-        ({"offsets": ("0:3-99",)}, InvalidArgumentError, "are not there: it holds 0 to 9"),
-        ({"offsets": ("1:3-",)}, InvalidArgumentError, "are not there: it is empty"),
-        ({"offsets": ("7:0-1",)}, InvalidArgumentError, "names partition 7"),
+        (
+            {"offsets": ("0:3-99",)},
+            InvalidArgumentError,
+            "do not exist: the partition has offsets 0 to 9",
+        ),
+        ({"offsets": ("1:3-",)}, InvalidArgumentError, "do not exist: the partition is empty"),
+        ({"offsets": ("7:0-1",)}, InvalidArgumentError, "names the unknown partition 7"),
         ({"options": {"assign": "{}"}}, InvalidArgumentError, "is set by the replay"),
         ({"options": {"strange": "1"}}, InvalidArgumentError, "unknown option strange"),
     ],

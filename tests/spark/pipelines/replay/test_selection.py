@@ -170,4 +170,4 @@ def test_a_replay_goes_on_as_it_was_begun_or_not_at_all() -> None:
 def test_settings_of_spark_may_change_and_their_secrets_are_not_remembered() -> None:
     settings = ReplaySettings(name="n", bootstrap="b:1", home="/h", target="t", topics=("s",))
     more = replace(settings, conf={"spark.my.secret": "hunter2"}, master="local[1]")
-    assert more.asked() == settings.asked()
+    assert more.fixed_settings() == settings.fixed_settings()

@@ -1,8 +1,7 @@
 """The aggregate pipeline: its plan, its query, and the processing of each batch.
 
 In a batch, Spark's own aggregation runs over the rows that are on time. Its output is written
-exactly once, then the late and bad rows of the same offsets, if there are any. Only then does Spark
-commit the batch.
+exactly once, then the late and bad rows of the same offsets. Only then Spark commits the batch.
 """
 
 import logging

@@ -43,9 +43,9 @@ class AggregateSettings(StreamSettings):
     def written_topics(self) -> list[str]:
         return [*([self.to_topic] if self.to_topic else ()), self.late, self.dead]
 
-    def asked(self) -> dict[str, Any]:
+    def fixed_settings(self) -> dict[str, Any]:
         return {
-            **StreamSettings.asked(self),
+            **StreamSettings.fixed_settings(self),
             "--sql": self.sql,
             "--view": self.view,
             "--event-time": self.event_time,

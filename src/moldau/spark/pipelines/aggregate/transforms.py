@@ -148,8 +148,7 @@ def _classified(
     watermark: Callable[[], int],
     add_counts: Callable[[tuple[int, ...]], None] = lambda _: None,
 ) -> "DataFrame":
-    """With a column that says whether a row is on time, late or bad. Both functions run in
-    tasks."""
+    """With a column for the result of `classify`. Both functions run in tasks."""
     import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 

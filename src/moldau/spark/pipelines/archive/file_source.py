@@ -3,8 +3,7 @@
 An archive does not change rows. Passing them through Spark would convert each from Arrow to a Java
 row and back, which costs more than all the rest. So Spark plans, limits, retries and checkpoints
 the offsets of the source `moldau`; a task reads its offsets, writes them to data files, and returns
-one row for each file. The driver commits the files of successful tasks. `clean` removes leftover
-files of failed ones.
+one row for each file. The driver commits the files of successful tasks; `clean` removes others.
 """
 
 from collections import Counter

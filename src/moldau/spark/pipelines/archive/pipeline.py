@@ -133,8 +133,7 @@ def open_tables(settings: ArchiveSettings) -> dict[str, Destination]:
 def make_decoder(settings: ArchiveSettings) -> tuple[Any, str | None]:
     """The decoder of values, None for raw ones; and the schema, if it was inferred.
 
-    It is inferred from the first records; later starts add fields of the newest ones. Raises
-    InvalidArgumentError.
+    It is inferred from the first records; later starts add fields of the newest ones.
     """
     if settings.decode == Format.RAW:
         return None, None

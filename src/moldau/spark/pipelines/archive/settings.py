@@ -67,9 +67,9 @@ class ArchiveSettings(StreamSettings):
             yield key != "key" and not is_field, error, "--key key, or --key value.FIELD"
         normal_location(self.to)
 
-    def asked(self) -> dict[str, Any]:
+    def fixed_settings(self) -> dict[str, Any]:
         return {
-            **StreamSettings.asked(self),
+            **StreamSettings.fixed_settings(self),
             # Otherwise older rows would lack `raw`, and look like tombstones.
             "--keep-raw": self.keep_raw,
             "--key": list(self.keys) or ["key"],

@@ -31,8 +31,7 @@ number of differences between them."""
 
 
 def find(compared: "DataFrame") -> Found:
-    """Counts differences, and finds their first ranges. Raises ClientError for rows without a
-    partition or offset."""
+    """Counts differences, and finds their ranges. ClientError for rows without an offset."""
     # Persisted, so that counts and ranges agree.
     rows = compared.persist()
     try:
@@ -62,8 +61,7 @@ def _counted(rows: "DataFrame") -> Found:
 
 
 def _add_ranges(rows: "DataFrame", found: Found) -> None:
-    """Two differences share a range if no other record lies between them, so that offsets of
-    transaction markers do not split ranges."""
+    """Offsets that are no records, such as transaction markers, do not split a range."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 

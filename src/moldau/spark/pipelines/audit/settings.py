@@ -31,8 +31,7 @@ class AuditSettings(PipelineSettings):
     """Columns that are not compared."""
     groups: tuple[str, ...] = ()
     through: str = "now"
-    """Up to where records are required: `now` (the end of the topics), or the first `group`'s
-    committed offsets."""
+    """Records are required up to `now`, or up to the offsets of the first `group`."""
     dead_letters: str | None = None
     lag_max: int | None = None
     value_format: str | None = None

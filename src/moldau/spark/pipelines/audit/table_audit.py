@@ -28,8 +28,7 @@ _FORMS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "transform(coalesce({}, array()), h -> struct(h.key, h.value, h.value IS NULL))",
     ),
 }
-"""For each column: prefixes of the Arrow types that store it as topics do; and the SQL that
-normalises both sides."""
+"""Prefixes of Arrow types that store a column as topics do; SQL that normalises both sides."""
 
 
 def audit_table(settings: AuditSettings, context: PipelineContext) -> Outcome:

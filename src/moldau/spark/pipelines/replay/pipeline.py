@@ -164,7 +164,7 @@ def _load(settings: ReplaySettings) -> tuple[ReplayState | None, Selection]:
     times = None if state is None else (state.from_ms, state.to_ms)
     selection = chosen.selection_of(settings, now_ms=time.time_ns() // 1_000_000, times=times)
     if state is not None:
-        chosen.check_same(state, settings.asked(), selection.keys_digest())
+        chosen.check_same(state, settings.fixed_settings(), selection.keys_digest())
     return state, selection
 
 
@@ -176,7 +176,7 @@ def _create_state(
     ranges, created = source.ranges(selection, context)
     target = target or _create_target(settings, created)
     state = ReplayState(
-        asked=settings.asked(),
+        asked=settings.fixed_settings(),
         keys_digest=selection.keys_digest(),
         from_ms=selection.from_ms,
         to_ms=selection.to_ms,

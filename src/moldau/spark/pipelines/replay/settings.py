@@ -55,7 +55,7 @@ class ReplaySettings(PipelineSettings):
         if self.batch_rows < 1:
             raise InvalidArgumentError(f"--batch-rows must be at least 1, not {self.batch_rows}")
 
-    def asked(self) -> dict[str, Any]:
+    def fixed_settings(self) -> dict[str, Any]:
         """The settings that must not change when a replay continues."""
         names = [each.name for each in fields(self) if each.name not in _CHANGEABLE]
         values = {name: getattr(self, name) for name in names}

@@ -38,8 +38,7 @@ _OURS: Final = frozenset(
 
 
 def options_for(settings: ReplaySettings, side: Side) -> dict[str, str]:
-    """The user's options for that side. Raises InvalidArgumentError for an unknown or reserved
-    one."""
+    """The user's options for that side. InvalidArgumentError for unknown and reserved ones."""
     for name in settings.options:
         if name.lower() in _OURS:
             raise InvalidArgumentError(
@@ -71,8 +70,7 @@ class TopicSource:
     def ranges(
         self, selection: Selection, context: PipelineContext | None
     ) -> tuple[list[OffsetRange], int]:
-        """The current offset ranges that may hold selected records (the context is not used), and
-        the largest partition count of the topics."""
+        """The ranges that may hold selected records, and the largest partition count."""
         topics = self._settings.topics
         with client_for(self._settings, topics) as client:
             views = client.topics(missing_is_fine=True)
@@ -133,8 +131,7 @@ class TableSource:
     def ranges(
         self, selection: Selection, context: PipelineContext
     ) -> tuple[list[OffsetRange], int]:
-        """The range of selected offsets of each partition, and the partition count needed to keep
-        partition numbers. Reads the table with Spark."""
+        """The same; reads the table with Spark."""
         from pyspark.sql import functions as F  # noqa: N812
 
         spark, files = context.spark, self.snapshot().files
