@@ -71,7 +71,7 @@ class Driver:
         known = self.world.coordinator._runtime.groups.get(group)
         return (known.generation if known else 0) + shift
 
-    def step(self, step) -> None:
+    def step(self, step) -> None:  # noqa: C901 - one case per kind
         world = self.world
         match step:
             case ("join", group, index, instance, protocols, required, skips, rebalance_ms):

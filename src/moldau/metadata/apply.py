@@ -32,7 +32,7 @@ from moldau.metadata.records import (
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId
 
 
-def apply(image: Image, record: MetadataRecord) -> Image:
+def apply(image: Image, record: MetadataRecord) -> Image:  # noqa: C901 - one case per kind
     match record:
         case ClusterCreated():
             return _next(image, cluster_id=record.cluster_id)

@@ -74,7 +74,7 @@ from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
 _PRODUCER_ID_MAX: Final = 2**63 - 1
 
 
-def decide(command: Command, image: Image) -> list[MetadataRecord]:
+def decide(command: Command, image: Image) -> list[MetadataRecord]:  # noqa: C901 - one case per kind
     match command:
         case CreateCluster():
             return _create_cluster(command, image)

@@ -131,7 +131,7 @@ class RaftCore(RaftState):
             self._step_rare(event)
         return out
 
-    def _step_rare(self, event: RareEvent) -> None:
+    def _step_rare(self, event: RareEvent) -> None:  # noqa: C901 - one case per kind
         leader = self._leader
         match event:
             case Tick():

@@ -63,7 +63,7 @@ class EffectExecutor:
         else:
             self._execute_rare(group, effect)
 
-    def _execute_rare(self, group: RaftGroup, effect: RareEffect) -> None:
+    def _execute_rare(self, group: RaftGroup, effect: RareEffect) -> None:  # noqa: C901 - one case each
         match effect:
             case e.SendSnapshot(broker):
                 peer = self._peers.get(broker)
