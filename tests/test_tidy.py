@@ -95,3 +95,16 @@ def test_product_code_has_no_unfinished_business() -> None:
         if marks.search(line)
     ]
     assert found == []
+
+
+def test_every_decision_is_in_the_index_with_its_status() -> None:
+    folder = ROOT / "docs" / "decisions"
+    expected = []
+    for path in sorted(folder.glob("[0-9]*.md")):
+        title, _, status = path.read_text().splitlines()[:3]
+        number, name = re.fullmatch(r"# (\d+)\. (.*)", title).groups()
+        kind, date = re.fullmatch(r"(.*), (\d{4}-\d\d-\d\d)\.", status).groups()
+        kind = kind[0].lower() + kind[1:]
+        expected.append(f"| [{number}]({path.name}) | {name} | {kind} | {date} |")
+    index = (folder / "README.md").read_text().splitlines()
+    assert [line for line in index if line.startswith("| [")] == expected
