@@ -125,7 +125,7 @@ def test_a_flipped_bit_anywhere_in_the_identity_is_never_another_identity(
 def test_logs_without_an_identity_are_not_adopted(tmp_path: Path, folder: str) -> None:
     files = OsFiles(tmp_path)
     files.makedirs(folder)
-    with pytest.raises(CorruptionError, match="restore it"):
+    with pytest.raises(CorruptionError, match="Restore the file"):
         read_identity(files)
 
 

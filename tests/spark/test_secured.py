@@ -82,7 +82,7 @@ def test_a_wrong_password_is_told_and_never_shown(
             .save()
         ),
     ):
-        with pytest.raises(Exception, match="refuses user ann") as caught:
+        with pytest.raises(Exception, match="rejected user ann") as caught:
             ask()
         assert "kafka.sasl.jaas.config" in str(caught.value)
         assert "wrong-4712" not in str(caught.value)

@@ -11,8 +11,6 @@ from typing import Any, ClassVar, Self, cast, dataclass_transform
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import Chunk
 from moldau.wire import fields as f
-from moldau.wire.decoder import compile_decoder
-from moldau.wire.encoder import compile_encoder
 from moldau.wire.fields import Field, Missing, Versions
 
 
@@ -157,12 +155,17 @@ class Message(Struct):
 
     @classmethod
     def _compile_decoder(cls, version: int) -> Callable[[memoryview, int], Any]:
+        # On first use: most programs need the codecs of a few messages only.
+        from moldau.wire.decoder import compile_decoder
+
         cls.check_version(version)
         decoder = cls.DECODERS[version] = compile_decoder(cls, version)
         return decoder
 
     @classmethod
     def _compile_encoder(cls, version: int) -> Callable[[Any], list[Chunk]]:
+        from moldau.wire.encoder import compile_encoder
+
         cls.check_version(version)
         encoder = cls.ENCODERS[version] = compile_encoder(cls, version)
         return encoder

@@ -24,7 +24,7 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
-HELPERS = Path(__file__).parent.parent / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 
 @pytest.fixture(autouse=True)

@@ -67,5 +67,5 @@ def test_the_walk_from_start_to_end_works_as_pasted(
     assert "1000" in said["plan"][0]
     assert "1000 rows" in said["run"][0]
     assert f"archive-{topic}-walk (archive): finished" in said["status"][0]
-    assert "1000 records will be read again" in said["reset"][1]
+    assert "1000 records will be read and written again" in said["reset"][1]
     assert re.search(rf"archive-{topic}-walk +archive +finished", said["list"][0])
