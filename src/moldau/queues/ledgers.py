@@ -167,19 +167,22 @@ class Ledgers(CoordinatorService[LedgerHost]):
                 broker = await self.find_coordinator(name)
                 if broker == self._broker:
                     return await here()
-                return decode_response(await self._call(broker, queue, method, payload))
+                response = await self._call(broker, queue, method, payload)
+                break
             except RefusedError as error:
                 is_safe = isinstance(error, NotSentError) or error.code in _NOT_EXECUTED
                 may_retry = is_safe or (is_repeatable and error.code in _OUTCOME_UNKNOWN)
                 if not may_retry or self._is_stopping or self._loop.time() >= deadline:
                     raise
                 log.debug("retrying a request to the ledger of %s: %s", name, error)
-            except (msgspec.MsgspecError, KeyError) as error:
-                raise RefusedError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"invalid response of the ledger's broker: {error}",
-                ) from None
             await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            return decode_response(response)
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"invalid response of the ledger's broker: {error}",
+            ) from None
 
     async def _call(self, broker: BrokerId, queue: QueueId, method: int, payload: bytes) -> bytes:
         """Raises RefusedError."""

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -43,6 +44,24 @@ def test_one_reachable_broker_is_enough():
         probe(f"{dead},{alive}")
         with pytest.raises(UnreachableError, match=f"cannot reach {dead} .connection refused."):
             probe(dead)
+
+
+def test_a_tls_listener_that_closes_on_plain_text_is_not_called_wrong():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def close_both() -> None:
+            for _ in range(2):
+                server.accept()[0].close()
+
+        closing = threading.Thread(target=close_both)
+        closing.start()
+        try:
+            with pytest.raises(UnreachableError, match="not a Kafka listener"):
+                probe(address)
+            probe(address, extra={"security.protocol": "SASL_SSL"})
+        finally:
+            closing.join()
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,16 @@ def test_a_commit_beyond_what_was_returned_is_refused(
         consumer.commit(first)
 
 
+def test_messages_that_a_pause_drops_were_not_returned(
+    open_consumer: OpenConsumer, topic: str
+) -> None:
+    with open_consumer(enable_auto_commit=False) as consumer:
+        assert next(iter(consumer)).offset == 0
+        consumer.pause([(topic, 0)])
+        with pytest.raises(InvalidArgumentError, match="returned through offset 0"):
+            consumer.commit({(topic, 0): 5})
+
+
 def test_a_commit_without_having_read_is_refused_beyond_the_end(
     moldau_session_broker: Broker, topic: str, new_name: NewName
 ) -> None:

@@ -338,6 +338,24 @@ def test_work_finishes_its_message_on_sigterm(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_sigterm_stops_all_that_work_in_the_process(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
+    client.send_many("jobs", ["a"])
+
+    def handle(message: QueueMessage | AsyncQueueMessage) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def work() -> list[WorkResult]:
+        async with AsyncQueueClient(brokers.addresses) as own:
+            return await asyncio.gather(
+                own.work("g", "jobs", handle), own.work("h", "mails", handle)
+            )
+
+    assert asyncio.run(work()) == [(1, 0), (0, 0)]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_a_handler_of_the_program_for_sigterm_stays(client: QueueClient) -> None:
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda number, frame: stop.set())

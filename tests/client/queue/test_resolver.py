@@ -8,7 +8,13 @@ import grpc
 import pytest
 from grpc import aio
 
-from moldau.client.errors import InvalidArgumentError, TimedOutError, UnreachableError
+from moldau.client.errors import (
+    ClientError,
+    InvalidArgumentError,
+    TimedOutError,
+    UnavailableError,
+    UnreachableError,
+)
 from moldau.client.queue import resolver as resolver_module
 from moldau.client.queue.resolver import Resolver, grpc_seeds
 from moldau.proto.v1 import queue_pb2 as pb
@@ -165,3 +171,26 @@ def test_seeds_are_addresses() -> None:
     ]
     with pytest.raises(InvalidArgumentError, match="invalid broker address"):
         grpc_seeds(["a:99999"])
+
+
+async def test_a_broker_that_starts_is_waited_for_also_over_http(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = 0
+
+    class Starting:
+        def __init__(self, addresses: object, **_: object) -> None:
+            pass
+
+        def topology(self) -> object:
+            nonlocal calls
+            calls += 1
+            raise UnavailableError("the broker is starting", 14)
+
+    monkeypatch.setattr(resolver_module, "ClusterClient", Starting)
+    # Without the response, it would give up after this.
+    monkeypatch.setattr(resolver_module, "CONNECT_RETRY_SECONDS_MAX", 0.0)
+    waiting = Resolver(["http://a:8080"], Told())  # type: ignore[arg-type]
+    with pytest.raises(ClientError):
+        await waiting.start(0.5)
+    assert calls > 1

@@ -233,7 +233,7 @@ def _open(
     from moldau.client.kafka.connect import connect_producer, probe
     from moldau.client.kafka.librdkafka_settings import producer_settings
 
-    probe(brokers)
+    probe(brokers, extra=dict(properties))
     own = {
         # librdkafka rejects less than its linger time.
         "message.timeout.ms": str(max(10, int(timeout * 1000))),

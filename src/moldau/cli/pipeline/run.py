@@ -160,7 +160,8 @@ def _check_settings(settings: "PipelineSettings", *, waits_for_brokers: bool = F
     if not waits_for_brokers and getattr(module_of(settings.kind), "NEEDS_BROKERS", False):
         from moldau.client.kafka.connect import probe
 
-        probe(settings.bootstrap)
+        # Options of the source may ask for TLS.
+        probe(settings.bootstrap, is_kafka=False)
 
 
 def _home(settings: "PipelineSettings") -> "Home":

@@ -58,15 +58,25 @@ _HINTS = {
 
 
 def probe(
-    brokers: str, seconds_max: float = CONNECT_TRY_SECONDS_MAX, *, is_kafka: bool = True
+    brokers: str,
+    seconds_max: float = CONNECT_TRY_SECONDS_MAX,
+    *,
+    extra: Mapping[str, object] | None = None,
+    is_kafka: bool = True,
 ) -> None:
-    """Check that one of the brokers accepts connections. Raises UnreachableError."""
+    """Check that one of the brokers accepts connections. Raises UnreachableError.
+
+    The protocol is checked with one request in plain text: not with TLS (in `extra`), whose
+    listeners may close the connection for it.
+    """
+    security = str((extra or {}).get("security.protocol", ""))
+    is_plain = is_kafka and not security.lower().endswith("ssl")
     reasons: list[str] = []
     wrong = ""
     for host, port in split_brokers(brokers):
         try:
             with socket.create_connection((host, port), timeout=seconds_max) as connection:
-                found = detect_protocol(connection) if is_kafka else Protocol.UNKNOWN
+                found = detect_protocol(connection) if is_plain else Protocol.UNKNOWN
         except TimeoutError:
             reasons.append(f"timed out after {seconds_max:g} s")
         except socket.gaierror:
@@ -85,7 +95,7 @@ def probe(
 
 def connect_admin(brokers: str, extra: Mapping[str, str] | None = None) -> AdminClient:
     """An admin client; raises UnreachableError if no broker accepts connections."""
-    probe(brokers)
+    probe(brokers, extra=extra)
     try:
         return AdminClient(admin_settings(brokers, extra))
     except KafkaException as error:

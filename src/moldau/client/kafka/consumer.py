@@ -86,7 +86,7 @@ class Consumer:
         self._logged: set[str] = set()
         self._closed = False
         self._copied = False
-        probe(self._brokers)
+        probe(self._brokers, extra=config.extra)
         try:
             self._client = Client(config.settings())
         except KafkaException as error:
@@ -177,6 +177,8 @@ class Consumer:
             callback(_keys(partitions))
         for key in _keys(partitions):
             self._sought.pop(key, None)
+            # Another member may commit further until it is assigned here again.
+            self._returned.pop(key, None)
         self._assigned = None
 
     def assign(self, partitions: Iterable[Partition]) -> None:
@@ -278,12 +280,14 @@ class Consumer:
         target = self._offset(key, offset)
         # Not stored for this partition: its messages are read again, or skipped on purpose.
         self._store(without=key)
+        self._remember_returned()
         self._drop_buffered({key})
         self._seek(TopicPartition(*key, target))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Return no messages of these partitions until they are resumed; they stay assigned."""
         keys = self._check_assigned(partitions)
+        self._remember_returned()
         # Buffered messages of them would still be returned by iteration: fetch them again later.
         for key, offset in self._drop_buffered(set(keys)).items():
             self._seek(TopicPartition(*key, offset))
@@ -477,7 +481,6 @@ class Consumer:
         return low if offset == "earliest" else high
 
     def _seek(self, target: TopicPartition) -> None:
-        self._remember_returned()
         with translated(self._brokers, f"seek in {target.topic}[{target.partition}]"):
             self._client.seek(target)
         self._sought[target.topic, target.partition] = target.offset

@@ -7,6 +7,7 @@ reason. Leases are extended while handlers run, so a slow handler keeps its mess
 import asyncio
 import inspect
 import logging
+import os
 import signal
 import threading
 import time
@@ -51,26 +52,37 @@ def check_work(handler: object, concurrency: int) -> None:
         raise InvalidArgumentError(f"concurrency must be an int, 1 or more, not {concurrency!r}")
 
 
+_running: Final[list[Callable[[], None]]] = []
+"""Stops each loop that runs in this process."""
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    """Stop all loops; the second SIGTERM, and one without loops, ends the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not _running:
+        os.kill(os.getpid(), signal.SIGTERM)
+    for stop in list(_running):
+        stop()
+
+
 @contextmanager
 def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on the first SIGTERM; the second one ends the process.
 
-    Only in the main thread, and only if the program has no handler of its own.
+    Only if the program has no handler of its own, and if a loop runs in the main thread: only
+    there a handler can be installed.
     """
+    _running.append(stop)
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def handle(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        stop()
-
-    signal.signal(signal.SIGTERM, handle)
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _running.remove(stop)
+        is_ours = signal.getsignal(signal.SIGTERM) is _on_sigterm
+        if is_main and is_ours and not _running:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class HandlerLoop:

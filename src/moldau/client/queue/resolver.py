@@ -16,13 +16,19 @@ from grpc import aio
 
 from moldau.client.addresses import split_brokers
 from moldau.client.cluster_client import ClusterClient
-from moldau.client.errors import ClientError, InvalidArgumentError
+from moldau.client.errors import (
+    ClientError,
+    InvalidArgumentError,
+    TimedOutError,
+    UnavailableError,
+)
 from moldau.client.queue.channels import TOPOLOGY, Channels
 from moldau.client.queue.cluster_view import ClusterView, view_of_grpc, view_of_http
 from moldau.client.queue.rpc_failures import (
     RpcFailure,
     failure_of,
     retries_exhausted_error,
+    timed_out_failure,
     unreachable_failure,
 )
 from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX, CONNECT_SECONDS_MAX, Backoff
@@ -56,6 +62,7 @@ class Resolver:
         self.is_answered = False
         """Whether a broker responded to the last refresh."""
         self.failures: dict[str, RpcFailure] = {}
+        self._has_http_response = False
         """The failures of the last refresh, by address."""
 
     @property
@@ -86,7 +93,8 @@ class Resolver:
         if not any(failure.is_retriable for failure in self.failures.values()):
             # Another server, or a rejection: waiting does not help.
             return CONNECT_RETRY_SECONDS_MAX
-        if any(self._channels.is_connected(address) for address in self.seeds):
+        is_connected = any(self._channels.is_connected(address) for address in self.seeds)
+        if is_connected or self._has_http_response:
             return math.inf
         late = grpc.StatusCode.DEADLINE_EXCEEDED
         if any(failure.status is late for failure in self.failures.values()):
@@ -163,8 +171,11 @@ class Resolver:
             return view_of_http(await asyncio.to_thread(client.topology))
         except ClientError as error:
             log.debug("cannot get the topology over HTTP: %s", error)
+            is_late = isinstance(error, TimedOutError)
+            self._has_http_response = isinstance(error, UnavailableError)
             for address in self._http:
-                failures[address] = unreachable_failure(address, "no topology over HTTP")
+                failed = timed_out_failure if is_late else unreachable_failure
+                failures[address] = failed(address, "no topology over HTTP")
             return None
 
     def _is_older(self, view: ClusterView) -> bool:
