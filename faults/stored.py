@@ -8,7 +8,7 @@ files count is decided by the broker's own code; a broker must not run on them.
 from pathlib import Path
 
 from faults.clients import NAME_HEADER, History, value_of
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.records.batch import read_header

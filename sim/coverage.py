@@ -29,9 +29,9 @@ PACKAGES: Final = (
 _UNREACHED: Final = frozenset(
     # Not called in a simulated broker: checks for tests, and processes or threads of their own.
     {
-        "groups/queue/invariants.py",
+        "leases/invariants.py",
         "log/os_filesystem.py",
-        "log/clean_worker.py",
+        "log/compaction/worker.py",
         "data/cleaner_process.py",
         "replica/flush_threads.py",
     }

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.log.vote_journal import VoteJournal
 from moldau.model.errors import MoldauError, StorageError

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from moldau.log.disk_state import DiskLogState
+from moldau.log.disk_log_state import DiskLogState
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import FlushPolicy
 from moldau.metadata.image import Image

@@ -20,7 +20,7 @@ from moldau.server.config.schema import ServerConfig
 from sim.network import Rates
 
 Values = Mapping[str, Any]
-"""By module and name, "moldau.replica.peer:FRAME_BYTES_TARGET"."""
+"""By module and name, "moldau.replica.peer_send_queue:FRAME_BYTES_TARGET"."""
 
 FAR: Final = Rates(delay_seconds=0.015, jitter_seconds=0.015, window_bytes=2_000)
 """Where everybody is far from everybody, and little is under way at a time."""
@@ -42,8 +42,8 @@ KNOBS: Final[Mapping[str, Values]] = {
     "epochs": {"moldau.transactions.decide:EPOCH_MAX": 7},
     # What brokers send each other, and how much of it may be under way.
     "sends": {
-        "moldau.replica.peer:FRAME_BYTES_TARGET": 2_000,
-        "moldau.replica.peer:_WAITING_BYTES_MAX": 3_000,
+        "moldau.replica.peer_send_queue:FRAME_BYTES_TARGET": 2_000,
+        "moldau.replica.peer_send_queue:_WAITING_BYTES_MAX": 3_000,
         "moldau.replica.turn_batcher:_BULK_BYTES_PER_TURN_MAX": 3_000,
         "moldau.replica.turn_batcher:_COLD_BYTES": 1_000,
         "moldau.replica.cold_sends:_READS_MAX": 1,
@@ -60,7 +60,7 @@ KNOBS: Final[Mapping[str, Values]] = {
         "moldau.groups.consumer.subscriptions:_PATTERNS_KEPT_MAX": 1,
         "moldau.groups.offsets:_EXPIRY_SLICE_MAX": 1,
         "moldau.groups.deletion:_REMOVED_MAX": 1,
-        "moldau.groups.queue.state:_DEAD_LETTERED_MAX": 3,
+        "moldau.leases.state:_DEAD_LETTERED_MAX": 3,
         "moldau.transactions.records:_CACHED_PARTITIONS_MAX": 1,
         "moldau.coordination.markers:_REQUESTS_PER_CALL_MAX": 1,
         "moldau.coordination.markers:_CALLS_PER_BROKER_MAX": 1,
@@ -85,9 +85,9 @@ KNOBS: Final[Mapping[str, Values]] = {
         "moldau.log.writer:FILL_FIRST_BYTES": 8_192,
         "moldau.log.writer:FILL_BYTES_MAX": 16_384,
         "moldau.log.writer:FILL_ROOM_MIN": 4_096,
-        "moldau.log.clean_write:WRITE_BYTES": 1_000,
-        "moldau.log.clean_write:FLUSH_BYTES": 3_000,
-        "moldau.log.clean:HORIZONS_MAX": 3,
+        "moldau.log.compaction.segment_writer:WRITE_BYTES": 1_000,
+        "moldau.log.compaction.segment_writer:FLUSH_BYTES": 3_000,
+        "moldau.log.compaction.job:HORIZONS_MAX": 3,
         "moldau.log.control_journal:REWRITE_DEAD_MIN": 2,
         "moldau.log.vote_journal:_REWRITE_BYTES_MIN": 600,
         "moldau.log.recovery:CHECK_BYTES": 4_096,
@@ -100,10 +100,10 @@ KNOBS: Final[Mapping[str, Values]] = {
     },
     # Delayed messages are in buckets of days, hours and minutes: days of seconds.
     "buckets": {
-        "moldau.groups.queue.delay_buckets:MINUTE_MS": _MINUTE_MS,
-        "moldau.groups.queue.delay_buckets:HOUR_MS": _HOUR_MS,
-        "moldau.groups.queue.delay_buckets:DAY_MS": _DAY_MS,
-        "moldau.groups.queue.delay_buckets:SPANS_MS": (_DAY_MS, _HOUR_MS, _MINUTE_MS),
+        "moldau.leases.delay_buckets:MINUTE_MS": _MINUTE_MS,
+        "moldau.leases.delay_buckets:HOUR_MS": _HOUR_MS,
+        "moldau.leases.delay_buckets:DAY_MS": _DAY_MS,
+        "moldau.leases.delay_buckets:SPANS_MS": (_DAY_MS, _HOUR_MS, _MINUTE_MS),
     },
     # What nobody uses is forgotten soon.
     "forgets": {},

@@ -13,7 +13,7 @@ from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client import http
 from moldau.client.cluster_client import JOIN_PATH, TOPOLOGY_PATH, decode_response
 from moldau.client.errors import TimedOutError, UnreachableError
-from moldau.log.clean_worker import WorkerCommand, WorkerReply, run_command
+from moldau.log.compaction.worker import WorkerCommand, WorkerReply, run_command
 from moldau.log.filesystem import Files
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import JoinReply, JoinRequest, Topology

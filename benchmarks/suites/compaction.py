@@ -13,8 +13,9 @@ from pathlib import Path
 from benchmarks import servers
 from benchmarks.bench import PARTITIONS, Bench, topic
 from benchmarks.harness import BenchmarkError
-from moldau.log.clean import CleanRequest
-from moldau.log.clean_worker import (
+from moldau.log.compaction.job import CleanRequest
+from moldau.log.compaction.segments import DiskClean
+from moldau.log.compaction.worker import (
     HEAD_BYTES,
     CleanCommand,
     CleanDone,
@@ -22,8 +23,7 @@ from moldau.log.clean_worker import (
     frame,
     frame_bytes,
 )
-from moldau.log.disk import DiskLog, open_disk_log
-from moldau.log.disk_cleaning import DiskClean
+from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import Epoch, Offset, TimestampMs
@@ -105,7 +105,7 @@ def _clean(root: Path, log: DiskLog, task: DiskClean) -> tuple[float, float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, "-m", "moldau.log.clean_worker", str(root)],
+        [sys.executable, "-m", "moldau.log.compaction.worker", str(root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:

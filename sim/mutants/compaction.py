@@ -4,9 +4,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from moldau.log.clean import CleanRequest
-from moldau.log.clean_write import RUN_OFFSETS_MAX, CleanWriter, _Run
-from moldau.log.disk_cleaning import LogCleaning
+from moldau.log.compaction.job import CleanRequest
+from moldau.log.compaction.segment_writer import RUN_OFFSETS_MAX, CleanWriter, _Run
+from moldau.log.compaction.segments import LogCleaning
 from moldau.records.batch import BatchHeader
 from sim.mutants import mutant
 

@@ -2,13 +2,8 @@
 
 from typing import Any
 
-from moldau.edge.kafka import (
-    fetch,
-    list_offsets,
-    offset_commit,
-    produce,
-    produce_transactional,
-)
+from moldau.edge.kafka import produce_transactional
+from moldau.edge.kafka.handlers import fetch, list_offsets, offset_commit, produce
 from moldau.model.errors import ErrorCode
 from moldau.net.connection import Connection
 from sim.mutants import mutant

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from moldau.groups.queue import decide
-from moldau.groups.queue.config import QueueConfig
-from moldau.groups.queue.state import Leased, Open, QueueState, Waiting
+from moldau.leases import decide
+from moldau.leases.config import QueueConfig
+from moldau.leases.state import Leased, Open, QueueState, Waiting
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.errors import RefusedError
 from moldau.model.ids import TimestampMs

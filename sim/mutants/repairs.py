@@ -10,8 +10,8 @@ from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
 from moldau.groups.offsets import GroupOffsets
 from moldau.groups.offsets import _is_old as is_old
-from moldau.groups.queue import decide as queue_decide
-from moldau.groups.queue.results import Refusal
+from moldau.leases import decide as queue_decide
+from moldau.leases.results import Refusal
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition

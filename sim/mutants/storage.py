@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from moldau.log.compaction.key_map import KeyMap
 from moldau.log.control_journal import JournalFlush
 from moldau.log.filesystem import Files
 from moldau.log.flush import DataFlush
-from moldau.log.keymap import KeyMap
 from moldau.log.vote_journal import VoteJournal
 from moldau.log.writer import LogWriter
 from moldau.model.errors import ErrorCode

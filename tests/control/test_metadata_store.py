@@ -10,7 +10,7 @@ from replica_brokers import members
 
 from moldau.control import metadata_store
 from moldau.control.metadata_store import MetadataStore
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.metadata.commands import CreateTopic, DeleteTopic, ReassignPartition, ReportReplicas

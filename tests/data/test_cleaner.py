@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from moldau.data.cleaner import Cleaner, CleanerConfig
 from moldau.data.cleaner_process import CleanerProcess, WorkerLostError
 from moldau.data.partitions import Partitions
-from moldau.log.clean_worker import (
+from moldau.log.compaction.worker import (
     CleanCommand,
     RemovalDone,
     WorkerCommand,
@@ -23,7 +23,7 @@ from moldau.log.clean_worker import (
     WorkFailed,
     run_command,
 )
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import (

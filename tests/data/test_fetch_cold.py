@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fetch_world import World
 
-from moldau.log.disk import DiskLog, open_disk_log
+from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ErrorCode

@@ -9,7 +9,7 @@ from partitions_world import OTHER, World, creation, moved, reported
 from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
 from moldau.data.partitions import Partitions
 from moldau.log.datadir import delete_partition, partition_path
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.metadata.commands import (

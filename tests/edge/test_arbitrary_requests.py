@@ -11,7 +11,7 @@ import pytest
 
 from moldau.client.errors import ClientError, TimedOutError
 from moldau.client.wire.connection import KafkaConnection
-from moldau.edge.kafka.apis import APIS
+from moldau.edge.kafka.served_apis import APIS
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch

@@ -5,7 +5,7 @@ import pytest
 from moldau.client.errors import ClientError
 from moldau.client.wire.connection import KafkaConnection
 from moldau.edge.kafka import authorized_operations
-from moldau.edge.kafka.apis import APIS
+from moldau.edge.kafka.served_apis import APIS
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.compatibility import DOCUMENT, render
+from moldau.edge.kafka.served_apis import APIS
 from moldau.wire.registry import APIS as KNOWN_APIS
 from moldau.wire.registry import ApiKey
 

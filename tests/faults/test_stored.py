@@ -6,7 +6,7 @@ from pathlib import Path
 
 from faults.clients import NAME_HEADER, History, payload
 from faults.stored import cleaned_files, record_replica
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import Epoch, Offset, TimestampMs

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from memory_log import MemoryLog
 
-from moldau.log.clean import CleanRequest
-from moldau.log.disk import open_disk_log
+from moldau.log.compaction.job import CleanRequest
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import (

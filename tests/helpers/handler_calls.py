@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from harness.virtual_loop import run_virtually
 from moldau.api.broker import Broker
-from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.deadlines import Deadlines
+from moldau.edge.kafka.handler import Api, Call
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader

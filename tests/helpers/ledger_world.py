@@ -11,13 +11,13 @@ from memory_log import MemoryLog
 from moldau.control.topic_service import TopicService
 from moldau.coordination.coordinator_service import java_hash
 from moldau.data.partitions import HostedPartition, Partitions
-from moldau.groups.queue.commands import Ack, Command, LogMessage, LogSlice, Poll, TakeOver
-from moldau.groups.queue.config import QueueConfig
-from moldau.groups.queue.records import encode
-from moldau.groups.queue.results import CommandResult, Refusal
-from moldau.groups.queue.state import QueueId, QueueRecord
-from moldau.groups.queue.state_machine import QueueStateMachine
-from moldau.groups.queue.tokens import Token
+from moldau.leases.commands import Ack, Command, LogMessage, LogSlice, Poll, TakeOver
+from moldau.leases.config import QueueConfig
+from moldau.leases.records import encode
+from moldau.leases.results import CommandResult, Refusal
+from moldau.leases.state import QueueId, QueueRecord
+from moldau.leases.state_machine import QueueStateMachine
+from moldau.leases.tokens import Token
 from moldau.metadata.apply import apply
 from moldau.metadata.commands import Command as MetadataCommand
 from moldau.metadata.commands import CreateTopic, DeleteTopic, RegisterBroker

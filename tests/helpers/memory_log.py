@@ -7,7 +7,7 @@ truncated bytes is ignored) without segments: retention by time and size drops s
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from moldau.log.clean import (
+from moldau.log.compaction.job import (
     CleanCounts,
     Cleaned,
     CleanRequest,
@@ -15,7 +15,8 @@ from moldau.log.clean import (
     CleanTask,
     Horizon,
 )
-from moldau.log.compactor import Compactor, FilterOutcome
+from moldau.log.compaction.key_map import KeyMap, bytes_for
+from moldau.log.compaction.rules import Compactor, FilterOutcome
 from moldau.log.control_entries import ControlEntries
 from moldau.log.epochs import EpochCache
 from moldau.log.interface import (
@@ -29,7 +30,6 @@ from moldau.log.interface import (
     LogStart,
     TimestampedOffset,
 )
-from moldau.log.keymap import KeyMap, bytes_for
 from moldau.log.timestamp_lookup import find_in_batch
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import (

@@ -2,7 +2,7 @@
 
 import random
 
-from moldau.groups.queue.commands import (
+from moldau.leases.commands import (
     Ack,
     Evict,
     ExpireDue,
@@ -16,15 +16,15 @@ from moldau.groups.queue.commands import (
     TakeOver,
     Trim,
 )
-from moldau.groups.queue.config import QueueConfig
-from moldau.groups.queue.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
-from moldau.groups.queue.invariants import check_invariants
-from moldau.groups.queue.ledger import Ledger
-from moldau.groups.queue.records import decode, encode
-from moldau.groups.queue.results import Done, GrantedLeases, Refusal, SettleResult
-from moldau.groups.queue.state import Dead, Leased, QueueId, Waiting
-from moldau.groups.queue.state_machine import QueueStateMachine
-from moldau.groups.queue.tokens import Token, decode_token, encode_token
+from moldau.leases.config import QueueConfig
+from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
+from moldau.leases.invariants import check_invariants
+from moldau.leases.ledger import Ledger
+from moldau.leases.records import decode, encode
+from moldau.leases.results import Done, GrantedLeases, Refusal, SettleResult
+from moldau.leases.state import Dead, Leased, QueueId, Waiting
+from moldau.leases.state_machine import QueueStateMachine
+from moldau.leases.tokens import Token, decode_token, encode_token
 
 QUEUE = QueueId("workers", bytes(range(16)), 3)
 MEMBERS = ("ann", "bob", "čeněk")

@@ -17,10 +17,10 @@ from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ProduceService
-from moldau.groups.queue.ledger import Ledger
-from moldau.groups.queue.records import encode
-from moldau.groups.queue.results import Refusal
-from moldau.groups.queue.state import QueueId, QueueRecord
+from moldau.leases.ledger import Ledger
+from moldau.leases.records import encode
+from moldau.leases.results import Refusal
+from moldau.leases.state import QueueId, QueueRecord
 from moldau.log.interface import LogConfig
 from moldau.metadata.image import Partition, Topic
 from moldau.metadata.leaders import Leader

@@ -11,7 +11,7 @@ import uvloop
 from memory_log import MemoryLog
 from msgspec.structs import replace
 
-from moldau.log.disk import open_disk_log, read_slice
+from moldau.log.disk_log import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.log.vote_journal import VoteJournal

@@ -16,10 +16,9 @@ from effort import seeds
 
 from moldau.log import recovery
 from moldau.log.control_journal import ControlJournal
-from moldau.log.disk import DiskLog, open_disk_log
+from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.flush import DataFlush, DiskFlush
 from moldau.log.flush_mark import FLAG_CLEAN, FlushMark
-from moldau.log.head import Head, save_head
 from moldau.log.interface import (
     ControlEntry,
     ControlKind,
@@ -28,6 +27,7 @@ from moldau.log.interface import (
     LogConfig,
 )
 from moldau.log.segment import Segment
+from moldau.log.start_file import Head, save_head
 from moldau.log.truncation import LogTruncation
 from moldau.log.writer import LogWriter
 from moldau.model.errors import CorruptionError, StorageError
@@ -516,7 +516,7 @@ def remove_segments_before_the_start_is_durable(patch: pytest.MonkeyPatch) -> No
 
 
 def keep_the_clean_mark_while_writing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("moldau.log.disk_state.FlushMark", always_clean)
+    patch.setattr("moldau.log.disk_log_state.FlushMark", always_clean)
     patch.setattr(
         LogWriter, "begin_writing", lambda writer: setattr(writer._state, "is_fresh", False)
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.log.disk import DiskLog, open_disk_log
+from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogStart
 from moldau.log.os_filesystem import OsFiles

@@ -4,7 +4,7 @@ import asyncio
 
 from queue_world import QueueWorld, ack, settle, stats, values_of
 
-from moldau.groups.queue.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
+from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
 from moldau.model.queue_headers import DELIVER_AT_HEADER
 from moldau.queues.settlement import Acked
 from moldau.queues.types import ErrorReason, MessageState

@@ -9,9 +9,9 @@ from group_world import ME, OTHER, turns
 from ledger_world import LedgerWorld, QueueLeader, encoded, written
 
 from moldau.coordination import coordinator_service as coordination_module
-from moldau.groups.queue.records import SLOTS
-from moldau.groups.queue.results import Refusal
-from moldau.groups.queue.state import QueueId
+from moldau.leases.records import SLOTS
+from moldau.leases.results import Refusal
+from moldau.leases.state import QueueId
 from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from queue_world import LIMITS, QueueWorld, ack, settle, stats, values_of, why_refused
 
 from moldau.data.commit import trim_replica
-from moldau.groups.queue.results import Refusal
-from moldau.groups.queue.state import QueueId
+from moldau.leases.results import Refusal
+from moldau.leases.state import QueueId
 from moldau.model.ids import Offset, PartitionIndex
 from moldau.queues.ledgers import LedgerRefusedError
 from moldau.queues.settlement import Acked, Extended, Nacked

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from queue_world import LIMITS
 
 from moldau.data import stored_batches
-from moldau.groups.queue.commands import LogMessage
-from moldau.log.disk import open_disk_log
+from moldau.leases.commands import LogMessage
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError

@@ -9,8 +9,8 @@ from raft_brokers import make_group, run
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.raft.events import Role, SendAppend
 from moldau.replica.cold_sends import ColdSends
-from moldau.replica.peer import Peer
 from moldau.replica.peer_heartbeat import PeerHeartbeat
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 from moldau.testing.waiting import until, wait_seconds_max
 

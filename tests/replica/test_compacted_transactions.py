@@ -7,7 +7,7 @@ import pytest
 from compacting import check_dense, open_log
 from effort import seeds
 
-from moldau.log.clean import AbortedRange, CleanRequest
+from moldau.log.compaction.job import AbortedRange, CleanRequest
 from moldau.log.interface import PartitionLog
 from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import BatchHeader, read_header, stamp

@@ -10,8 +10,8 @@ from memory_log import MemoryLog
 from raft_brokers import PATIENT
 from replica_brokers import ReplicaBroker, ReplicaCluster
 
-from moldau.log.clean import CleanRequest
-from moldau.log.disk import open_disk_log, read_slice
+from moldau.log.compaction.job import CleanRequest
+from moldau.log.disk_log import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex, TimestampMs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from memory_log import MemoryLog
 
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import DiskFullError, StorageError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from memory_log import MemoryLog
 
-from moldau.log.disk import open_disk_log, read_slice
+from moldau.log.disk_log import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, LogStart, PartitionLog
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError

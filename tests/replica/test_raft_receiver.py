@@ -10,9 +10,9 @@ from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.raft.events import Received
 from moldau.raft.messages import AppendResponse
 from moldau.replica import raft_receiver as module
-from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import encode_append, encode_batches_head, encode_message
 from moldau.replica.peer_heartbeat import PeerHeartbeat
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.raft_receiver import RaftReceiver
 from moldau.testing.logs import make_batch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from raft_brokers import PATIENT, Broker, Cluster, content, propose, run
 
-from moldau.log.disk import DiskLog
+from moldau.log.disk_log import DiskLog
 from moldau.log.scrub import SegmentCheck
 from moldau.model.ids import RaftIndex
 from moldau.testing.waiting import until

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ledger_world import QueueLeader
 
-from moldau.groups.queue.state import QueueId
+from moldau.leases.state import QueueId
 from moldau.metadata.image import QUEUE_STATE_TOPIC
 from moldau.model.ids import PartitionIndex
 from moldau.server.broker import BrokerServer

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.structs import TopicPartition
 
-from moldau.log.disk import open_disk_log
+from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.records.batch import read_header

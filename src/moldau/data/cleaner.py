@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from moldau.data.cleaner_process import WorkerLostError
 from moldau.data.partitions import HostedPartition, Partitions
-from moldau.log.clean import AbortedRange, CleanRequest, CleanResult
-from moldau.log.clean_worker import (
+from moldau.log.compaction.job import AbortedRange, CleanRequest, CleanResult
+from moldau.log.compaction.key_map import MAP_BYTES_MAX
+from moldau.log.compaction.segments import DiskClean
+from moldau.log.compaction.worker import (
     CleanCommand,
     CleanDone,
     RemoveFilesCommand,
@@ -24,8 +26,6 @@ from moldau.log.clean_worker import (
     WorkerReply,
     WorkFailed,
 )
-from moldau.log.disk_cleaning import DiskClean
-from moldau.log.keymap import MAP_BYTES_MAX
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
 from moldau.model.ids import Offset, TopicPartition

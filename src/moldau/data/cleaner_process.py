@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Final
 
-from moldau.log.clean_worker import (
+from moldau.log.compaction.worker import (
     HEAD_BYTES,
     WorkerCommand,
     WorkerReply,
@@ -24,7 +24,7 @@ from moldau.model.errors import MoldauError
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS: Final = 60.0
-_MODULE: Final = "moldau.log.clean_worker"
+_MODULE: Final = "moldau.log.compaction.worker"
 
 
 class WorkerLostError(MoldauError):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from moldau.log.clean import CleanRequest, CleanResult, CleanTask
+from moldau.log.compaction.job import CleanRequest, CleanResult, CleanTask
 from moldau.model.flush import FlushPolicy as FlushPolicy
 from moldau.model.ids import Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice

@@ -6,7 +6,7 @@ nothing and touches no file. The result is a slice of the segment's file for sen
 
 from collections.abc import Iterator
 
-from moldau.log.disk_state import DiskLogState
+from moldau.log.disk_log_state import DiskLogState
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import CheckTask, LogRead, TimestampedOffset
 from moldau.log.scan import walk_batches, walk_headers

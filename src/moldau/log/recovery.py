@@ -14,19 +14,19 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from moldau.log.clean import Cleaned
-from moldau.log.cleaned_file import CleanedFile
+from moldau.log.compaction.checkpoint import CleanedFile
+from moldau.log.compaction.job import Cleaned
 from moldau.log.control_entries import ControlEntries
 from moldau.log.control_journal import ControlJournal
 from moldau.log.epochs import EpochCache
 from moldau.log.filesystem import Files
 from moldau.log.flush_mark import FLAG_STRICT, HEADER_BYTES, FlushMark
-from moldau.log.head import EMPTY_START, BatchEpochs, Head, load_head, save_head
 from moldau.log.index import INDEX_SAVE_BYTES, SegmentIndex
 from moldau.log.interface import FlushPolicy, LogConfig, LogStart
 from moldau.log.scan import check_run, find_valid_batch, is_zero, walk_headers
 from moldau.log.segment import Segment, list_segments
 from moldau.log.snapshots import drop_snapshots
+from moldau.log.start_file import EMPTY_START, BatchEpochs, Head, load_head, save_head
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import FIRST_LOG, NO_EPOCH, Epoch, LogId, Offset, RaftIndex
 

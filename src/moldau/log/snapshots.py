@@ -7,8 +7,8 @@ end of the log describes truncated records, so it is removed before new records 
 import re
 import struct
 
+from moldau.log.checksummed_file import seal, unseal
 from moldau.log.filesystem import Files
-from moldau.log.sealed import seal, unseal
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset
 

@@ -5,18 +5,18 @@ data is truncated before the journal, newest segments are removed before older o
 the start file is replaced before anything below the start is removed.
 """
 
-from moldau.log.cleaned_file import CleanedFile
+from moldau.log.compaction.checkpoint import CleanedFile
 from moldau.log.control_entries import ControlEntries
 from moldau.log.control_journal import REWRITE_DEAD_MIN, ControlJournal
-from moldau.log.disk_state import DiskLogState
+from moldau.log.disk_log_state import DiskLogState
 from moldau.log.epochs import EpochCache
 from moldau.log.flush_mark import HEADER_BYTES
-from moldau.log.head import BatchEpochs, Head, save_head
 from moldau.log.interface import LogStart
 from moldau.log.reader import LogReader
 from moldau.log.retention import expired_count, is_roll_due
 from moldau.log.segment import Segment, list_segments
 from moldau.log.snapshots import drop_snapshots, write_snapshot
+from moldau.log.start_file import BatchEpochs, Head, save_head
 from moldau.log.writer import LogWriter
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, RaftIndex, TimestampMs

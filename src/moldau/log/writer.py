@@ -8,7 +8,7 @@ first write after opening, a zero-fill where the batch would go) is behind one c
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from moldau.log.disk_state import DiskLogState
+from moldau.log.disk_log_state import DiskLogState
 from moldau.log.filesystem import Buffer
 from moldau.log.flush import DISK_FULL, DataFlush, DiskFlush, ZeroFill
 from moldau.log.flush_mark import HEADER_BYTES

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from moldau.groups.queue.commands import Command, SettleDead
-from moldau.groups.queue.results import CommandResult
-from moldau.groups.queue.state import Dead
+from moldau.leases.commands import Command, SettleDead
+from moldau.leases.results import CommandResult
+from moldau.leases.state import Dead
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.dead_letter_writer import DeadLetterWriter, Letter, Origin

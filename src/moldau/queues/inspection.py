@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from moldau.groups.queue.delay_buckets import DelayBucket
-from moldau.groups.queue.state import Dead, Leased, Open, Waiting
-from moldau.groups.queue.state_machine import QueueStateMachine
+from moldau.leases.delay_buckets import DelayBucket
+from moldau.leases.state import Dead, Leased, Open, Waiting
+from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.queue_partition import QueuePartition

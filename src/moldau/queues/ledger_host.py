@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final, Unpack
 
 from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
-from moldau.groups.queue.ledger import Stored
-from moldau.groups.queue.results import Refusal
+from moldau.leases.ledger import Stored
+from moldau.leases.results import Refusal
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.queues.ledger_scheduler import Event, LedgerScheduler, Result, client_error
 

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from moldau.groups.queue.ledger import Ledger, Stored
-from moldau.groups.queue.records import tombstones
-from moldau.groups.queue.results import Refusal
-from moldau.groups.queue.state import QueueId
+from moldau.leases.ledger import Ledger, Stored
+from moldau.leases.records import tombstones
+from moldau.leases.results import Refusal
+from moldau.leases.state import QueueId
 from moldau.model.coordinator_events import (
     CoordinatorEvent,
     Persist,

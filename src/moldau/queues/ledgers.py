@@ -16,10 +16,10 @@ import msgspec
 
 from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
 from moldau.data.partitions import HostedPartition
-from moldau.groups.queue.ledger import Stored
-from moldau.groups.queue.records import RecordHead, decode_head, encode, queue_key
-from moldau.groups.queue.results import Refusal
-from moldau.groups.queue.state import QueueId, QueueRecord
+from moldau.leases.ledger import Stored
+from moldau.leases.records import RecordHead, decode_head, encode, queue_key
+from moldau.leases.results import Refusal
+from moldau.leases.state import QueueId, QueueRecord
 from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
 from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId

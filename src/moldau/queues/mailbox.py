@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
-from moldau.groups.queue.commands import Command
-from moldau.groups.queue.results import CommandResult
-from moldau.groups.queue.state_machine import QueueStateMachine
+from moldau.leases.commands import Command
+from moldau.leases.results import CommandResult
+from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.ids import TimestampMs
 from moldau.queues.types import Delivery, PollResult, QueueRefusedError
 

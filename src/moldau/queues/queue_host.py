@@ -11,10 +11,10 @@ from functools import partial
 from itertools import zip_longest
 
 from moldau.data.partitions import Partitions
-from moldau.groups.queue.commands import Evict
-from moldau.groups.queue.results import SettleResult
-from moldau.groups.queue.state import QueueId
-from moldau.groups.queue.tokens import Token, decode_token
+from moldau.leases.commands import Evict
+from moldau.leases.results import SettleResult
+from moldau.leases.state import QueueId
+from moldau.leases.tokens import Token, decode_token
 from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup

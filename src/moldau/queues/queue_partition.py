@@ -14,12 +14,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from moldau.groups.queue.commands import Ack, Command, Nack, TakeOver
-from moldau.groups.queue.config import QueueConfig
-from moldau.groups.queue.results import CommandRefused, CommandResult, Lease, Refusal
-from moldau.groups.queue.state import QueueId
-from moldau.groups.queue.state_machine import QueueStateMachine
-from moldau.groups.queue.tokens import Token, encode_token
+from moldau.leases.commands import Ack, Command, Nack, TakeOver
+from moldau.leases.config import QueueConfig
+from moldau.leases.results import CommandRefused, CommandResult, Lease, Refusal
+from moldau.leases.state import QueueId
+from moldau.leases.state_machine import QueueStateMachine
+from moldau.leases.tokens import Token, encode_token
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.delivery_tokens import DeliveryToken, TokenKind, encode_delivery_token
 from moldau.model.errors import CorruptionError, RefusedError

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from moldau.data.stored_batches import bytes_in, bytes_of, open_batch, stored_batches
-from moldau.groups.queue.commands import LogMessage, LogSlice
-from moldau.groups.queue.delay_buckets import DelayBucket
+from moldau.leases.commands import LogMessage, LogSlice
+from moldau.leases.delay_buckets import DelayBucket
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER, ONLY_GROUP_HEADER

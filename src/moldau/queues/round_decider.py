@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
-from moldau.groups.queue.commands import Ack, Command, ExpireDue, Extend, Nack, Poll, Recall, Trim
-from moldau.groups.queue.decide import has_room_for
-from moldau.groups.queue.delay_buckets import DelayBucket
-from moldau.groups.queue.results import (
+from moldau.leases.commands import Ack, Command, ExpireDue, Extend, Nack, Poll, Recall, Trim
+from moldau.leases.decide import has_room_for
+from moldau.leases.delay_buckets import DelayBucket
+from moldau.leases.results import (
     CommandRefused,
     CommandResult,
     Decision,
@@ -20,9 +20,9 @@ from moldau.groups.queue.results import (
     Refusal,
     SettleResult,
 )
-from moldau.groups.queue.results import GrantedLeases as Leases
-from moldau.groups.queue.state import Dead, QueueRecord
-from moldau.groups.queue.state_machine import QueueStateMachine
+from moldau.leases.results import GrantedLeases as Leases
+from moldau.leases.state import Dead, QueueRecord
+from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import MakeCommand, PendingPoll, fail

@@ -4,9 +4,9 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from moldau.groups.queue.commands import BACKOFF, Ack, Extend, Nack
-from moldau.groups.queue.results import Refusal
-from moldau.groups.queue.tokens import Token
+from moldau.leases.commands import BACKOFF, Ack, Extend, Nack
+from moldau.leases.results import Refusal
+from moldau.leases.tokens import Token
 from moldau.model.ids import TimestampMs
 from moldau.queues.types import DONE, ErrorReason, QueueRefusedError, TokenResult
 

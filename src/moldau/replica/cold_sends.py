@@ -14,7 +14,7 @@ from moldau.log.interface import CheckTask
 from moldau.model.errors import CorruptionError
 from moldau.raft.events import SendAppend, SendSnapshot
 from moldau.replica.core_stepper import CoreStepper
-from moldau.replica.peer import Peer
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from moldau.raft.events import Event, Role
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.effect_executor import EffectExecutor
 from moldau.replica.flusher import Flusher
-from moldau.replica.peer import Peer
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 
 log = logging.getLogger(__name__)

@@ -9,13 +9,12 @@ again later. Connections and other groups are not affected.
 import logging
 from typing import Final
 
-from moldau.log.disk import read_slice
+from moldau.log.disk_log import read_slice
 from moldau.model.errors import CorruptionError, RefusedError, StorageError
 from moldau.model.ids import RaftIndex
 from moldau.model.slices import FileSlice
 from moldau.raft.events import Role
 from moldau.raft.messages import AppendRequest
-from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import (
     CorruptAppend,
     RaftEnvelope,
@@ -23,6 +22,7 @@ from moldau.replica.peer_codec import (
     encode_append,
     encode_message,
 )
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 
 log = logging.getLogger(__name__)

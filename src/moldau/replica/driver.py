@@ -32,9 +32,9 @@ from moldau.replica.effect_executor import EffectExecutor
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.heartbeats import HeartbeatExchange
 from moldau.replica.log_view import GroupLog
-from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.peer_heartbeat import PeerHeartbeat
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import FollowerProgress, GroupOwner, RaftGroup, expire_transfer
 from moldau.replica.raft_receiver import RaftReceiver
 from moldau.replica.timers import GroupTimers

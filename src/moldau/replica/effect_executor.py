@@ -17,7 +17,6 @@ from moldau.raft.messages import InstallSnapshot
 from moldau.records.batch import CONTROL_BIT, BatchFormatError, BatchHeader
 from moldau.records.control import EndMarker, read_end_marker
 from moldau.replica.flusher import Flusher
-from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import (
     BatchRun,
     ControlPart,
@@ -27,6 +26,7 @@ from moldau.replica.peer_codec import (
     encode_message,
     encode_snapshot,
 )
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.vote_writer import VoteWriter
 

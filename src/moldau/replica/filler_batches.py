@@ -8,7 +8,7 @@ it, and when it is received, where this log ends or has another epoch.
 
 from typing import Final
 
-from moldau.log.disk import read_slice
+from moldau.log.disk_log import read_slice
 from moldau.log.interface import LogRead, PartitionLog
 from moldau.model.ids import Offset, RaftIndex
 from moldau.model.slices import Chunk, FileSlice

@@ -12,8 +12,8 @@ from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.net.peers.frames import FrameKind
 from moldau.raft import events as e
 from moldau.raft.events import Event, Role
-from moldau.replica.peer import Peer
 from moldau.replica.peer_heartbeat import decode_heartbeat, encode_heartbeat
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from moldau.log.disk import read_slice
+from moldau.log.disk_log import read_slice
 from moldau.log.interface import CheckTask, ControlEntry, ControlKind, LogStart, PartitionLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, Offset, RaftIndex

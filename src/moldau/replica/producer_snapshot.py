@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from moldau.log.disk import read_slice
+from moldau.log.disk_log import read_slice
 from moldau.log.interface import PartitionLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs

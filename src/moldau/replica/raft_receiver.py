@@ -22,8 +22,8 @@ from moldau.replica.effect_executor import EffectExecutor
 from moldau.replica.filler_batches import split_fillers
 from moldau.replica.flusher import Flusher
 from moldau.replica.heartbeats import HeartbeatExchange
-from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import CorruptAppend, RaftEnvelope, decode_frame
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 
 _DEFERRED_BYTES_MAX: Final = 16 * 1024 * 1024

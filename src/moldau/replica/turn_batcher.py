@@ -16,7 +16,7 @@ from moldau.replica.core_stepper import CoreStepper
 from moldau.replica.effect_executor import EffectExecutor
 from moldau.replica.flusher import Flusher
 from moldau.replica.heartbeats import HeartbeatExchange
-from moldau.replica.peer import Peer
+from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.timers import GroupTimers
 from moldau.replica.vote_writer import VoteWriter

@@ -39,8 +39,8 @@ from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.edge.http.listener import HttpListener
-from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
+from moldau.edge.kafka.served_apis import APIS
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.errors import ConfigError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition

@@ -14,7 +14,7 @@ from moldau.api.broker import Broker
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client.cluster_client import ClusterClient
 from moldau.data.cleaner_process import CleanerProcess
-from moldau.log.clean_worker import WorkerCommand, WorkerReply
+from moldau.log.compaction.worker import WorkerCommand, WorkerReply
 from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
 from moldau.log.os_filesystem import OsFiles

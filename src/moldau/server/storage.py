@@ -20,9 +20,9 @@ from moldau.log.datadir import (
     read_identity,
     write_identity,
 )
-from moldau.log.disk import open_disk_log
-from moldau.log.fence import read_fence, rewrite_unflushed, write_fence
+from moldau.log.disk_log import open_disk_log
 from moldau.log.filesystem import Files
+from moldau.log.flush_failure import read_fence, rewrite_unflushed, write_fence
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.vote_journal import VoteJournal
 from moldau.metadata.image import Image

@@ -1,6 +1,6 @@
 """Helpers to build batches and use a log, for tests and simulations."""
 
-from moldau.log.disk import read_slice
+from moldau.log.disk_log import read_slice
 from moldau.log.interface import PartitionLog
 from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.batch import BatchHeader, read_header

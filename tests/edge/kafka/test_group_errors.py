@@ -6,7 +6,7 @@ import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service
 
 from moldau.api.broker import Broker
-from moldau.edge.kafka import delete_groups, describe_groups, list_groups
+from moldau.edge.kafka.handlers import delete_groups, describe_groups, list_groups
 from moldau.groups.group import GroupState
 from moldau.groups.results import DescribedGroup, ListedGroup
 from moldau.model.errors import ErrorCode

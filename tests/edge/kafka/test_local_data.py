@@ -7,7 +7,7 @@ from handler_calls import FakeCluster, ask, brokers, facade, image, service, top
 
 from moldau.api.local_replicas import LocalReplicas
 from moldau.control.config_service import ResourceKind
-from moldau.edge.kafka import (
+from moldau.edge.kafka.handlers import (
     create_topics,
     delete_records,
     describe_configs,

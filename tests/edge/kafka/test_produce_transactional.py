@@ -8,8 +8,8 @@ import pytest
 from handler_calls import Asked, FakeCluster, brokers, facade, image, service, topic
 
 from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
-from moldau.edge.kafka import produce
 from moldau.edge.kafka.deadlines import TICK_MS
+from moldau.edge.kafka.handlers import produce
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset
 from moldau.replica.raft_replica import Proposal

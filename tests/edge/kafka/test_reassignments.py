@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, topic
 
-from moldau.edge.kafka import alter_partition_reassignments, list_partition_reassignments
+from moldau.edge.kafka.handlers import alter_partition_reassignments, list_partition_reassignments
 from moldau.metadata.replica_rules import Reassignment
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from moldau.edge.kafka.api import Api
-from moldau.edge.kafka.apis import APIS
+from moldau.edge.kafka.handler import Api
+from moldau.edge.kafka.served_apis import APIS
 from moldau.wire.registry import APIS as KNOWN_APIS
 
 DOCUMENT = Path("docs/reference/compatibility.md")

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from moldau.api.broker import Broker
-from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.api_versions import unsupported_version_response
 from moldau.edge.kafka.deadlines import Deadlines
+from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.handlers.api_versions import unsupported_version_response
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection

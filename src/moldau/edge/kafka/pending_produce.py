@@ -1,8 +1,8 @@
 """The response to a produce request: sent when its last partition is settled."""
 
 from moldau.api.types import ACKS_NONE
-from moldau.edge.kafka.api import Call
-from moldau.edge.kafka.placement import LEADER_CHANGED, current_leader
+from moldau.edge.kafka.handler import Call
+from moldau.edge.kafka.partition_leaders import LEADER_CHANGED, current_leader
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.produce import (
     ProduceLeader,

@@ -7,7 +7,7 @@ last partition is acknowledged.
 from functools import partial
 
 from moldau.api.types import ACKS_ALL, AppendOutcome, TransactionalWrite
-from moldau.edge.kafka.api import Call
+from moldau.edge.kafka.handler import Call
 from moldau.edge.kafka.pending_produce import PendingProduce, response_topic, topic_name
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.produce import ProduceRequest, ProduceResponse, ProduceResponsePartition

@@ -1,6 +1,6 @@
 """Maps errors of transactions to codes that the client's version knows."""
 
-from moldau.edge.kafka.api import Call
+from moldau.edge.kafka.handler import Call
 from moldau.model.errors import ErrorCode
 
 

@@ -1,0 +1,22 @@
+"""DeleteGroups (42): deletes groups without members, and their offsets."""
+
+from moldau.edge.kafka.handler import Api, Call
+from moldau.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+
+async def handle(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    group_ids = list(dict.fromkeys(request.groups_names))
+    errors = await call.broker.groups.delete_groups(group_ids)
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=errors[group_id])
+            for group_id in group_ids
+        ]
+    )
+
+
+API = Api(DeleteGroupsRequest, versions=(0, 2), handle=handle)

@@ -1,0 +1,64 @@
+"""DeleteTopics (20): deletes topics by name, or by id from version 6 on."""
+
+from collections import Counter
+
+from moldau.edge.kafka.handler import Api, Call
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+_STATES_FROM = 6
+
+
+async def handle(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    if call.version >= _STATES_FROM:
+        topics = request.topics
+    else:
+        topics = [DeleteTopicState(name=name, topic_id=NO_TOPIC_ID) for name in request.topic_names]
+    times_named = Counter(_key(topic) for topic in topics)
+    distinct = {_key(topic): topic for topic in topics}
+    return DeleteTopicsResponse(
+        responses=[
+            await _delete(call, topic, is_repeated=times_named[key] > 1)
+            for key, topic in distinct.items()
+        ]
+    )
+
+
+def _key(topic: DeleteTopicState) -> tuple[str | None, bytes]:
+    return topic.name, bytes(topic.topic_id)
+
+
+async def _delete(
+    call: Call, topic: DeleteTopicState, *, is_repeated: bool
+) -> DeletableTopicResult:
+    by_id = topic.topic_id != NO_TOPIC_ID
+    image = call.broker.image
+    if by_id:
+        found = image.topic_by_id(TopicId(topic.topic_id))
+    else:
+        found = image.topic(topic.name) if topic.name is not None else None
+    result = DeletableTopicResult(
+        name=topic.name if found is None else found.name,
+        topic_id=topic.topic_id if found is None else found.topic_id,
+    )
+    try:
+        if is_repeated:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "The topic is given twice")
+        if by_id and topic.name is not None:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "Give a topic name or id, not both")
+        await call.broker.topics.delete(
+            name=topic.name, topic_id=TopicId(topic.topic_id) if by_id else None
+        )
+    except RefusedError as error:
+        result.error_code = error.code
+        result.error_message = str(error)
+    return result
+
+
+API = Api(DeleteTopicsRequest, versions=(1, 6), handle=handle)

@@ -1,0 +1,73 @@
+"""DescribeGroups (15): state and members of groups."""
+
+from moldau.api.types import shown
+from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import answer_each
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+_NOT_FOUND_FROM = 6
+
+
+async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    operations = (
+        authorized_operations.ON_GROUP
+        if request.include_authorized_operations
+        else authorized_operations.NOT_REQUESTED
+    )
+    groups = await answer_each(
+        request.groups, lambda group_id: _describe(call, group_id, operations), _refused
+    )
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _refused(group_id: str, error: RefusedError) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=error.code,
+        error_message=str(error),
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
+
+
+def _describe(call: Call, group_id: str, operations: int) -> DescribedGroup:
+    group = call.broker.groups.describe(group_id)
+    error, message = group.error, None
+    if error is ErrorCode.GROUP_ID_NOT_FOUND:
+        if call.version < _NOT_FOUND_FROM:
+            # Older clients know an unknown group by its state only.
+            error = ErrorCode.NONE
+        else:
+            message = f"Group {shown(group_id)} not found"
+    return DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.subscription,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+        authorized_operations=operations,
+    )
+
+
+API = Api(DescribeGroupsRequest, versions=(0, 6), handle=handle)

@@ -1,0 +1,95 @@
+"""DescribeTopicPartitions (75): topics in pages, with a cursor.
+
+Topics come sorted by name, so that a cursor means the same in the next request.
+"""
+
+from moldau.api.types import Partition, Topic
+from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.partition_leaders import placements_of
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_TOPIC_ID
+from moldau.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsNextCursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+_PARTITIONS_MAX = 2000
+"""Of one response, even if the client requests more."""
+
+
+def handle(call: Call, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    image = call.broker.image
+    names = sorted({topic.name for topic in request.topics} or image.topics)
+    first_index = 0
+    cursor = request.cursor
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+        if names and names[0] == cursor.topic_name:
+            first_index = max(0, cursor.partition_index)
+    left = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    next_cursor = None
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            topics.append(_unknown(name))
+            continue
+        if left == 0:
+            next_cursor = DescribeTopicPartitionsNextCursor(topic_name=name, partition_index=0)
+            break
+        shown = topic.partitions[first_index : first_index + left]
+        topics.append(_describe(call, topic, shown))
+        left -= len(shown)
+        if first_index + len(shown) < len(topic.partitions):
+            next_cursor = DescribeTopicPartitionsNextCursor(
+                topic_name=name, partition_index=first_index + len(shown)
+            )
+            break
+        first_index = 0
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        name=name,
+        topic_id=NO_TOPIC_ID,
+        partitions=[],
+    )
+
+
+def _describe(
+    call: Call, topic: Topic, partitions: tuple[Partition, ...]
+) -> DescribeTopicPartitionsResponseTopic:
+    described = []
+    places = placements_of(call.broker, topic, partitions, call.broker.cluster.alive)
+    for partition, place in zip(partitions, places, strict=True):
+        error, leader, epoch, replicas, in_sync, offline = place
+        described.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=error,
+                partition_index=partition.index,
+                leader_id=leader,
+                leader_epoch=epoch,
+                replica_nodes=replicas,
+                isr_nodes=in_sync,
+                # Empty and not null: the Java client does not check for null.
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=offline,
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=described,
+        topic_authorized_operations=authorized_operations.ON_TOPIC,
+    )
+
+
+API = Api(DescribeTopicPartitionsRequest, versions=(0, 0), handle=handle)

@@ -1,0 +1,132 @@
+"""Fetch (1): reads record batches. There are no fetch sessions: the session id is always 0."""
+
+from moldau.api.types import PartitionFetch, PartitionFetchResult
+from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.partition_leaders import LEADER_CHANGED, current_leader
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset
+from moldau.wire.messages.fetch import (
+    FetchAbortedTransaction,
+    FetchLeader,
+    FetchNode,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
+from moldau.wire.registry import ApiKey
+
+_READ_COMMITTED = 1
+_TOPIC_IDS_FROM = 13
+_LEADERS_FROM = 16
+_WAIT_MS_MAX = 300_000
+"""Longer than any client waits for a reply; bounds the timers of abandoned requests."""
+
+
+def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
+    if request.session_id:
+        # This broker creates no sessions: it is one of another broker.
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
+    by_id = call.version >= _TOPIC_IDS_FROM
+    reads_committed = request.isolation_level == _READ_COMMITTED
+    wanted: list[PartitionFetch] = []
+    for topic in request.topics:
+        name = call.topic_name(topic.topic_id) if by_id else topic.topic
+        for partition in topic.partitions:
+            wanted.append(
+                PartitionFetch(
+                    name,
+                    partition.partition,
+                    Offset(partition.fetch_offset),
+                    partition.partition_max_bytes,
+                    partition.current_leader_epoch,
+                    reads_committed,
+                )
+            )
+    operation = _Operation(call, request, wanted)
+    parked = call.broker.fetch.fetch(
+        wanted,
+        bytes_min=request.min_bytes,
+        bytes_max=request.max_bytes,
+        wait_ms_max=min(request.max_wait_ms, _WAIT_MS_MAX),
+        on_ready=operation.answer,
+    )
+    if parked is not None:
+        call.defer().on_abandoned = parked.cancel
+        # The next request would wait behind this one. librdkafka looks for a new coordinator on
+        # the same connection; if the reply comes later than its own retries, it loops for minutes.
+        call.connection.on_next = lambda kind: None if kind == ApiKey.FETCH else parked.complete()
+    return None
+
+
+class _Operation:
+    """A fetch between its request and its response."""
+
+    __slots__ = ("_call", "_request", "_wanted")
+
+    def __init__(self, call: Call, request: FetchRequest, wanted: list[PartitionFetch]) -> None:
+        self._call = call
+        self._request = request
+        self._wanted = wanted
+
+    def answer(self, results: list[PartitionFetchResult]) -> None:
+        self._call.connection.on_next = None
+        position = 0
+        nodes: dict[int, FetchNode] = {}
+        topics: list[FetchResponseTopic] = []
+        for topic in self._request.topics:
+            partitions: list[FetchResponsePartition] = []
+            for partition in topic.partitions:
+                result = results[position]
+                answer = FetchResponsePartition(
+                    partition_index=partition.partition,
+                    error_code=result.error,
+                    high_watermark=result.high_watermark,
+                    last_stable_offset=result.last_stable_offset,
+                    log_start_offset=result.log_start_offset,
+                    aborted_transactions=_named(result),
+                    records=result.data if result.data is not None else b"",
+                )
+                partitions.append(answer)
+                if result.error is not ErrorCode.NONE:
+                    self._name_leader(self._wanted[position].topic, answer, nodes)
+                position += 1
+            topics.append(
+                FetchResponseTopic(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        response = FetchResponse(topics=topics)
+        if nodes:
+            response.node_endpoints = list(nodes.values())
+        self._call.reply(response)
+
+    def _name_leader(
+        self, topic: str | None, answer: FetchResponsePartition, nodes: dict[int, FetchNode]
+    ) -> None:
+        """Adds the current leader if it is another broker or epoch (KIP-951)."""
+        if self._call.version < _LEADERS_FROM or answer.error_code not in LEADER_CHANGED:
+            return
+        leader = current_leader(self._call.broker, topic, answer.partition_index)
+        if leader is None:
+            return
+        answer.current_leader = FetchLeader(leader_id=leader.id, leader_epoch=leader.epoch)
+        node = leader.node
+        nodes[node.id] = FetchNode(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+
+
+def _named(result: PartitionFetchResult) -> list[FetchAbortedTransaction] | None:
+    if result.aborted is None:
+        return None
+    return [
+        FetchAbortedTransaction(producer_id=each.producer_id, first_offset=each.first)
+        for each in result.aborted
+    ]
+
+
+API = Api(
+    FetchRequest,
+    versions=(4, 18),
+    handle=handle,
+    note="without fetch sessions (KIP-227): the session id is always 0",
+)

@@ -1,0 +1,42 @@
+"""ListTransactions (66): the transactional ids that this broker coordinates."""
+
+from moldau.api.types import TransactionState
+from moldau.edge.kafka.handler import Api, Call
+from moldau.wire.messages.list_transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+_STATES = frozenset(state.value for state in TransactionState)
+
+
+def handle(call: Call, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    known = [state for state in request.state_filters if state in _STATES]
+    unknown = [state for state in request.state_filters if state not in _STATES]
+    if unknown and not known:
+        # A filter that matches nothing is not the same as no filter.
+        return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=[])
+    error, found = call.broker.transactions.list_transactions(
+        known, request.producer_id_filters, request.duration_filter
+    )
+    return ListTransactionsResponse(
+        error_code=error,
+        unknown_state_filters=unknown,
+        transaction_states=[
+            ListedTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state,
+            )
+            for each in found
+        ],
+    )
+
+
+API = Api(
+    ListTransactionsRequest,
+    versions=(0, 1),
+    handle=handle,
+    note="no filter by pattern: the broker does not run clients' regular expressions",
+)

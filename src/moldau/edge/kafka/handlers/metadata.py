@@ -1,0 +1,149 @@
+"""Metadata (3): brokers, topics, partitions and leaders; auto-creates topics if enabled."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from moldau.api.metadata_changes import await_leaders
+from moldau.api.types import Topic
+from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.concurrent_work import run_each
+from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX, controller_of, placements_of
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
+from moldau.wire.messages.metadata import (
+    MetadataBroker,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+_EMPTY_MEANS_NONE_FROM = 1
+_NULL_NAME_FROM = 12
+_CREATE_MS_MAX = 5000
+"""Later requests of the connection wait as long."""
+
+
+def handle(
+    call: Call, request: MetadataRequest
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    topics = request.topics
+    alive = call.broker.cluster.alive
+    if topics is None or (not topics and call.version < _EMPTY_MEANS_NONE_FROM):
+        return _respond(
+            call,
+            request,
+            [_describe(call, topic, alive) for topic in call.broker.image.topics.values()],
+        )
+    if request.allow_auto_topic_creation and call.broker.auto_create_topics:
+        # Without duplicates.
+        missing = list(
+            dict.fromkeys(
+                topic.name
+                for topic in topics
+                if topic.name is not None and call.broker.image.topic(topic.name) is None
+            )
+        )
+        if missing:
+            return _create_then_respond(call, request, topics, missing)
+    return _respond(call, request, [_look_up(call, topic, {}, alive) for topic in topics])
+
+
+async def _create_then_respond(
+    call: Call, request: MetadataRequest, topics: list[MetadataRequestTopic], missing: list[str]
+) -> MetadataResponse:
+    async def create(name: str) -> None:
+        await call.broker.topics.ensure(name)
+
+    refusals = await run_each(create, missing, _CREATE_MS_MAX)
+    await await_leaders(call.broker, missing, ELECTION_SECONDS_MAX)
+    refused: dict[str, ErrorCode] = {
+        # It may still be created: this is the code that makes every client retry.
+        name: ErrorCode.LEADER_NOT_AVAILABLE
+        if refusal.code is ErrorCode.REQUEST_TIMED_OUT
+        else refusal.code
+        for name, refusal in zip(missing, refusals, strict=True)
+        if refusal is not None
+    }
+    alive = call.broker.cluster.alive
+    return _respond(call, request, [_look_up(call, topic, refused, alive) for topic in topics])
+
+
+def _look_up(
+    call: Call,
+    wanted: MetadataRequestTopic,
+    refused: dict[str, ErrorCode],
+    alive: frozenset[BrokerId],
+) -> MetadataResponseTopic:
+    image = call.broker.image
+    if wanted.name is None or wanted.topic_id != NO_TOPIC_ID:
+        topic = image.topic_by_id(TopicId(wanted.topic_id))
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        topic = image.topic(wanted.name)
+        unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic is not None:
+        return _describe(call, topic, alive)
+    name = wanted.name
+    if name is None and call.version < _NULL_NAME_FROM:
+        name = ""
+    return MetadataResponseTopic(
+        error_code=unknown, name=name, topic_id=wanted.topic_id, partitions=[]
+    )
+
+
+def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
+    places = placements_of(call.broker, topic, topic.partitions, alive)
+    partitions = [
+        MetadataResponsePartition(
+            error_code=error,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=replicas,
+            isr_nodes=in_sync,
+            offline_replicas=offline,
+        )
+        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(places)
+    ]
+    return MetadataResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
+    )
+
+
+def _respond(
+    call: Call, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    image = call.broker.image
+    if call.broker.cluster.is_cut_off and any(
+        partition.error_code for topic in topics for partition in topic.partitions
+    ):
+        # Clients would ask this broker again and again, but another one may know the leaders.
+        asyncio.get_running_loop().call_soon(call.connection.drain)
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if not topic.error_code:
+                topic.topic_authorized_operations = authorized_operations.ON_TOPIC
+    return MetadataResponse(
+        brokers=[
+            MetadataBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
+            for broker in image.brokers.values()
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=controller_of(call.broker),
+        topics=topics,
+        cluster_authorized_operations=authorized_operations.ON_CLUSTER
+        if request.include_cluster_authorized_operations
+        else authorized_operations.NOT_REQUESTED,
+    )
+
+
+API = Api(
+    MetadataRequest,
+    versions=(0, 13),
+    handle=handle,
+    note="lists every registered broker, also one that is down",
+)

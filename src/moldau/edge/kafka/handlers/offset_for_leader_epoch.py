@@ -1,0 +1,34 @@
+"""OffsetForLeaderEpoch (23): where a leader epoch ended in a partition."""
+
+from moldau.edge.kafka.handler import Api, Call
+from moldau.model.errors import RefusedError
+from moldau.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartitionResult,
+    OffsetForLeaderTopicResult,
+)
+
+
+def handle(call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    find = call.broker.offsets.epoch_end
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            result = OffsetForLeaderPartitionResult(partition=partition.partition)
+            partitions.append(result)
+            try:
+                result.leader_epoch, result.end_offset = find(
+                    topic.topic,
+                    partition.partition,
+                    partition.leader_epoch,
+                    partition.current_leader_epoch,
+                )
+            except RefusedError as error:
+                result.error_code = error.code
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+API = Api(OffsetForLeaderEpochRequest, versions=(0, 4), handle=handle)

@@ -1,0 +1,42 @@
+"""The file `cleaned`: the segments after the last cleaning, and the cleaner's checkpoint.
+
+Replacing it atomically makes new segments part of the log: a crash before it leaves the old ones,
+a crash after it the new ones. Segment files that it does not list are leftovers.
+"""
+
+import msgspec
+
+from moldau.log.checksummed_file import seal, unseal
+from moldau.log.compaction.job import Cleaned
+from moldau.log.filesystem import Files
+from moldau.model.errors import CorruptionError
+
+_MAGIC = b"MoCl"
+_ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
+
+
+class CleanedFile:
+    """The file of one log and one generation. `state` is its content."""
+
+    __slots__ = ("_files", "path", "state")
+
+    def __init__(self, files: Files, directory: str, generation: int) -> None:
+        self._files = files
+        self.path = f"{directory}/cleaned" + (f"-{generation}" if generation else "")
+        self.state = Cleaned()
+
+    def load(self) -> None:
+        """Raises CorruptionError: without the file it is unknown which segments are the log."""
+        if not self._files.exists(self.path):
+            return
+        payload = unseal(_MAGIC, self._files.read(self.path), self.path, _ADVICE)
+        try:
+            self.state = msgspec.msgpack.decode(payload, type=Cleaned)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"{self.path}: {error}. {_ADVICE}") from None
+
+    def save(self, state: Cleaned) -> None:
+        """Durable when it returns."""
+        if state != self.state:
+            self._files.replace(self.path, seal(_MAGIC, msgspec.msgpack.encode(state)))
+            self.state = state

@@ -1,0 +1,77 @@
+"""Fetch from a broker that does not lead: the client is told who does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
+
+from moldau.data.fetch import PartitionFetchResult
+from moldau.edge.kafka.handlers import fetch
+from moldau.model.errors import ErrorCode
+from moldau.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchTopic,
+)
+
+TOPIC = topic("t", (1, 2), (2, 1), (1, 2), (2, 1))
+ERRORS = {
+    0: ErrorCode.NONE,
+    1: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    2: ErrorCode.FENCED_LEADER_EPOCH,
+    3: ErrorCode.OFFSET_OUT_OF_RANGE,
+}
+VERSIONS = range(4, 19)
+
+
+def answer(version: int, leaders: dict[int, tuple[int, int]]) -> FetchResponse:
+    cluster = FakeCluster(image(brokers(1, 2), TOPIC))
+    for index, (leader, epoch) in leaders.items():
+        cluster.lead("t", index, leader, epoch)
+
+    def read(
+        wanted: Sequence[Any], *, on_ready: Callable[[list[PartitionFetchResult]], None], **_: int
+    ) -> None:
+        on_ready([PartitionFetchResult(ERRORS[each.partition], 10, 0, b"", 0) for each in wanted])
+
+    partitions = [
+        FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000)
+        for index in ERRORS
+    ]
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        topics=[FetchTopic(topic="t", topic_id=TOPIC.topic_id, partitions=partitions)],
+    )
+    broker = facade(cluster, fetch=service(fetch=read))
+    return ask(fetch.API, broker, request, FetchResponse, version)
+
+
+def leader_of(partition: FetchResponsePartition) -> tuple[int, int] | None:
+    leader = partition.current_leader
+    return None if leader is None else (leader.leader_id, leader.leader_epoch)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_only_who_is_led_elsewhere_or_later_is_told_by_whom(version: int) -> None:
+    response = answer(version, {0: (1, 3), 1: (2, 4), 2: (1, 5), 3: (2, 4)})
+    partitions = response.topics[0].partitions
+    assert [each.error_code for each in partitions] == list(ERRORS.values())
+    told = [leader_of(each) for each in partitions]
+    nodes = [(node.node_id, node.host, node.port) for node in response.node_endpoints]
+    # Kafka's brokers name the leader from version 16 on, where they can also say where it is.
+    if version >= 16:
+        assert told == [None, (2, 4), (1, 5), None]
+        assert nodes == [(2, "host-2", 9002), (1, "host-1", 9001)]
+    else:
+        assert told == [None] * 4
+        assert nodes == []
+
+
+def test_no_leader_is_made_up() -> None:
+    response = answer(18, {})
+    assert [leader_of(each) for each in response.topics[0].partitions] == [None] * 4
+    assert response.node_endpoints == []
