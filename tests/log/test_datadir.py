@@ -48,10 +48,16 @@ def test_a_second_process_is_kept_out_and_told_who_holds_it(tmp_path: Path) -> N
     assert subprocess.run(command, capture_output=True, timeout=wait_seconds_max()).returncode == 0
 
 
-def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["file", "file/below"])
+def test_a_file_in_place_of_the_directory_is_named_as_the_reason(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot use .*file"):
-        DirectoryLock(tmp_path / "file" / "below").acquire()
+    with pytest.raises(ConfigError, match=f"/{path}: .* is not a directory; choose"):
+        DirectoryLock(tmp_path / path).acquire()
+
+
+def test_a_directory_that_cannot_be_created_is_an_error_with_the_next_step() -> None:
+    with pytest.raises(ConfigError, match=r"/proc/x: No such file .*; check its permissions"):
+        DirectoryLock(Path("/proc/x")).acquire()
 
 
 IDENTITIES = [

@@ -72,9 +72,15 @@ class DirectoryLock:
             descriptor = os.open(
                 self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640
             )
+        except (FileExistsError, NotADirectoryError):
+            raise ConfigError(
+                f"cannot create the data directory {self._root}: this path, or a parent of it, is "
+                "not a directory; choose another with --data-dir"
+            ) from None
         except OSError as error:
             raise ConfigError(
-                f"cannot use {self._root} as data directory: {error.strerror}"
+                f"cannot create or write to the data directory {self._root}: {error.strerror}; "
+                "check its permissions, or choose another with --data-dir"
             ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

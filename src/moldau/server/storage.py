@@ -99,7 +99,7 @@ class Storage:
             return cls(root, lock, files, identity, machine)
         except OSError as error:
             lock.release()
-            raise StorageError(f"cannot use {root} as data directory: {error}") from error
+            raise StorageError(f"cannot read data directory {root}: {error}") from error
         except BaseException:
             lock.release()
             raise
@@ -109,7 +109,7 @@ class Storage:
         try:
             write_identity(self._files, identity)
         except OSError as error:
-            raise StorageError(f"cannot use {self.root} as data directory: {error}") from error
+            raise StorageError(f"cannot write to data directory {self.root}: {error}") from error
         self.identity = identity
 
     @property
