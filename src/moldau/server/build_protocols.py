@@ -1,6 +1,5 @@
 """Builds the HTTP and gRPC servers, and the services through which they reach other brokers."""
 
-import os
 from asyncio import AbstractEventLoop
 
 from moldau.api.broker import Broker
@@ -68,8 +67,6 @@ def build_grpc_server(
     """The gRPC server, bound to `port`; None if it is disabled."""
     if port is None:
         return None
-    # Client errors do not belong in the broker's log; operators can set the variable.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     listener = machine.grpc_server(loop, broker)
     listener.bind(port.host, port.port)
     return listener

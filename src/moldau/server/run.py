@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,8 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
     set_up_logging(config.logging)
+    if config.grpc.addr is not None:
+        _load_grpc()
     try:
         import uvloop
 
@@ -39,6 +42,13 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(serve(config, Machine(), on_ready=on_ready))
+
+
+def _load_grpc() -> None:
+    """Import gRPC before the event loop runs: the import would block it for over 0.1 s."""
+    # Client errors do not belong in the broker's log; operators can set the variable.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import moldau.edge.grpc.listener  # noqa: F401
 
 
 async def serve(
