@@ -13,6 +13,7 @@ from moldau.cli.options import (
     complete_groups,
     complete_topics,
     output_option,
+    partitions_option,
     yes_option,
 )
 from moldau.cli.output import (
@@ -181,14 +182,7 @@ def lag(name: str, output: str, brokers: str, properties: Properties) -> None:
     shell_complete=complete_topics,
     help="Only this topic; may be repeated.  [default: all partitions with a committed offset]",
 )
-@click.option(
-    "-p",
-    "--partition",
-    "partitions",
-    type=int,
-    multiple=True,
-    help="Only this partition; may be repeated.",
-)
+@partitions_option
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @yes_option
 @output_option

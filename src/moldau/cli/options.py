@@ -1,7 +1,7 @@
 """Options that many commands share, their types, and completion of topic and group names."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
@@ -100,28 +100,28 @@ class Brokers(ParamType[str]):
     name = "brokers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from moldau.client.addresses import split_brokers
         from moldau.client.errors import ClientError
 
-        text = with_localhost(str(value))
+        parts = (part.strip() for part in str(value).split(","))
+        text = ",".join(f"localhost{part}" if part.startswith(":") else part for part in parts)
         try:
-            split_brokers(text)
+            self.check(text)
         except ClientError as error:
             self.fail(f"{error}; write HOST:PORT", param, ctx)
         return text
 
+    def check(self, addresses: str) -> None:
+        """Raises ClientError."""
+        from moldau.client.addresses import split_brokers
 
-def with_localhost(addresses: str) -> str:
-    """The addresses with localhost as the host of every :PORT."""
-    parts = (part.strip() for part in addresses.split(","))
-    return ",".join(f"localhost{part}" if part.startswith(":") else part for part in parts)
+        split_brokers(addresses)
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Topic names for shell completion; empty if no broker responds."""
     names = _topic_names(str(ctx.params.get("brokers") or DEFAULT_BROKERS))
     shown = [name for name in names if incomplete.startswith("_") or not name.startswith("__")]
-    return _items(shown, incomplete)
+    return completions(incomplete, dict.fromkeys(shown, ""))
 
 
 def _topic_names(brokers: str) -> list[str]:
@@ -157,13 +157,18 @@ def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str)
         names = [group.name for group in Admin(brokers).groups()]
     except ClientError:
         return []
-    return _items(names, incomplete)
+    return completions(incomplete, dict.fromkeys(names, ""))
 
 
-def _items(names: list[str], incomplete: str) -> list[Any]:
+def completions(incomplete: str, names: Mapping[str, str]) -> list[Any]:
+    """Those of the names, each with its help, that continue an incomplete word."""
     from click.shell_completion import CompletionItem
 
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [
+        CompletionItem(name, help=text)
+        for name, text in names.items()
+        if name.startswith(incomplete)
+    ]
 
 
 def pairs_option(*names: str, help_text: str, **more: Any) -> Callable[[_F], _F]:
@@ -194,10 +199,37 @@ def config_option(function: _F) -> _F:
     )(function)
 
 
-def timeout_option(default: str) -> Callable[[_F], _F]:
-    """--timeout of a command that waits."""
+def timeout_option(default: str, help_text: str = "Give up after this.") -> Callable[[_F], _F]:
     return click.option(
-        "--timeout", type=Duration(), default=default, show_default=True, help="Give up after this."
+        "--timeout", type=Duration(), default=default, show_default=True, help=help_text
+    )
+
+
+def partitions_option(function: _F) -> _F:
+    return click.option(
+        "-p",
+        "--partition",
+        "partitions",
+        type=int,
+        multiple=True,
+        help="Only this partition; may be repeated.",
+    )(function)
+
+
+def address_option(
+    *names: str, kind: ParamType[str], variable: str, default: str, help_text: str
+) -> Callable[[_F], _F]:
+    """Addresses of brokers, also from an environment variable."""
+    return click.option(
+        *names,
+        type=kind,
+        envvar=variable,
+        default=default,
+        show_default=True,
+        metavar="HOST:PORT[,…]",
+        # Before the arguments, whose completion connects to this address.
+        is_eager=True,
+        help=f"{help_text}; also {variable}.",
     )
 
 
@@ -209,21 +241,17 @@ def brokers_option(function: _F) -> _F:
 
 def plain_brokers_option(function: _F) -> _F:
     """-b/--brokers, for commands that do not use librdkafka."""
-    return click.option(
+    return address_option(
         "-b",
         "--brokers",
-        type=Brokers(),
-        envvar="MOLDAU_BROKERS",
+        kind=Brokers(),
+        variable="MOLDAU_BROKERS",
         default=DEFAULT_BROKERS,
-        show_default=True,
-        metavar="HOST:PORT[,…]",
-        is_eager=True,
-        help="Kafka addresses of brokers; also MOLDAU_BROKERS.",
+        help_text="Kafka addresses of brokers",
     )(function)
 
 
 def output_option(function: _F) -> _F:
-    """-o/--output."""
     return _output_option(FORMATS)(function)
 
 
@@ -244,7 +272,6 @@ def _output_option(formats: Sequence[str]) -> Callable[[_F], _F]:
 
 
 def yes_option(function: _F) -> _F:
-    """-y/--yes."""
     return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 

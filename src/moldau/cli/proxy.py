@@ -8,7 +8,7 @@ import signal
 import click
 
 from moldau.cli.click_groups import command
-from moldau.cli.options import Duration
+from moldau.cli.options import timeout_option
 from moldau.cli.output import counted
 from moldau.cli.queue.connect import GrpcAddresses
 
@@ -41,17 +41,9 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
     metavar="HOST:PORT[,…]",
     help="gRPC addresses of some brokers, or http://HOST:PORT of their HTTP API; also MOLDAU_GRPC.",
 )
-@click.option(
-    "--timeout",
-    "seconds_max",
-    type=Duration(),
-    default="15s",
-    show_default=True,
-    metavar="DURATION",
-    help="Deadline of a call while no broker responds.",
-)
+@timeout_option("15s", "Deadline of a call while no broker responds.")
 @click.option("-v", "--verbose", is_flag=True, help="Log changes of brokers and streams.")
-def proxy(listen: str, brokers: str, seconds_max: float, verbose: bool) -> None:
+def proxy(listen: str, brokers: str, timeout: float, verbose: bool) -> None:
     """Serve the queue API (gRPC) for clients that cannot route calls to partition leaders.
 
     Clients use the proxy like a single broker. It finds the leaders of partitions, spreads polls
@@ -63,7 +55,7 @@ def proxy(listen: str, brokers: str, seconds_max: float, verbose: bool) -> None:
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",
     )
-    asyncio.run(_serve(_listen_address(listen), brokers, seconds_max))
+    asyncio.run(_serve(_listen_address(listen), brokers, timeout))
 
 
 async def _serve(listen: str, brokers: str, seconds_max: float) -> None:

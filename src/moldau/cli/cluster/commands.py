@@ -32,6 +32,7 @@ from moldau.cli.options import (
     Integer,
     Properties,
     complete_topics,
+    completions,
     output_option,
     set_option,
     timeout_option,
@@ -92,17 +93,13 @@ def _ports_options(text: str) -> Callable[[_F], _F]:
 
 
 def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    from click.shell_completion import CompletionItem
-
     try:
         state = load_state(Path(ctx.params.get("data_dir") or DEFAULT_DIR))
     except SupervisorError:
         return []
-    return [
-        CompletionItem(str(member.id), help=f"{member.kafka}, {member.state}")
-        for member in (state.brokers if state else [])
-        if str(member.id).startswith(incomplete)
-    ]
+    members = state.brokers if state else []
+    names = {str(member.id): f"{member.kafka}, {member.state}" for member in members}
+    return completions(incomplete, names)
 
 
 @click.group(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.options import Brokers
+from moldau.cli.options import Brokers, address_option, completions
 from moldau.cli.output import confirm, counted, emit_table, progress_bar, say
 
 if TYPE_CHECKING:
@@ -29,23 +29,17 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def http_option(function: _F) -> _F:
-    """--http."""
-    return click.option(
+    return address_option(
         "--http",
-        type=Brokers(),
-        envvar="MOLDAU_HTTP",
+        kind=Brokers(),
+        variable="MOLDAU_HTTP",
         default=DEFAULT_HTTP,
-        show_default=True,
-        metavar="HOST:PORT[,…]",
-        is_eager=True,
-        help="HTTP address of a broker; also MOLDAU_HTTP.",
+        help_text="HTTP address of a broker",
     )(function)
 
 
 def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Broker ids for shell completion; empty if no broker responds."""
-    from click.shell_completion import CompletionItem
-
     from moldau.client.cluster_client import ClusterClient
     from moldau.client.errors import ClientError
 
@@ -54,11 +48,7 @@ def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str
         found = ClusterClient(addresses, call_seconds_max=0.5).topology().brokers
     except ClientError:
         return []
-    return [
-        CompletionItem(str(broker.id), help=str(broker.kafka))
-        for broker in found
-        if str(broker.id).startswith(incomplete)
-    ]
+    return completions(incomplete, {str(broker.id): str(broker.kafka) for broker in found})
 
 
 def connect(http: str) -> tuple["ClusterClient", "Topology"]:

@@ -16,7 +16,14 @@ from moldau.cli.messages.reader import (
     open_consumer,
     readable_partitions,
 )
-from moldau.cli.options import Duration, Integer, Properties, brokers_option, topic_argument
+from moldau.cli.options import (
+    Duration,
+    Integer,
+    Properties,
+    brokers_option,
+    partitions_option,
+    topic_argument,
+)
 from moldau.cli.signals import stop_signals
 from moldau.cli.start_position import Position, PositionParam
 
@@ -42,14 +49,7 @@ if TYPE_CHECKING:
     metavar="POSITION",
     help="Start at: beginning, end, N, -N (N before the end), @TIME or @-10m.",
 )
-@click.option(
-    "-p",
-    "--partition",
-    "partitions",
-    type=int,
-    multiple=True,
-    help="Only this partition; may be repeated.",
-)
+@partitions_option
 @click.option("-n", "--count", "limit", type=Integer(1), help="Stop after N messages.")
 @click.option("--timeout", type=Duration(), help="Stop after this long without a message.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the topic.")

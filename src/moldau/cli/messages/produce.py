@@ -10,11 +10,11 @@ import click
 from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
-    Duration,
     Integer,
     Properties,
     brokers_option,
     pairs_option,
+    timeout_option,
     topic_argument,
 )
 from moldau.cli.output import counted, format_bytes, say
@@ -165,13 +165,7 @@ class LineProducer:
 @click.option("--tombstones", is_flag=True, help="Send an empty value as a tombstone (null).")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
 @click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True)
-@click.option(
-    "--timeout",
-    type=Duration(),
-    default="30s",
-    show_default=True,
-    help="Delivery timeout of a message.",
-)
+@timeout_option("30s", "Delivery timeout of a message.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @brokers_option
 def produce(

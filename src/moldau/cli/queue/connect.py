@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from moldau.cli.options import ParamType, with_localhost
+from moldau.cli.options import Brokers, ParamType, address_option, completions
 
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
@@ -27,24 +27,17 @@ _COMPLETE_SECONDS_MAX = 1.0
 
 _CLOSE_SECONDS_MAX: Final = 5.0
 _F = TypeVar("_F", bound=Callable[..., Any])
-_T = TypeVar("_T")
 
 
-class GrpcAddresses(ParamType[str]):
-    """HOST:PORT[,HOST:PORT…], where :PORT is a port of localhost."""
+class GrpcAddresses(Brokers):
+    """As of brokers, but the port may be missing; also http://HOST:PORT."""
 
     name = "addresses"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def check(self, addresses: str) -> None:
         from moldau.client.addresses import split_brokers
-        from moldau.client.errors import ClientError
 
-        text = with_localhost(str(value))
-        try:
-            split_brokers(text.replace(HTTP_PREFIX, ""), port_default=GRPC_PORT)
-        except ClientError as error:
-            self.fail(f"{error}; write HOST:PORT", param, ctx)
-        return text
+        split_brokers(addresses.replace(HTTP_PREFIX, ""), port_default=GRPC_PORT)
 
 
 class TimestampParam(ParamType[int]):
@@ -64,22 +57,17 @@ class TimestampParam(ParamType[int]):
 
 
 def grpc_option(function: _F) -> _F:
-    """--grpc."""
-    return click.option(
+    return address_option(
         "--grpc",
         "addresses",
-        type=GrpcAddresses(),
-        envvar="MOLDAU_GRPC",
+        kind=GrpcAddresses(),
+        variable="MOLDAU_GRPC",
         default=GRPC_DEFAULT,
-        show_default=True,
-        metavar="HOST:PORT[,…]",
-        is_eager=True,
-        help="gRPC addresses of brokers or a proxy; also MOLDAU_GRPC.",
+        help_text="gRPC addresses of brokers or a proxy",
     )(function)
 
 
 def group_option(function: _F) -> _F:
-    """-g/--group."""
     return click.option(
         "-g",
         "--group",
@@ -90,13 +78,7 @@ def group_option(function: _F) -> _F:
 
 
 def queue_topic_argument(function: _F) -> _F:
-    """TOPIC, with completion."""
     return click.argument("topic", shell_complete=complete_queue_topics)(function)
-
-
-def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run the coroutine of a command."""
-    return asyncio.run(work)
 
 
 @asynccontextmanager
@@ -164,8 +146,6 @@ def _completed(
     is_shown: Callable[[str], bool],
 ) -> list[Any]:
     """Completions; empty if no broker responds."""
-    from click.shell_completion import CompletionItem
-
     from moldau.client.errors import ClientError
 
     async def fetch() -> list[str]:
@@ -174,14 +154,10 @@ def _completed(
             return await names(client)
 
     try:
-        found = run(fetch())
+        found = asyncio.run(fetch())
     except ClientError:
         return []
-    return [
-        CompletionItem(name)
-        for name in sorted(found)
-        if name.startswith(incomplete) and is_shown(name)
-    ]
+    return completions(incomplete, {name: "" for name in sorted(found) if is_shown(name)})
 
 
 class PrintableMessage:

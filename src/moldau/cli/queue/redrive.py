@@ -1,5 +1,6 @@
 """`moldau queue redrive` and `moldau queue delete`."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,7 +15,6 @@ from moldau.cli.queue.connect import (
     complete_queue_topics,
     connected,
     grpc_option,
-    run,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def redrive(
     Their attempts are counted from 1 again. The next redrive continues after the last message sent.
     """
 
-    waiting = run(find_dead_letters(addresses, group, dead_letter))
+    waiting = asyncio.run(find_dead_letters(addresses, group, dead_letter))
     if not waiting.total:
         say(f"no dead letters of {group} in {waiting.topic}")
         return
@@ -85,7 +85,8 @@ def redrive(
     if not to:
         say("other queue groups skip them; consumers outside of queue groups receive them again")
     confirm(f"Send {counted(total, 'message')} {where}?", yes=yes)
-    say(redrive_summary(run(run_redrive(addresses, group, waiting.topic, to, limit, total))))
+    sums = asyncio.run(run_redrive(addresses, group, waiting.topic, to, limit, total))
+    say(redrive_summary(sums))
 
 
 class PendingRedrive(NamedTuple):
@@ -210,7 +211,7 @@ def delete(groups: tuple[str, ...], if_exists: bool, yes: bool, addresses: str) 
 
     The messages are kept. A new group of the same name starts at the beginning of its topics.
     """
-    found = run(_existing(addresses, dict.fromkeys(groups), if_exists=if_exists))
+    found = asyncio.run(_existing(addresses, dict.fromkeys(groups), if_exists=if_exists))
     if not found:
         return
     names = ", ".join(found)
@@ -218,7 +219,7 @@ def delete(groups: tuple[str, ...], if_exists: bool, yes: bool, addresses: str) 
     consumers = sum(stats.consumers for stats in found.values())
     busy = f" and {counted(consumers, 'active consumer')}" if consumers else ""
     confirm(f"Delete {names}, with a backlog of {counted(left, 'message')}{busy}?", yes=yes)
-    run(_delete(addresses, found))
+    asyncio.run(_delete(addresses, found))
 
 
 async def _existing(

@@ -13,14 +13,13 @@ import click
 from moldau.cli.click_groups import command
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.messages.produce import LINE_BYTES_MAX, split_lines
-from moldau.cli.options import Duration, Properties, pairs_option
+from moldau.cli.options import Duration, Properties, pairs_option, timeout_option
 from moldau.cli.output import counted, format_bytes, say
 from moldau.cli.queue.connect import (
     TimestampParam,
     connected,
     grpc_option,
     queue_topic_argument,
-    run,
 )
 
 if TYPE_CHECKING:
@@ -49,13 +48,7 @@ _READ_BYTES: Final = 1024 * 1024
 @pairs_option("-H", "--header", "headers", help_text="A header of every message")
 @click.option("--delay", type=Duration(), help="Deliver after this time, as 10m.")
 @click.option("--deliver-at", type=TimestampParam(), metavar="TIME", help="Deliver at this time.")
-@click.option(
-    "--timeout",
-    type=Duration(),
-    default="30s",
-    show_default=True,
-    help="Deadline of a batch.",
-)
+@timeout_option("30s", "Deadline of a batch.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @grpc_option
 def send(
@@ -99,7 +92,7 @@ def send(
                 sender.close()
             return sender.sent
 
-    sent = run(sending())
+    sent = asyncio.run(sending())
     if not quiet:
         say(f"sent {counted(sent, 'message')} to {topic}")
 

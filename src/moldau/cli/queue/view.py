@@ -23,7 +23,6 @@ from moldau.cli.queue.connect import (
     group_option,
     grpc_option,
     queue_topic_argument,
-    run,
 )
 from moldau.cli.signals import output_closed
 
@@ -66,7 +65,7 @@ def list_groups(topic: str | None, output: str, addresses: str) -> None:
 
             return [row for row in await asyncio.gather(*map(row, found)) if row]
 
-    rows = run(listing())
+    rows = asyncio.run(listing())
     if output == "table":
         rows = [{**row, "topics": ",".join(row["topics"])} for row in rows]
     emit_rows(rows, output, name="group")
@@ -121,7 +120,7 @@ def peek(topic: str, group: str, count: int, output: str, addresses: str) -> Non
         async with connected(addresses) as client:
             return await client.peek(group, topic, count)
 
-    found = run(peeking())
+    found = asyncio.run(peeking())
     if output == "table":
         if found:
             emit_table(peeked_rows(found))
@@ -200,7 +199,7 @@ def stats(group: str, watch: float | None, output: str, addresses: str) -> None:
                     raise BrokenPipeError
 
     try:
-        run(watching())
+        asyncio.run(watching())
     except KeyboardInterrupt:
         # The normal end of --watch.
         if watch is None:

@@ -24,7 +24,6 @@ from moldau.cli.queue.connect import (
     group_option,
     grpc_option,
     queue_topic_argument,
-    run,
 )
 from moldau.cli.queue.work_loop import (
     ONCE_POLL_SECONDS,
@@ -155,7 +154,7 @@ def work(
                     )
                     return await loop.run(), stopping
 
-    tally, stopping = run(working())
+    tally, stopping = asyncio.run(working())
     if resolved and not quiet:
         lost = f", {tally.lost} not settled" if tally.lost else ""
         say(f"{counted(tally.done, 'message')} done, {tally.failed} failed{lost}")
