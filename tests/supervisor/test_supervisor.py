@@ -267,7 +267,7 @@ def test_after_the_end_nothing_runs_and_the_file_says_so(world):
     w.supervisor.close()
     assert not any(map(is_running, keys))
     state = load_state(w.directory)
-    assert (state.supervisor, state.control) == (None, "")
+    assert (state.supervisor_pid, state.supervisor_started, state.control) == (None, None, "")
     assert {member.state for member in state.brokers} == {"stopped"}
     assert all(member.joined for member in state.brokers)
 
@@ -307,7 +307,8 @@ def test_requests_reach_the_supervisor_through_its_socket(world):
     thread.start()
     w.until(lambda: replies)
     thread.join()
-    assert state_of(replies[0]).supervisor == process_key(os.getpid())
+    state = state_of(replies[0])
+    assert (state.supervisor_pid, state.supervisor_started) == process_key(os.getpid())
     w.supervisor.close()
     assert send_request(path, "status") is None
 

@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
+from msgspec.structs import replace
+
 from moldau.model.exit_codes import ExitCode
 from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import HOST, Member, Ports
@@ -14,7 +16,7 @@ PORT_MAX = 65535
 # Below the ephemeral ports: an outgoing connection must not take the port of a stopped broker.
 _FREE_FIRST, _FREE_LAST = 15000, 32000
 _FREE_TRIES = 500
-_FIELDS = ("kafka", "raft", "http", "grpc")
+_FIELDS = Ports.__struct_fields__
 
 
 def nth_ports(first: Ports, number: int) -> Ports:
@@ -77,13 +79,7 @@ def complete_ports(members: Sequence[Member]) -> None:
     with ExitStack() as bound:
         for member in members:
             if not member.ports.grpc:
-                ports = member.ports
-                member.ports = Ports(
-                    kafka=ports.kafka,
-                    raft=ports.raft,
-                    http=ports.http,
-                    grpc=_reserve_free(bound, owners),
-                )
+                member.ports = replace(member.ports, grpc=_reserve_free(bound, owners))
                 owners[member.ports.grpc] = "a broker of this cluster"
 
 

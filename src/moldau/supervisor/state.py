@@ -91,12 +91,6 @@ class ClusterState(msgspec.Struct, kw_only=True):
     supervisor_started: str | None = None
     brokers: list[Member]
 
-    @property
-    def supervisor(self) -> ProcessKey | None:
-        if self.supervisor_pid is None or self.supervisor_started is None:
-            return None
-        return ProcessKey(self.supervisor_pid, self.supervisor_started)
-
     def member(self, broker_id: int) -> Member:
         """Raises SupervisorError for an unknown id."""
         for member in self.brokers:
@@ -114,13 +108,9 @@ class ClusterState(msgspec.Struct, kw_only=True):
         return ",".join(member.kafka for member in self.brokers)
 
 
-def state_path(directory: Path) -> Path:
-    return directory / FILE_NAME
-
-
 def load_state(directory: Path) -> ClusterState | None:
     """The stored state; None if there is none. Raises SupervisorError if it is corrupt."""
-    path = state_path(directory)
+    path = directory / FILE_NAME
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -156,7 +146,7 @@ def need_state(directory: Path) -> ClusterState:
 
 def save_state(directory: Path, state: ClusterState) -> None:
     """Replace the file atomically."""
-    path = state_path(directory)
+    path = directory / FILE_NAME
     new = path.with_suffix(".json.new")
     with open(new, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
@@ -180,7 +170,12 @@ def locked(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise already_running(directory) from error
+            where = "" if str(directory) == DEFAULT_DIR else f" --data-dir {directory}"
+            raise SupervisorError(
+                f"the cluster in {directory} is already running",
+                hint=f"inspect it: moldau cluster status{where} "
+                f"· stop it: moldau cluster stop{where}",
+            ) from error
         yield
 
 
@@ -194,11 +189,3 @@ def is_locked(directory: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def already_running(directory: Path) -> SupervisorError:
-    where = "" if str(directory) == DEFAULT_DIR else f" --data-dir {directory}"
-    return SupervisorError(
-        f"the cluster in {directory} is already running",
-        hint=f"inspect it: moldau cluster status{where} · stop it: moldau cluster stop{where}",
-    )

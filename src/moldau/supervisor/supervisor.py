@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from moldau.client.processes import started_at
 from moldau.model.exit_codes import ExitCode
@@ -367,13 +368,9 @@ class Supervisor:
 
     def _add(self, request: dict[str, Any]) -> None:
         number = self.state.next_id
-        usual = nth_ports(self.state.ports, number)
-        ports = Ports(
-            kafka=_given(request, "kafka", usual.kafka),
-            raft=_given(request, "raft", usual.raft),
-            http=_given(request, "http", usual.http),
-            grpc=_given(request, "grpc", usual.grpc),
-        )
+        given = {name: request.get(name) for name in Ports.__struct_fields__}
+        chosen = {name: int(port) for name, port in given.items() if port is not None}
+        ports = replace(nth_ports(self.state.ports, number), **chosen)
         existing = [member.ports for member in self.state.brokers]
         (planned,) = plan_ports([(number, ports)], existing)
         member = Member(id=number, ports=planned, directory=f"broker-{number}", state="waiting")
@@ -381,11 +378,6 @@ class Supervisor:
         self.state.next_id += 1
         self._watched.append(_Watched(member))
         self._changed = True
-
-
-def _given(request: dict[str, Any], field: str, usual: int) -> int:
-    value = request.get(field)
-    return usual if value is None else int(value)
 
 
 def _forget_process(member: Member) -> None:
