@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from moldau.server.broker import BrokerInfo, BrokerServer
+from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import ServerConfig
+from moldau.server.info import BrokerInfo
 from moldau.server.run import EXIT_INTERNAL_ERROR, serve
 from moldau.testing.simdisk import SimDisk
 from sim.grpc import SimGrpcServer

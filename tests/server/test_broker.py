@@ -22,7 +22,7 @@ from moldau.model.errors import (
 )
 from moldau.model.ids import BrokerId, Epoch
 from moldau.replica.peer_codec import METADATA_GROUP
-from moldau.server.broker import BrokerInfo, BrokerServer
+from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
     Address,
     GrpcConfig,
@@ -31,6 +31,7 @@ from moldau.server.config.schema import (
     RaftConfig,
     ServerConfig,
 )
+from moldau.server.info import BrokerInfo
 from moldau.server.machine import Machine
 from moldau.server.storage import Storage
 from moldau.testing.ports import free_ports

@@ -38,7 +38,7 @@ from moldau.cli.output import emit_document, emit_rows, emit_table, say
 if TYPE_CHECKING:
     from moldau.model.topology import Topology
     from moldau.server.config.load import ResolvedConfig
-    from moldau.server.run import BrokerInfo
+    from moldau.server.info import BrokerInfo
 
 _DEV_PRESET: Mapping[str, object] = {
     "bootstrap": True,

@@ -18,11 +18,7 @@ from moldau.api.metric_sources import MetricSources
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.leader_announcements import LeaderAnnouncements
-from moldau.control.metadata_store import (
-    MetadataReplica,
-    MetadataStore,
-    RemovedReplica,
-)
+from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
 from moldau.control.producer_ids import ProducerIds
 from moldau.control.reconciler import Reconciler
 from moldau.control.topic_service import TopicService
@@ -38,7 +34,7 @@ from moldau.data.replica_safety import ReplicaSafety
 from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
-from moldau.edge.http.listener import HttpListener
+from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.served_apis import APIS
 from moldau.metadata.image import EMPTY_IMAGE, Image
@@ -58,13 +54,12 @@ from moldau.server.build_protocols import (
     build_append_service,
     build_cluster_views,
     build_grpc_server,
-    build_http_listener,
 )
 from moldau.server.build_queues import build_queue_service
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.derived_config import read_only_configs, topic_defaults, upkeep_config
 from moldau.server.descriptors import connections_allowed, raise_limit
-from moldau.server.info import BrokerInfo as BrokerInfo
+from moldau.server.info import BrokerInfo
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
 from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
 from moldau.server.peer_links import PeerLinks
@@ -201,8 +196,12 @@ class BrokerServer:
         self._partitions.newest_image = lambda: self._metadata.image
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
-        self._http = build_http_listener(
-            config.http, self._broker, self._metric_sources(listener), self._loop, machine.sockets
+        self._http = listener_for(
+            self._broker,
+            self._metric_sources(listener),
+            loop=self._loop,
+            cors_origins=config.http.cors_origin_list,
+            sockets=machine.sockets,
         )
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)

@@ -1,21 +1,17 @@
-"""Builds the HTTP and gRPC servers, and the services through which they reach other brokers."""
+"""Builds the gRPC server, and the services that protocol servers use to reach other brokers."""
 
 from asyncio import AbstractEventLoop
 
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import ClusterQueries
-from moldau.api.metric_sources import MetricSources
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.group_service import GroupService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
-from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
-from moldau.net.sockets import Sockets
 from moldau.replica.transport import Transport
-from moldau.server.config.schema import HttpConfig
 from moldau.server.machine import GrpcServer, Machine
 from moldau.server.ports import ReservedPort
 
@@ -47,18 +43,6 @@ def build_append_service(
     )
     transport.rpc.serve(PeerMethod.APPEND, appends.answer)
     return appends
-
-
-def build_http_listener(
-    config: HttpConfig,
-    broker: Broker,
-    vitals: MetricSources,
-    loop: AbstractEventLoop,
-    sockets: Sockets,
-) -> HttpListener:
-    return listener_for(
-        broker, vitals, loop=loop, cors_origins=config.cors_origin_list, sockets=sockets
-    )
 
 
 def build_grpc_server(

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from moldau.model.errors import StorageError
-from moldau.server.broker import BrokerInfo, BrokerServer
+from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import ServerConfig
 from moldau.server.derived_config import config_warnings
+from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
 from moldau.server.registration import SupersededError
-
-__all__ = ["EXIT_INTERNAL_ERROR", "EXIT_STORAGE", "BrokerInfo", "run_broker"]
 
 log = logging.getLogger(__name__)
 

@@ -71,6 +71,15 @@ def _rewrite_after_failure(files: Files) -> None:
     rewrite_unflushed(files, [METADATA_PATH, *logs], [VOTES_PATH])
 
 
+@contextmanager
+def _storage_errors(what: str) -> Iterator[None]:
+    """Raises StorageError for every OSError, which is its cause."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {error}") from error
+
+
 class Storage:
     """A data directory, locked while it is open."""
 
@@ -93,23 +102,19 @@ class Storage:
         root = Path(config.data_dir).absolute()
         files, lock = machine.open_directory(root)
         try:
-            identity = read_identity(files)
-            purge_deleted(files)
-            _rewrite_after_failure(files)
-            return cls(root, lock, files, identity, machine)
-        except OSError as error:
-            lock.release()
-            raise StorageError(f"cannot read data directory {root}: {error}") from error
+            with _storage_errors(f"cannot read data directory {root}"):
+                identity = read_identity(files)
+                purge_deleted(files)
+                _rewrite_after_failure(files)
+                return cls(root, lock, files, identity, machine)
         except BaseException:
             lock.release()
             raise
 
     def become(self, identity: Identity) -> None:
         """Write the directory's identity durably. Raises StorageError."""
-        try:
+        with _storage_errors(f"cannot write to data directory {self.root}"):
             write_identity(self._files, identity)
-        except OSError as error:
-            raise StorageError(f"cannot write to data directory {self.root}: {error}") from error
         self.identity = identity
 
     @property
@@ -135,17 +140,13 @@ class Storage:
 
     def find_logs(self) -> list[tuple[str, TopicId, PartitionIndex]]:
         """All partitions with a log here. Raises StorageError."""
-        try:
+        with _storage_errors(f"cannot list the logs in {self.root}"):
             return list_partitions(self._files)
-        except OSError as error:
-            raise StorageError(f"cannot list the logs in {self.root}: {error}") from error
 
     def move_to_strays(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> str:
         """Move a log to the folder for stray logs; returns its new path. Raises StorageError."""
-        try:
+        with _storage_errors(f"cannot move the log of {topic}-{partition}"):
             return move_to_strays(self._files, topic, topic_id, partition)
-        except OSError as error:
-            raise StorageError(f"cannot move the log of {topic}-{partition}: {error}") from error
 
     def set_strays_aside(self, image: Image, me: BrokerId) -> None:
         """Move logs away, left by a crash, whose partitions have no replica here.
@@ -169,10 +170,8 @@ class Storage:
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete the log of a partition that no longer has a replica here."""
-        try:
+        with _storage_errors(f"cannot delete the log of {topic}-{partition}"):
             delete_partition(self._files, topic, topic_id, partition)
-        except OSError as error:
-            raise StorageError(f"cannot delete the log of {topic}-{partition}: {error}") from error
 
     def open_metadata_log(self) -> PartitionLog:
         """A new log gets FIRST_LOG only at bootstrap; otherwise it must replicate from others."""
@@ -194,20 +193,13 @@ class Storage:
 
     def free_bytes(self) -> int:
         """Raises StorageError."""
-        with self._reading_space():
+        with _storage_errors(f"cannot read the free space of {self.root}"):
             return self._files.free_bytes()
 
     def total_bytes(self) -> int:
         """Raises StorageError."""
-        with self._reading_space():
+        with _storage_errors(f"cannot read the free space of {self.root}"):
             return self._files.total_bytes()
-
-    @contextmanager
-    def _reading_space(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(f"cannot read the free space of {self.root}: {error}") from error
 
     def close(self) -> None:
         self.votes.close()

@@ -120,7 +120,7 @@ def load_config(
             for key, value in (preset or {}).items()
         ],
         _file_entries(file, problems) if file else [],
-        _environ_entries(environ.items(), lambda name: _environ_source(name), problems),
+        _environ_entries(environ.items(), _environ_source, problems),
         _flag_entries(flags, option_names or {}),
     ]
     values: dict[str, object] = {name: key.default for name, key in KEYS.items()}
