@@ -143,13 +143,18 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
+def printable(text: str) -> str:
+    """The text with a space for every other character."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def one_line(data: bytes | None, characters_max: int) -> str | None:
     """Bytes for a table: unprintable characters become spaces, long text ends with …."""
     if data is None:
         return None
     # A character has at most four bytes; do not decode megabytes for the first few.
     text = data[: 4 * characters_max + 4].decode(errors="replace")
-    shown = "".join(character if character.isprintable() else " " for character in text).strip()
+    shown = printable(text).strip()
     is_shortened = len(shown) > characters_max or len(data) > 4 * characters_max + 4
     return shown[: characters_max - 1] + "…" if is_shortened else shown
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pytest
 
 from moldau.cli.errors import CommandError
-from moldau.cli.queue.child_command import CommandResult
 from moldau.cli.queue.work_loop import STOPPED, EmptyCheck, StopRequest, WorkLoop
 from moldau.client.errors import NotFoundError, UnreachableError
 
@@ -77,12 +76,12 @@ def drained(worker: FakeWorker) -> EmptyCheck:
 
 
 async def succeed(message):
-    return CommandResult("")
+    return ""
 
 
 async def test_what_succeeds_is_acked_and_what_fails_is_given_back_with_its_reason(capfd):
     async def handle(message):
-        return CommandResult("no luck" if message.offset == 1 else "")
+        return "no luck" if message.offset == 1 else ""
 
     worker = FakeWorker(jobs(3))
     tally = await WorkLoop(worker, handle, StopRequest(), drained=drained(worker)).run()
@@ -94,7 +93,7 @@ async def test_what_succeeds_is_acked_and_what_fails_is_given_back_with_its_reas
 
 async def test_the_pause_before_the_next_attempt_can_be_chosen():
     async def fail(message):
-        return CommandResult("no")
+        return "no"
 
     worker = FakeWorker(jobs(1))
     await WorkLoop(
@@ -113,7 +112,7 @@ async def test_no_more_are_taken_than_can_be_begun(concurrency):
         most = max(most, running)
         await asyncio.sleep(0.01)
         running -= 1
-        return CommandResult("")
+        return ""
 
     worker = FakeWorker(jobs(10))
     await WorkLoop(
@@ -137,7 +136,7 @@ async def test_a_stop_lets_what_runs_finish_and_takes_nothing_more():
     async def handle(message):
         began.set()
         await go_on.wait()
-        return CommandResult("")
+        return ""
 
     stopping, worker = StopRequest(), FakeWorker(jobs(5))
     running = asyncio.ensure_future(WorkLoop(worker, handle, stopping, quiet=True).run())
@@ -178,7 +177,7 @@ async def test_told_twice_it_ends_what_runs_and_gives_it_back():
     async def handle(message):
         began.set()
         await asyncio.sleep(3600)
-        return CommandResult("")
+        return ""
 
     stopping, worker = StopRequest(), FakeWorker(jobs(1))
     running = asyncio.ensure_future(WorkLoop(worker, handle, stopping, quiet=True).run())
@@ -197,7 +196,7 @@ async def test_the_lease_of_what_takes_longer_is_extended_until_it_is_done():
     async def handle(message):
         while len(worker.extended) < 3:
             await asyncio.sleep(0.005)
-        return CommandResult("")
+        return ""
 
     await WorkLoop(worker, handle, StopRequest(), drained=drained(worker)).run()
     extended = len(worker.extended)
@@ -230,7 +229,7 @@ async def test_with_once_it_ends_when_nothing_is_left_and_all_is_done():
     async def handle(message):
         if message.offset == 0:
             await slow.wait()
-        return CommandResult("")
+        return ""
 
     worker = FakeWorker(jobs(3))
     running = asyncio.ensure_future(

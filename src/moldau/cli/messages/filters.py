@@ -28,6 +28,7 @@ from moldau.cli.messages.filter_terms import (
     make_presence,
     make_term,
 )
+from moldau.cli.output import printable
 
 FILTER_CHARACTERS_MAX: Final = 4096
 DEPTH_MAX: Final = 50
@@ -61,10 +62,7 @@ class FilterError(CommandError):
         self.column = at + 1
         # The caret is printed below the text, which follows "hint:  ".
         first = max(0, min(at - _SHOWN_CHARACTERS // 2, len(text) - _SHOWN_CHARACTERS))
-        shown = "".join(
-            character if character.isprintable() else " "
-            for character in text[first : first + _SHOWN_CHARACTERS]
-        )
+        shown = printable(text[first : first + _SHOWN_CHARACTERS])
         super().__init__(
             f"--filter, column {self.column}: {why}",
             hint=f"{shown}\n{'':7}{'':{at - first}}^",

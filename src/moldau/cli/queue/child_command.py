@@ -14,9 +14,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from moldau.cli.messages.formats import json_value
+from moldau.cli.output import printable
 
 if TYPE_CHECKING:
     from moldau.client.queue.message import QueueMessage
@@ -45,17 +46,6 @@ VARIABLES: Final = tuple(
 
 _READ_BYTES: Final = 64 * 1024
 _READS_MAX: Final = 8
-
-
-class CommandResult(NamedTuple):
-    """The result of a command; `reason` is empty if it succeeded."""
-
-    reason: str
-    timed_out: bool = False
-
-    @property
-    def is_success(self) -> bool:
-        return not self.reason
 
 
 def variables(message: "QueueMessage", group: str) -> dict[str, str | bytes]:
@@ -105,11 +95,7 @@ class LastLine:
     @property
     def text(self) -> str:
         last = self._open if self._open.strip() else self._whole
-        shown = "".join(
-            character if character.isprintable() else " "
-            for character in last.decode(errors="replace")
-        )
-        return shown.strip()[:REASON_CHARACTERS_MAX]
+        return printable(last.decode(errors="replace")).strip()[:REASON_CHARACTERS_MAX]
 
 
 async def run_command(
@@ -119,8 +105,11 @@ async def run_command(
     *,
     environment: Mapping[str, str],
     seconds_max: float | None = None,
-) -> CommandResult:
-    """Run a command to its end. Raises OSError if it cannot start; ends it when cancelled."""
+) -> str:
+    """Run a command to its end; returns why it failed, empty if it succeeded.
+
+    Raises OSError if it cannot start; ends it when cancelled.
+    """
     last, reader = LastLine(), -1
     with tempfile.TemporaryFile(prefix="moldau-") as stdin:
         # A file, not a pipe: the command need not read all of it.
@@ -153,10 +142,10 @@ async def run_command(
         loop.remove_reader(reader)
         os.close(reader)
     if timed_out:
-        return CommandResult(f"timed out after {seconds_max:g} s", timed_out=True)
+        return f"timed out after {seconds_max:g} s"
     if process.returncode == 0:
-        return CommandResult("")
-    return CommandResult(last.text or describe(process.returncode))
+        return ""
+    return last.text or describe(process.returncode)
 
 
 def _pass_on(loop: asyncio.AbstractEventLoop, reader: int, last: LastLine) -> None:

@@ -17,7 +17,7 @@ from moldau.cli.messages.formats import Formatter
 from moldau.cli.messages.print_options import PrintOptions, format_options
 from moldau.cli.options import Duration, Integer
 from moldau.cli.output import counted, say
-from moldau.cli.queue.child_command import VARIABLES, CommandResult, run_command
+from moldau.cli.queue.child_command import VARIABLES, run_command
 from moldau.cli.queue.connect import (
     PrintableMessage,
     connected,
@@ -115,7 +115,7 @@ def work(
 
     environment = own_environment(os.environ)
 
-    async def handle(message: Any) -> CommandResult:
+    async def handle(message: Any) -> str:
         return await run_command(
             resolved, message, group, environment=environment, seconds_max=timeout
         )

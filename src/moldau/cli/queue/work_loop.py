@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.cli.errors import CommandError
 from moldau.cli.output import counted, say
-from moldau.cli.queue.child_command import CommandResult
 
 if TYPE_CHECKING:
     from moldau.client.queue.worker import AsyncWorker
@@ -31,8 +30,11 @@ _LOST_SECONDS: Final = 1.0
 _DRAIN_SECONDS_MAX: Final = 10.0
 """How long polls may return nothing although the group reports ready messages."""
 
-Handler = Callable[[Any], Awaitable[CommandResult]]
-"""Processes a message. Raises OSError if no command can be started."""
+Handler = Callable[[Any], Awaitable[str]]
+"""Processes a message; returns why it failed, empty if it succeeded.
+
+Raises OSError if no command can be started.
+"""
 
 
 @dataclass(slots=True)
@@ -216,7 +218,7 @@ class WorkLoop:
     async def _process(self, message: Any) -> None:
         extending = asyncio.ensure_future(self._extend_lease(message))
         try:
-            ended = await self._handler(message)
+            failure = await self._handler(message)
         except asyncio.CancelledError:
             # Returned at once, so that another worker can lease it.
             await self._return([message])
@@ -230,17 +232,15 @@ class WorkLoop:
             ) from error
         finally:
             await _cancelled(extending)
-        await self._settle(message, ended)
+        await self._settle(message, failure)
 
-    async def _settle(self, message: Any, ended: CommandResult) -> None:
-        if ended.is_success:
+    async def _settle(self, message: Any, failure: str) -> None:
+        if not failure:
             refused = await self._worker.ack([message])
             self.tally.done += not refused
         else:
-            self._report(f"{message_position(message)}, attempt {message.attempt}: {ended.reason}")
-            refused = await self._worker.nack(
-                [message], delay=self._retry_seconds, reason=ended.reason
-            )
+            self._report(f"{message_position(message)}, attempt {message.attempt}: {failure}")
+            refused = await self._worker.nack([message], delay=self._retry_seconds, reason=failure)
             self.tally.failed += not refused
         for each in refused:
             self.tally.lost += 1
