@@ -6,7 +6,7 @@ knows only the name, summary and module of each command.
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 
 # Long enough for a sentence: summaries are wrapped, never shortened.
 _SUMMARY_CHARACTERS_MAX = 200
-
-
-class LazyCommand(NamedTuple):
-    """A command that is not imported yet."""
-
-    target: str
-    """module:attribute, below the package of the group."""
-    summary: str
 
 
 class NoSuchCommand(click.UsageError):
@@ -58,7 +50,10 @@ class Command(ExamplesMixin, click.Command):
 
 
 class LazyGroup(ExamplesMixin, click.Group):
-    """A group whose commands are imported on use."""
+    """A group whose commands are imported on use.
+
+    `lazy` has the module:attribute, below `package`, and the summary of each.
+    """
 
     command_class = Command
 
@@ -71,7 +66,7 @@ class LazyGroup(ExamplesMixin, click.Group):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._lazy = {name: LazyCommand(*each) for name, each in (lazy or {}).items()}
+        self._lazy = lazy or {}
         self._package = package
         self.examples = examples
 
@@ -81,7 +76,7 @@ class LazyGroup(ExamplesMixin, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._lazy[cmd_name].target.partition(":")
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
         command = getattr(import_module(f"{self._package}.{module}"), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}:{attribute} is not a click command")
@@ -99,7 +94,7 @@ class LazyGroup(ExamplesMixin, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Uses the summaries, so that no command is imported."""
-        rows = [(name, lazy.summary) for name, lazy in self._lazy.items()]
+        rows = [(name, summary) for name, (_, summary) in self._lazy.items()]
         for name in super().list_commands(ctx):
             command = super().get_command(ctx, name)
             if command is not None and not command.hidden:
@@ -114,8 +109,8 @@ class LazyGroup(ExamplesMixin, click.Group):
         if incomplete.startswith("-") or not self._lazy:
             return super().shell_complete(ctx, incomplete)
         return [
-            CompletionItem(name, help=lazy.summary)
-            for name, lazy in self._lazy.items()
+            CompletionItem(name, help=summary)
+            for name, (_, summary) in self._lazy.items()
             if name.startswith(incomplete)
         ]
 
