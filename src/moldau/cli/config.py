@@ -9,7 +9,7 @@ from moldau.cli.broker import load
 from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError
 from moldau.cli.options import config_option, output_option, set_option
-from moldau.cli.output import emit_json, emit_rows, emit_yaml, say
+from moldau.cli.output import emit_document, emit_rows, say
 
 Settings = tuple[tuple[str, str], ...]
 
@@ -91,11 +91,9 @@ def show(config_file: str | None, settings: Settings, changed: bool, output: str
         rows.append({"key": name, "value": shown, "source": str(source)})
     if output in ("json", "yaml"):
         document = {row["key"]: {"value": row["value"], "source": row["source"]} for row in rows}
-        (emit_json if output == "json" else emit_yaml)(document)
+        emit_document(document, output, name="")
         return
-    emit_rows(rows, output, name="key")
-    if output == "table" and not rows:
-        say("all settings have their default")
+    emit_rows(rows, output, name="key", if_empty="all settings have their default")
     file = config_file or os.environ.get("MOLDAU_CONFIG")
     if output == "table" and not file and not changed:
         say("no configuration file in use; write one: moldau config init")

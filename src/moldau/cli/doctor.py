@@ -27,7 +27,7 @@ from moldau.cli.options import (
     document_output_option,
     set_option,
 )
-from moldau.cli.output import color_wanted, emit_json, emit_yaml, format_bytes
+from moldau.cli.output import color_wanted, emit_rows, format_bytes
 
 if TYPE_CHECKING:
     from moldau.server.config.schema import Address, ServerConfig
@@ -95,10 +95,8 @@ def doctor(config_file: str | None, settings: Properties, brokers: str | None, o
     else:
         found = list(check_all(load({}, settings, config_file).config))
     rows = [{**result._asdict(), "verdict": str(result.verdict)} for result in found]
-    if output == "json":
-        emit_json(rows)
-    elif output == "yaml":
-        emit_yaml(rows)
+    if output != "table":
+        emit_rows(rows, output, name="check")
     else:
         for result in found:
             _print(result)

@@ -12,6 +12,7 @@ from moldau.cli.options import (
     brokers_option,
     complete_groups,
     complete_topics,
+    open_admin,
     output_option,
     partitions_option,
     yes_option,
@@ -59,15 +60,12 @@ def group() -> None:
 @brokers_option
 def list_groups(output: str, brokers: str, properties: Properties) -> None:
     """List consumer groups."""
-    from moldau.client.kafka.admin import Admin
-
     rows = [
         {"name": info.name, "state": info.state, "type": info.kind}
-        for info in Admin(brokers, dict(properties)).groups()
+        for info in open_admin(brokers, properties).groups()
     ]
-    emit_rows(rows, output, name="name")
-    if not rows and output == "table":
-        say("no groups; create one: moldau consume TOPIC --group NAME")
+    hint = "no groups; create one: moldau consume TOPIC --group NAME"
+    emit_rows(rows, output, name="name", if_empty=hint)
 
 
 @group.command(
@@ -83,9 +81,7 @@ def list_groups(output: str, brokers: str, properties: Properties) -> None:
 @brokers_option
 def describe(name: str, output: str, brokers: str, properties: Properties) -> None:
     """Show a group's members, and its lag by partition."""
-    from moldau.client.kafka.admin import Admin
-
-    detail = Admin(brokers, dict(properties)).group(name)
+    detail = open_admin(brokers, properties).group(name)
     rows = lag_rows(detail)
     known = [row["lag"] for row in rows if row["lag"] is not None]
     document = {
@@ -147,11 +143,9 @@ def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
 @brokers_option
 def lag(name: str, output: str, brokers: str, properties: Properties) -> None:
     """Show how many messages a group has not consumed yet, by partition."""
-    from moldau.client.kafka.admin import Admin
-
     rows = [
         {key: row[key] for key in ("topic", "partition", "committed", "end", "lag")}
-        for row in lag_rows(Admin(brokers, dict(properties)).group(name))
+        for row in lag_rows(open_admin(brokers, properties).group(name))
     ]
     emit_rows(rows, output, name="topic")
     if output == "table":
@@ -200,9 +194,8 @@ def seek(
 ) -> None:
     """Change the committed offsets of a group without members. Shows the change first."""
     from moldau.client.errors import NotFoundError
-    from moldau.client.kafka.admin import Admin
 
-    admin = Admin(brokers, dict(properties))
+    admin = open_admin(brokers, properties)
     try:
         detail = admin.group(name)
     except NotFoundError:
@@ -300,9 +293,7 @@ def delete(
     names: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
 ) -> None:
     """Delete groups without members, and their committed offsets."""
-    from moldau.client.kafka.admin import Admin
-
-    admin = Admin(brokers, dict(properties))
+    admin = open_admin(brokers, properties)
     existing = {info.name for info in admin.groups()}
     present = existing_names("group", names, existing, if_exists=if_exists)
     if not present:

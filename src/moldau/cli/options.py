@@ -12,6 +12,8 @@ Properties = tuple[tuple[str, str], ...]
 """Values of -X and --config."""
 
 if TYPE_CHECKING:
+    from moldau.client.kafka.admin import Admin
+
     ParamType: TypeAlias = click.ParamType
 else:
 
@@ -231,6 +233,13 @@ def address_option(
         is_eager=True,
         help=f"{help_text}; also {variable}.",
     )
+
+
+def open_admin(brokers: str, properties: Properties) -> "Admin":
+    """The admin client of a command with `brokers_option`."""
+    from moldau.client.kafka.admin import Admin
+
+    return Admin(brokers, dict(properties))
 
 
 def brokers_option(function: _F) -> _F:

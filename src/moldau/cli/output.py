@@ -61,8 +61,8 @@ def report_error(error: MoldauError) -> None:
         report(str(error), error.hint)
 
 
-def emit_rows(rows: Sequence[Row], output: str, *, name: str) -> None:
-    """Print a list. `name` is the field to print for -o name."""
+def emit_rows(rows: Sequence[Row], output: str, *, name: str, if_empty: str = "") -> None:
+    """Print a list. `name` is the field to print for -o name; `if_empty` replaces the table."""
     if output == "json":
         emit_json(rows)
     elif output == "yaml":
@@ -72,6 +72,8 @@ def emit_rows(rows: Sequence[Row], output: str, *, name: str) -> None:
             click.echo(str(row[name]))
     elif rows:
         emit_table(rows)
+    elif if_empty:
+        say(if_empty)
 
 
 def emit_document(

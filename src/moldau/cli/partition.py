@@ -278,9 +278,7 @@ def list_moves(output: str, brokers: str) -> None:
         ]
     if output == "table":
         rows = [{key: row[key] for key in row if key != "name"} for row in rows]
-    emit_rows(rows, output, name="name")
-    if not rows and output == "table":
-        say("no moves in progress")
+    emit_rows(rows, output, name="name", if_empty="no moves in progress")
 
 
 @partition.command(

@@ -8,9 +8,9 @@ import signal
 import click
 
 from moldau.cli.click_groups import command
-from moldau.cli.options import timeout_option
+from moldau.cli.options import address_option, timeout_option
 from moldau.cli.output import counted
-from moldau.cli.queue.connect import GrpcAddresses
+from moldau.cli.queue.connect import GRPC_DEFAULT, GrpcAddresses
 
 _LISTEN_DEFAULT = "127.0.0.1:9000"
 
@@ -31,15 +31,13 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
     metavar="[HOST]:PORT",
     help="Address for clients; :PORT is localhost, 0.0.0.0:PORT all interfaces.",
 )
-@click.option(
+@address_option(
     "-b",
     "--brokers",
-    type=GrpcAddresses(),
-    envvar="MOLDAU_GRPC",
-    default="localhost:8000",
-    show_default=True,
-    metavar="HOST:PORT[,…]",
-    help="gRPC addresses of some brokers, or http://HOST:PORT of their HTTP API; also MOLDAU_GRPC.",
+    kind=GrpcAddresses(),
+    variable="MOLDAU_GRPC",
+    default=GRPC_DEFAULT,
+    help_text="gRPC addresses of some brokers, or http://HOST:PORT of their HTTP API",
 )
 @timeout_option("15s", "Deadline of a call while no broker responds.")
 @click.option("-v", "--verbose", is_flag=True, help="Log changes of brokers and streams.")

@@ -11,6 +11,7 @@ from moldau.cli.options import (
     Properties,
     brokers_option,
     complete_topics,
+    open_admin,
     output_option,
     pairs_option,
     topic_argument,
@@ -29,7 +30,7 @@ from moldau.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from moldau.client.kafka.admin import Admin, TopicInfo
+    from moldau.client.kafka.admin import TopicInfo
 
 
 @click.group(
@@ -43,12 +44,6 @@ if TYPE_CHECKING:
 )
 def topic() -> None:
     """Create, list, describe, alter and delete topics."""
-
-
-def _admin(brokers: str, properties: Properties) -> "Admin":
-    from moldau.client.kafka.admin import Admin
-
-    return Admin(brokers, dict(properties))
 
 
 @topic.command(
@@ -82,7 +77,7 @@ def create(
     properties: Properties,
 ) -> None:
     """Create topics."""
-    admin = _admin(brokers, properties)
+    admin = open_admin(brokers, properties)
     existing = {info.name for info in admin.topics()} if if_not_exists else set()
     for name in topics:
         if name in existing:
@@ -110,7 +105,7 @@ def create(
 @brokers_option
 def list_topics(show_all: bool, output: str, brokers: str, properties: Properties) -> None:
     """List topics."""
-    found = _admin(brokers, properties).topics()
+    found = open_admin(brokers, properties).topics()
     rows = [
         {
             "name": info.name,
@@ -120,9 +115,8 @@ def list_topics(show_all: bool, output: str, brokers: str, properties: Propertie
         for info in found
         if show_all or not info.internal
     ]
-    emit_rows(rows, output, name="name")
-    if not rows and output == "table":
-        say("no topics; create one: moldau topic create NAME")
+    hint = "no topics; create one: moldau topic create NAME"
+    emit_rows(rows, output, name="name", if_empty=hint)
 
 
 @topic.command(
@@ -141,7 +135,7 @@ def describe(
     topic: str, all_config: bool, output: str, brokers: str, properties: Properties
 ) -> None:
     """Show a topic's partitions, offsets and configuration."""
-    admin = _admin(brokers, properties)
+    admin = open_admin(brokers, properties)
     info = admin.topic(topic, offsets=True)
     config = {
         entry.name: entry.value
@@ -239,7 +233,7 @@ def alter(
             hint="add --partitions, --config or --delete-config",
             code=ExitCode.USAGE,
         )
-    admin = _admin(brokers, properties)
+    admin = open_admin(brokers, properties)
     admin.topic(topic)
     if removals:
         # The broker accepts unknown names here, so check them first.
@@ -285,7 +279,7 @@ def delete(
     topics: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
 ) -> None:
     """Delete topics with all their messages."""
-    admin = _admin(brokers, properties)
+    admin = open_admin(brokers, properties)
     existing = {info.name for info in admin.topics()}
     present = existing_names("topic", topics, existing, if_exists=if_exists)
     if not present:

@@ -69,9 +69,8 @@ def list_transactions(
             }
             for info in admin.transactions(states, seconds)
         ]
-    emit_rows(rows, output, name="id")
-    if not rows and output == "table":
-        say("no transactions; producers with a transactional.id create them")
+    hint = "no transactions; producers with a transactional.id create them"
+    emit_rows(rows, output, name="id", if_empty=hint)
 
 
 @transaction.command(

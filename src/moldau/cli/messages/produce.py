@@ -185,6 +185,8 @@ def produce(
     properties: Properties,
 ) -> int:
     """Send messages to a topic: from -m, from a file, or each line of stdin."""
+    from confluent_kafka import KafkaException
+
     if messages and file is not None:
         raise CommandError("--file and -m cannot be combined", code=ExitCode.USAGE)
     producer = _open(brokers, topic, partition, acks, compression, timeout, properties)
@@ -200,18 +202,12 @@ def produce(
         except KeyboardInterrupt:
             # Messages already read are still sent.
             interrupted = True
-        except _kafka_errors() as error:
+        except KafkaException as error:
             sender.error = sender.error or error.args[0]
             sender.failed_bytes = max(sender.failed_bytes, message.size)
         sender.finish(timeout + 1)
     _report(sender, topic, brokers, properties, len(producer), quiet)
     return ExitCode.INTERRUPTED if interrupted else ExitCode.OK
-
-
-def _kafka_errors() -> type[Exception]:
-    from confluent_kafka import KafkaException
-
-    return KafkaException
 
 
 def _open(

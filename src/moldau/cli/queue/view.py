@@ -68,10 +68,8 @@ def list_groups(topic: str | None, output: str, addresses: str) -> None:
     rows = asyncio.run(listing())
     if output == "table":
         rows = [{**row, "topics": ",".join(row["topics"])} for row in rows]
-    emit_rows(rows, output, name="group")
-    if not rows and output == "table":
-        of_topic = f" of {topic}" if topic else ""
-        say(f"no queue groups{of_topic}; {GROUP_HINT}")
+    of_topic = f" of {topic}" if topic else ""
+    emit_rows(rows, output, name="group", if_empty=f"no queue groups{of_topic}; {GROUP_HINT}")
 
 
 async def group_row(client: "AsyncQueueClient", group: "GroupInfo") -> dict[str, Any]:
