@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.queue.send import BATCH_MESSAGES_MAX, LineSource
+from moldau.cli.queue.send import BATCH_MESSAGES_MAX, line_batches
 from moldau.cli.queue.work import own_environment
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -422,9 +422,7 @@ async def test_lines_come_in_batches_and_the_last_needs_no_end(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"".join(b"%d\n" % number for number in range(2500)) + b"last")
     with open(path, "rb") as file:
-        source, batches = LineSource(file.fileno()), []
-        while batch := await source.next():
-            batches.append(batch)
+        batches = [batch async for batch in line_batches(file.fileno())]
     assert max(map(len, batches)) == BATCH_MESSAGES_MAX
     found = [line for batch in batches for line in batch]
     assert found == [*(b"%d" % number for number in range(2500)), b"last"]
@@ -432,15 +430,14 @@ async def test_lines_come_in_batches_and_the_last_needs_no_end(tmp_path):
 
 async def test_a_line_in_pieces_is_one_line():
     reader, writer = os.pipe()
-    source = LineSource(reader)
-    reading = asyncio.ensure_future(source.next())
+    source = line_batches(reader)
+    reading = asyncio.ensure_future(anext(source))
     for piece in (b"he", b"llo", b"\nnext"):
         os.write(writer, piece)
         await asyncio.sleep(0.02)
     assert await reading == [b"hello"]
     os.close(writer)
-    assert await source.next() == [b"next"]
-    assert await source.next() == []
+    assert [batch async for batch in source] == [[b"next"]]
     os.close(reader)
 
 
@@ -449,4 +446,4 @@ async def test_a_line_without_end_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"x" * 1000)
     with open(path, "rb") as file, pytest.raises(CommandError, match="longer than"):
-        await LineSource(file.fileno()).next()
+        await anext(line_batches(file.fileno()))

@@ -5,7 +5,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -68,7 +68,7 @@ def send(
         raise CommandError("--delay and --deliver-at cannot be combined", code=ExitCode.USAGE)
     if not messages and sys.stdin.isatty() and not quiet:
         say("enter one message per line; Ctrl-D ends")
-    source = ArgumentSource(messages) if messages else LineSource(sys.stdin.fileno())
+    source = _argument_batches(messages) if messages else line_batches(sys.stdin.fileno())
 
     async def sending() -> int:
         from moldau.client.queue.outgoing import Outgoing
@@ -76,7 +76,7 @@ def send(
         async with connected(addresses, timeout) as client:
             sender = ProgressSender(client, topic, quiet=quiet)
             try:
-                while lines := await source.next():
+                async for lines in source:
                     batch = [
                         Outgoing(
                             value=line.value,
@@ -97,53 +97,45 @@ def send(
         say(f"sent {counted(sent, 'message')} to {topic}")
 
 
-class LineSource:
-    """Lines of a file in batches of what is available, so that typed lines are sent at once."""
+async def line_batches(fileno: int) -> AsyncIterator[list[bytes]]:
+    """Lines of a file in batches of what is available, so that typed lines are sent at once.
 
-    def __init__(self, fileno: int) -> None:
-        self._fileno = fileno
-        self._lines: list[bytes] = []
-        self._open = bytearray()
-        self._is_ended = False
-
-    async def next(self) -> list[bytes]:
-        """The next batch; empty at the end. Raises CommandError for a line that is too long."""
-        while not self._lines and not self._is_ended:
-            await asyncio.to_thread(self._read)
-        batch, self._lines = (
-            self._lines[:BATCH_MESSAGES_MAX],
-            self._lines[BATCH_MESSAGES_MAX:],
-        )
-        return batch
-
-    def _read(self) -> None:
-        # In slices: a thread that blocks would delay the end of the process.
-        readable, _, _ = select.select([self._fileno], [], [], _READ_SECONDS)
-        if not readable:
-            return
-        data = os.read(self._fileno, _READ_BYTES)
-        self._is_ended = not data
-        *whole, rest = data.split(b"\n")
-        if whole:
-            whole[0] = bytes(self._open) + whole[0]
-            self._open.clear()
-            self._lines = whole
-        self._open += rest
-        if len(self._open) > LINE_BYTES_MAX:
+    Raises CommandError for a line that is too long.
+    """
+    unfinished = bytearray()
+    is_ended = False
+    while not is_ended:
+        data = await asyncio.to_thread(_read_available, fileno)
+        if data is None:
+            continue
+        is_ended = not data
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = bytes(unfinished) + lines[0]
+            unfinished.clear()
+        unfinished += rest
+        if len(unfinished) > LINE_BYTES_MAX:
             raise CommandError(f"a line is longer than {format_bytes(LINE_BYTES_MAX)}")
-        if self._is_ended and self._open:
-            self._lines = [bytes(self._open)]
+        if is_ended and unfinished:
+            lines = [bytes(unfinished)]
+        for batch in _batches(lines):
+            yield batch
 
 
-class ArgumentSource:
-    """The arguments, in batches."""
+def _read_available(fileno: int) -> bytes | None:
+    # In slices: a thread that blocks would delay the end of the process.
+    readable, _, _ = select.select([fileno], [], [], _READ_SECONDS)
+    return os.read(fileno, _READ_BYTES) if readable else None
 
-    def __init__(self, messages: Sequence[str]) -> None:
-        self._left = [message.encode(errors="surrogateescape") for message in messages]
 
-    async def next(self) -> list[bytes]:
-        batch, self._left = self._left[:BATCH_MESSAGES_MAX], self._left[BATCH_MESSAGES_MAX:]
-        return batch
+def _batches(lines: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(lines), BATCH_MESSAGES_MAX):
+        yield lines[start : start + BATCH_MESSAGES_MAX]
+
+
+async def _argument_batches(messages: Sequence[str]) -> AsyncIterator[list[bytes]]:
+    for batch in _batches([message.encode(errors="surrogateescape") for message in messages]):
+        yield batch
 
 
 def _cause(error: "SendFailedError") -> "ClientError":
