@@ -295,7 +295,6 @@ def ready_line(info: "BrokerInfo") -> str:
 
 
 def next_steps(info: "BrokerInfo") -> str:
-    """Commands to try next."""
     address = str(info.kafka_addr)
     option = "" if address.endswith(":9092") else f" -b {address}"
     return (

@@ -42,8 +42,6 @@ class ExamplesMixin:
 
 
 class Command(ExamplesMixin, click.Command):
-    """A command with examples."""
-
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples

@@ -41,8 +41,6 @@ _ADVERTISED_HINT = "clients connect to this address; set kafka.advertised"
 
 
 class CheckStatus(StrEnum):
-    """The result of a check."""
-
     OK = "ok"
     WARNING = "warning"
     TROUBLE = "trouble"
@@ -60,8 +58,8 @@ class CheckResult(NamedTuple):
     hint: str = ""
 
 
-def _ok(check: str, detail: str, hint: str = "") -> CheckResult:
-    return CheckResult(check, CheckStatus.OK, detail, hint)
+def _ok(check: str, detail: str) -> CheckResult:
+    return CheckResult(check, CheckStatus.OK, detail)
 
 
 def _warning(check: str, detail: str, hint: str = "") -> CheckResult:

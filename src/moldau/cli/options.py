@@ -81,8 +81,6 @@ def _bounds(least: float | None, most: float | None) -> str:
 
 
 class KeyValue(ParamType[tuple[str, str]]):
-    """KEY=VALUE."""
-
     name = "key=value"
 
     def convert(
@@ -147,7 +145,6 @@ def _topic_names(brokers: str) -> list[str]:
 
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Group names for shell completion."""
     from moldau.client.errors import ClientError
     from moldau.client.kafka.connect import probe
 
@@ -186,12 +183,10 @@ def pairs_option(*names: str, help_text: str, **more: Any) -> Callable[[_F], _F]
 
 
 def set_option(help_text: str) -> Callable[[_F], _F]:
-    """--set, for settings of a broker."""
     return pairs_option("--set", "settings", help_text=help_text)
 
 
 def config_option(function: _F) -> _F:
-    """--config, the configuration file of a broker."""
     return click.option(
         "--config",
         "config_file",
@@ -285,5 +280,4 @@ def yes_option(function: _F) -> _F:
 
 
 def topic_argument(function: _F) -> _F:
-    """TOPIC, with completion."""
     return click.argument("topic", shell_complete=complete_topics)(function)

@@ -6,8 +6,6 @@ from moldau.model.ids import TimestampMs
 
 
 class SystemClock:
-    """The system's wall and monotonic clocks."""
-
     def wall_ms(self) -> TimestampMs:
         return TimestampMs(time.time_ns() // 1_000_000)
 

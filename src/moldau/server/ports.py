@@ -19,8 +19,6 @@ _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
 
 
 class ReservedPort:
-    """One reserved address."""
-
     def __init__(
         self,
         key: str,

@@ -20,7 +20,6 @@ def dir_flag(data_dir: Path) -> str:
 
 
 def one_line(reason: str) -> str:
-    """Several lines as one."""
     return "; ".join(line.removeprefix("error: ") for line in reason.splitlines())
 
 

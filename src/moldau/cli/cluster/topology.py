@@ -106,7 +106,6 @@ def find_broker(topology: "Topology", number: int) -> "TopologyBroker":
 
 
 def broker_rows(topology: "Topology") -> list[dict[str, Any]]:
-    """A row per broker."""
     return [
         {
             "id": broker.id,
@@ -129,7 +128,6 @@ def partition_count(topology: "Topology") -> int:
 
 
 def headline(topology: "Topology") -> str:
-    """A summary in one line."""
     alive = sum(broker.alive for broker in topology.brokers)
     controller = topology.controller if topology.controller >= 0 else "none"
     return (
@@ -140,7 +138,6 @@ def headline(topology: "Topology") -> str:
 
 
 def problems(topology: "Topology") -> list[str]:
-    """Problems of the cluster, as text."""
     found = [f"broker {broker.id} is not alive" for broker in topology.brokers if not broker.alive]
     if topology.controller < 0:
         found.append("no controller: a majority of the brokers is not alive?")

@@ -29,8 +29,6 @@ class MessageOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintOptions:
-    """The values of the options."""
-
     output: str = "text"
     template: str | None = None
     print_key: bool = False

@@ -35,8 +35,6 @@ Header = tuple[str, str | bytes | None]
 
 
 class LineMessage(NamedTuple):
-    """One message to send."""
-
     key: bytes | None
     value: bytes | None
 
@@ -289,7 +287,6 @@ def _size_limit(topic: str, brokers: str, properties: Properties) -> str:
 
 
 def _next_step(sender: LineProducer, topic: str) -> str:
-    """The next step for a known error."""
     from confluent_kafka import KafkaError
 
     code = sender.error.code()

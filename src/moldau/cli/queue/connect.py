@@ -121,8 +121,6 @@ def _written(host: str, port: int) -> str:
 
 
 def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for shell completion."""
-
     async def names(client: "AsyncQueueClient") -> list[str]:
         return [topic.name for topic in (await client.topology()).topics]
 
@@ -131,8 +129,6 @@ def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete
 
 
 def complete_queue_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for shell completion."""
-
     async def names(client: "AsyncQueueClient") -> list[str]:
         return [each.group for each in await client.groups()]
 

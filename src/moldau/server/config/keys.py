@@ -44,16 +44,12 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A group of settings."""
-
     name: str
     doc: str
     type: type
 
 
 class Alias(Struct, frozen=True, kw_only=True):
-    """Another name for a setting."""
-
     target: str
     doc: str
     factor: int = 1

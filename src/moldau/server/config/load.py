@@ -63,14 +63,12 @@ DEFAULT_SOURCE = Source(layer=Layer.DEFAULT)
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One error in the configuration."""
-
     text: str
     hint: str = ""
 
 
 class InvalidConfigError(ConfigError):
-    """All errors in the configuration."""
+    """Holds every error in the configuration."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(problem.text for problem in problems))
