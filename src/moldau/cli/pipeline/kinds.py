@@ -1,7 +1,4 @@
-"""Builds the commands `run KIND` and `plan KIND`, and finds `-f FILE`.
-
-The module with a kind's command line is imported only when the command is called.
-"""
+"""Builds the commands `run KIND` and `plan KIND`, and finds `-f FILE`."""
 
 import hashlib
 import os
@@ -9,38 +6,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from moldau.cli.click_groups import Command, ExamplesMixin, NoSuchCommand
-from moldau.cli.pipeline import aggregate, archive, audit, compact, replay
+from moldau.cli.pipeline.aggregate import read_query
+from moldau.cli.pipeline.kind_options import kind_options
 from moldau.cli.pipeline.run_options import (
     default_name,
     running_options,
     spark_conf,
     trigger_option,
 )
+from moldau.spark.pipelines.kinds import KINDS
+from moldau.spark.pipelines.spec import PipelineSettings
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from moldau.spark.pipelines.spec import PipelineSettings
-
-COMMANDS: Final[dict[str, ModuleType]] = {
-    "archive": archive,
-    "compact": compact,
-    "replay": replay,
-    "aggregate": aggregate,
-    "audit": audit,
-}
-"""The command line of each kind in `moldau.spark.pipelines.kinds`."""
 # The name of the command for -f; no kind can have it.
 _FILE: Final = "@file"
 _FILE_OPTIONS: Final = ("-f", "--file")
 
-Act = Callable[["PipelineSettings", Mapping[str, Any]], int]
+Act = Callable[[PipelineSettings, Mapping[str, Any]], int]
 """Acts on the settings and the values of the verb's own options; returns the exit code."""
 
 
@@ -67,14 +56,12 @@ class KindGroup(ExamplesMixin, click.Group):
         self._file_command = file_command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(KINDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == _FILE:
             return self._file_command
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        return kind_command(self._verb, cmd_name, module_of(cmd_name))
+        return kind_command(self._verb, cmd_name) if cmd_name in KINDS else None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_file = args[:1] and args[0].startswith("-") and any(map(_is_file_option, args))
@@ -93,7 +80,7 @@ class KindGroup(ExamplesMixin, click.Group):
             raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(kind, str(module_of(kind).SUMMARY)) for kind in self.list_commands(ctx)]
+        rows = [(kind, settings_type.summary) for kind, settings_type in KINDS.items()]
         rows.append(("-f FILE", self._file_command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)
@@ -111,15 +98,12 @@ def _is_file_option(word: str) -> bool:
     return word in _FILE_OPTIONS or word.startswith("--file=")
 
 
-def module_of(kind: str) -> ModuleType:
-    """The command line of a kind."""
-    return COMMANDS[kind]
-
-
-def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
+def kind_command(verb: Verb, kind: str) -> Command:
     """The command of a verb and a kind, with the options of both and the shared ones."""
-    own, of_verb = _parameters(module.OPTIONS), _parameters(verb.options)
-    shared = (trigger_option, running_options) if is_continuous(module) else (running_options,)
+    settings_type = KINDS[kind]
+    own, of_verb = _parameters([*kind_options(settings_type)]), _parameters(verb.options)
+    is_continuous = settings_type.can_run_continuously
+    shared = (trigger_option, running_options) if is_continuous else (running_options,)
 
     def callback(**values: Any) -> int:
         verb_values = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
@@ -128,20 +112,15 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
 
     examples = tuple(
         example.replace("moldau pipeline run ", f"moldau pipeline {verb.name} ")
-        for example in module.EXAMPLES
+        for example in settings_type.examples[:3]
     )
     return Command(
         kind,
         callback=callback,
         params=[*own, *_parameters(shared), *of_verb],
-        examples=examples[:3],
-        help=str(module.SUMMARY),
+        examples=examples,
+        help=settings_type.summary,
     )
-
-
-def is_continuous(module: ModuleType) -> bool:
-    """Whether pipelines of this kind can run until they are stopped."""
-    return bool(getattr(module, "CONTINUOUS", True))
 
 
 @contextmanager
@@ -166,17 +145,14 @@ def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parame
 
 
 def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
-    """The words of the default name: arguments, else the first required option."""
-    arguments = [each for each in parameters if isinstance(each, click.Argument)]
-    needed = [each for each in parameters if each.required]
-    words: list[str] = []
-    for parameter in arguments or needed[:1]:
-        value = values.get(parameter.name or "")
-        if parameter.metavar == "LOCATION" and isinstance(value, str) and "://" not in value:
-            words.append(_folder_name(value))
-        elif value is not None:
-            words += [value] if isinstance(value, str) else value
-    return words
+    """The words of the default name: the values of the first required option."""
+    parameter = next(each for each in parameters if each.required)
+    value = values[parameter.name or ""]
+    if not isinstance(value, str):
+        return list(value)
+    if parameter.metavar == "LOCATION" and "://" not in value:
+        return [_folder_name(value)]
+    return [value]
 
 
 def _folder_name(folder: str) -> str:
@@ -185,18 +161,15 @@ def _folder_name(folder: str) -> str:
     return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
 
 
-def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "PipelineSettings":
+def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> PipelineSettings:
     """Settings from option values of the same names; None means the default."""
     from moldau.spark.pipelines.home import check_name, home_at
-    from moldau.spark.pipelines.kinds import load
 
     values["name"] = check_name(values["name"] or default_name(kind, words))
     values["home"] = home_at(values["home"], values["name"])
     values["bootstrap"] = values.pop("brokers")
     values["conf"] = spark_conf(values)
     values["continuous"] = values.get("trigger_seconds") is not None
-    if (complete := getattr(module_of(kind), "complete", None)) is not None:
-        complete(values)
-    given = {name: value for name, value in values.items() if value is not None}
-    settings: PipelineSettings = load(kind).SETTINGS(**given)
-    return settings
+    if "sql_file" in values:
+        read_query(values)
+    return KINDS[kind](**{name: value for name, value in values.items() if value is not None})

@@ -144,10 +144,10 @@ def consequences(changes: Sequence[int | None]) -> list[str]:
 
 def _check_has_position(record: "PipelineStatus") -> None:
     """Raises CommandError for a kind without offsets: each run starts where its options say."""
-    from moldau.cli.pipeline.kinds import COMMANDS, is_continuous
+    from moldau.spark.pipelines.kinds import KINDS
 
     name, kind = record.name, record.kind
-    if kind in COMMANDS and not is_continuous(COMMANDS[kind]):
+    if kind in KINDS and not KINDS[kind].can_run_continuously:
         raise CommandError(
             f"pipeline {name} cannot be reset: {kind} starts where its options say",
             hint=f"run it with another --name, or again after: moldau pipeline delete {name}",

@@ -12,7 +12,8 @@ from moldau.cli.click_groups import Command
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import Integer, document_output_option, plain_brokers_option
 from moldau.cli.output import emit_document, emit_table, say
-from moldau.cli.pipeline.kinds import KindGroup, Verb, is_continuous, module_of, require_spark_extra
+from moldau.cli.pipeline import audit
+from moldau.cli.pipeline.kinds import KindGroup, Verb, require_spark_extra
 from moldau.cli.pipeline.run_options import (
     conf_options,
     home_option,
@@ -82,8 +83,8 @@ def run_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> int
         return ExitCode.INTERRUPTED
     if emit_document(msgspec.to_builtins(outcome), values["output"], name=""):
         pass
-    elif (show := getattr(module_of(settings.kind), "show", None)) is not None:
-        show(outcome)
+    elif settings.kind == "audit":
+        audit.show(outcome)
     elif outcome.summary:
         click.echo(outcome.summary)
     else:
@@ -157,7 +158,7 @@ def _check_settings(settings: "PipelineSettings", *, waits_for_brokers: bool = F
     check_conf(settings.conf)
     if (check := getattr(settings, "check", None)) is not None:
         check()
-    if not waits_for_brokers and getattr(module_of(settings.kind), "NEEDS_BROKERS", False):
+    if settings.needs_brokers and not waits_for_brokers:
         from moldau.client.kafka.connect import probe
 
         # Options of the source may ask for TLS.
@@ -252,7 +253,7 @@ def declared_settings(
         found["home"] = home_at(home, check_name(found["name"]))
     settings = from_plain(found)
     settings = replace(settings, conf={**settings.conf, **conf})
-    if settings.continuous and not is_continuous(module_of(settings.kind)):
+    if settings.continuous and not settings.can_run_continuously:
         raise CommandError(
             f"{settings.kind} cannot run continuously",
             hint="remove --trigger, and continuous in the file",

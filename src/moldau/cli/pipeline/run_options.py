@@ -1,18 +1,4 @@
-"""What all kinds of pipelines have in common on the command line.
-
-A kind's own module (`moldau.cli.pipeline.<kind>`) has
-
-    SUMMARY: str                                     # one sentence
-    EXAMPLES: tuple[str, ...]                        # three lines: moldau pipeline run <kind> …
-    OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown;
-                                                     # their values are named as its settings
-    def complete(values: dict) -> None               # optional: turns values into settings
-    CONTINUOUS = False                               # optional: it always ends by itself
-    NEEDS_BROKERS = True                             # optional: fail early if none responds
-    def show(outcome: Outcome) -> None               # optional: print more than the summary
-
-and imports nothing heavy. `run` and `plan` are built from it.
-"""
+"""What all kinds of pipelines have in common on the command line."""
 
 import hashlib
 import os
@@ -26,37 +12,19 @@ import click
 from moldau.cli.options import (
     DEFAULT_BROKERS,
     Duration,
-    ParamType,
     pairs_option,
     plain_brokers_option,
 )
+from moldau.cli.pipeline.kind_options import mapping, shared_option
 
 if TYPE_CHECKING:
     from moldau.client.errors import NotFoundError
 
 HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
-MASTER_DEFAULT: Final = "local[*]"
 NAME_CHARACTERS_MAX: Final = 100
 _COMPLETE_SECONDS_MAX: Final = 1.0
-_UNITS: Final = {
-    "ms": "milliseconds",
-    "s": "seconds",
-    "m": "minutes",
-    "h": "hours",
-    "d": "days",
-}
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class Interval(ParamType[str]):
-    """A time as Spark writes it ('10 minutes'); 10m is accepted, too."""
-
-    name = "interval"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)", str(value).strip())
-        return f"{match[1]} {_UNITS[match[2]]}" if match else str(value)
 
 
 def default_home() -> str:
@@ -74,11 +42,6 @@ def default_name(kind: str, words: Iterable[str]) -> str:
         mark = hashlib.sha256(text.encode()).hexdigest()[:8]
         name = f"{name[: NAME_CHARACTERS_MAX - 9].strip('-.')}-{mark}"
     return name
-
-
-def mapping(ctx: click.Context, param: click.Parameter, value: Iterable[Any]) -> dict[str, str]:
-    """Pairs as a dictionary; the last value of a key counts."""
-    return dict(value)
 
 
 def home_option(function: _F) -> _F:
@@ -152,20 +115,9 @@ def running_options(function: _F) -> _F:
     for option in (
         plain_brokers_option,
         home_option,
-        pairs_option(
-            "--option",
-            "options",
-            help_text="Option of the Spark source, as maxOffsetsPerTrigger=100000",
-            callback=mapping,
-        ),
+        shared_option("options"),
         conf_options,
-        click.option(
-            "--master",
-            default=MASTER_DEFAULT,
-            show_default=True,
-            metavar="URL",
-            help="Spark master: local[N], spark://…, k8s://…, yarn.",
-        ),
+        shared_option("master"),
         name_option,
     ):
         function = option(function)

@@ -13,9 +13,9 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.model import queue_headers
-from moldau.spark.decode.decoder import Decoder, Format
+from moldau.spark.decode.decoder import Decoder
 from moldau.spark.decode.json_values import infer_json
-from moldau.spark.decode.registry import Framing
+from moldau.spark.formats import Format, Framing
 
 RAW_COLUMN: Final = "raw"
 ERROR_COLUMN: Final = "error"

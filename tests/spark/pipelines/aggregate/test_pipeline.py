@@ -15,7 +15,7 @@ from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import aggregate
 from moldau.spark.pipelines.aggregate import transforms
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 from moldau.spark.pipelines.streaming import decoder_of
 from moldau.testing.broker import Broker
 

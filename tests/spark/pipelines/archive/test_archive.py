@@ -18,8 +18,8 @@ from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.delta import DeltaLakeTable
 from moldau.spark.lake.parquet_files import read_table
 from moldau.spark.pipelines import archive, audit
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark

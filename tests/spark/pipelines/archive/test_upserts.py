@@ -18,7 +18,7 @@ from moldau.spark.lake.model import Writing
 from moldau.spark.lake.parquet_files import read_table, write_files
 from moldau.spark.pipelines import archive, audit
 from moldau.spark.pipelines.archive import committer
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark

@@ -5,9 +5,9 @@ See docs/spark/audit.md for what it finds, and docs/decisions/0026 for what it p
 
 from moldau.spark.pipelines.audit.copy_audit import audit_copy
 from moldau.spark.pipelines.audit.cut import offset_count, take_cut
-from moldau.spark.pipelines.audit.settings import AuditSettings
 from moldau.spark.pipelines.audit.table_audit import audit_table
 from moldau.spark.pipelines.rows import existing_table
+from moldau.spark.pipelines.settings.audit import AuditSettings
 from moldau.spark.pipelines.spec import Outcome, PipelineContext, PipelineSettings, Plan, Step
 
 SETTINGS = AuditSettings

@@ -12,8 +12,8 @@ from moldau.spark.option_table import Side
 from moldau.spark.pipelines.replay import selection as chosen
 from moldau.spark.pipelines.replay import sources
 from moldau.spark.pipelines.replay.selection import ReplayState, Selection
-from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.pipelines.rows import IDENTITY
+from moldau.spark.pipelines.settings.replay import ReplaySettings
 from moldau.spark.pipelines.spec import (
     Outcome,
     PipelineContext,

@@ -1,14 +1,22 @@
 """The settings of an audit, and their validation. Pure: no I/O."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.pipelines.settings.flag import (
+    Flag,
+    FramingText,
+    RegistryLocation,
+    RegistryOptions,
+    Storage,
+    TableFormatText,
+)
 from moldau.spark.pipelines.spec import PipelineSettings
 
 COMPARED: Final = ("key", "value", "timestamp", "timestampType", "headers")
 """The columns of a record besides topic, partition and offset."""
+THROUGH: Final = ("now", "group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,34 +24,80 @@ class AuditSettings(PipelineSettings):
     """Topics, and a table or another topic that should hold the same records."""
 
     kind: ClassVar[str] = "audit"
+    summary: ClassVar[str] = "Check that a table or topic has every record of topics exactly once."
+    examples: ClassVar[tuple[str, ...]] = (
+        "moldau pipeline run audit --topic orders --table /lake/orders",
+        "moldau pipeline run audit --topic orders --table /lake --through group "
+        "--group archive-orders",
+        "moldau pipeline run audit --topic orders --against-topic orders-copy --match key -o json",
+    )
+    can_run_continuously: ClassVar[bool] = False
 
-    topics: tuple[str, ...]
-    table: str | None = None
-    table_format: str = "delta"
-    storage: Mapping[str, str] = field(default_factory=dict)
-    """Options of storage and catalog; see `moldau.spark.lake.open_table`."""
-    against_topic: str | None = None
-    match: tuple[str, ...] = ()
-    """The terms by which records of the topics and of `against_topic` are equal."""
-    match_against: tuple[str, ...] = ()
-    """The terms for `against_topic`, if they differ."""
-    ignored: tuple[str, ...] = ()
-    """Columns that are not compared."""
-    groups: tuple[str, ...] = ()
-    through: str = "now"
-    """Records are required up to `now`, or up to the offsets of the first `group`."""
-    dead_letters: str | None = None
-    lag_max: int | None = None
-    value_format: str | None = None
-    """json, avro or protobuf: undecodable values are counted."""
-    value_schema: str | None = None
-    value_message: str | None = None
-    """The Protobuf message type of the values."""
-    framing: str = "none"
-    registry: str | None = None
-    registry_options: Mapping[str, str] = field(default_factory=dict)
-    undecodable_max: float = 0.0
-    """The allowed share of undecodable values."""
+    topics: Annotated[
+        tuple[str, ...], Flag("Topic whose records must be there.", "TOPIC", "--topic")
+    ]
+    table: Annotated[
+        str | None, Flag("The table to check: a folder, or s3://bucket/prefix.", "LOCATION")
+    ] = None
+    table_format: TableFormatText = "delta"
+    storage: Storage = field(default_factory=dict)
+    against_topic: Annotated[
+        str | None, Flag("Instead of a table: a topic with a copy of each record.", "TOPIC")
+    ] = None
+    match: Annotated[
+        tuple[str, ...],
+        Flag(
+            "What identifies a record in two topics: key, value, header:NAME, field:NAME of JSON, "
+            "sql:EXPRESSION. [default: key and value]",
+            "TERM",
+        ),
+    ] = ()
+    match_against: Annotated[
+        tuple[str, ...], Flag("The same for --against-topic, if different.", "TERM")
+    ] = ()
+    ignored: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Do not compare this column, as the value of a table written without --keep-raw.",
+            name="--ignore",
+            choices=COMPARED,
+        ),
+    ] = ()
+    groups: Annotated[
+        tuple[str, ...],
+        Flag("Show the lag of this consumer group; see also --through.", "GROUP", "--group"),
+    ] = ()
+    through: Annotated[
+        str,
+        Flag(
+            "Check up to the end of the topics, or to the committed offsets of the first group.",
+            choices=THROUGH,
+        ),
+    ] = "now"
+    dead_letters: Annotated[
+        str | None, Flag("Records in this dead-letter topic are not missing.", "TOPIC")
+    ] = None
+    lag_max: Annotated[
+        int | None, Flag("Fail if a group has more lag in a partition.", "N", least=0)
+    ] = None
+    value_format: Annotated[
+        str | None,
+        Flag(
+            "Count values that cannot be decoded with --schema.",
+            name="--decode",
+            choices=("json", "avro", "protobuf"),
+        ),
+    ] = None
+    value_schema: Annotated[
+        str | None, Flag("For --decode: a file, or the schema.", "FILE|TEXT", "--schema")
+    ] = None
+    value_message: Annotated[
+        str | None, Flag("Message type of a Protobuf schema.", "NAME", "--message")
+    ] = None
+    framing: FramingText = "none"
+    registry: RegistryLocation = None
+    registry_options: RegistryOptions = field(default_factory=dict)
+    undecodable_max: Annotated[float, Flag("Accepted share of undecodable values.", "SHARE")] = 0.0
 
     def check(self) -> None:
         """Raises InvalidArgumentError."""
@@ -73,7 +127,7 @@ class AuditSettings(PipelineSettings):
             expression(term)
         for option, known, given in (
             ("--ignore", COMPARED, self.ignored),
-            ("--through", ("now", "group"), (self.through,)),
+            ("--through", THROUGH, (self.through,)),
         ):
             if unknown := [name for name in given if name not in known]:
                 raise InvalidArgumentError(
