@@ -25,6 +25,8 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
+COUNT = ("count", "--topic", "clicks")
+
 HELPERS = Path(__file__).parents[2] / "helpers"
 
 
@@ -60,18 +62,7 @@ def going_on(spawn, root, brokers):
 
     def begin(name, *words):
         process = spawn(
-            *(
-                "pipeline",
-                "run",
-                "count",
-                "--topic",
-                "clicks",
-                "--trigger",
-                "1s",
-                "--name",
-                name,
-                *words,
-            ),
+            *("pipeline", "run", *COUNT, "--trigger", "1s", "--name", name, *words),
             *("--home", root, "-b", brokers),
             module="counting_cli",
         )
@@ -100,7 +91,7 @@ def turns(process):
 
 def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_name):
     name = new_name("run")
-    outcome = pipeline("run", "count", "--topic", "clicks", "--name", name)
+    outcome = pipeline("run", *COUNT, "--name", name)
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")
     assert f"{name} running" in outcome.err
     record = published(brokers, name)
@@ -111,14 +102,12 @@ def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_n
 
 
 def test_a_pipeline_is_named_by_what_it_reads(pipeline, root):
-    assert pipeline("run", "count", "--topic", "clicks", "--topic", "orders").code == 0
+    assert pipeline("run", *COUNT, "--topic", "orders").code == 0
     assert (root / "count-clicks-orders").is_dir()
 
 
 def test_what_is_not_well_is_exit_code_1_and_the_outcome_comes_as_json(pipeline, new_name):
-    outcome = pipeline(
-        "run", "count", "--topic", "clicks", "--name", new_name("ill"), "--ill", "-o", "json"
-    )
+    outcome = pipeline("run", *COUNT, "--name", new_name("ill"), "--ill", "-o", "json")
     assert outcome.code == ExitCode.FAILED
     assert json.loads(outcome.out)["rows"] == 10
     assert "error" not in outcome.err
@@ -126,7 +115,7 @@ def test_what_is_not_well_is_exit_code_1_and_the_outcome_comes_as_json(pipeline,
 
 def test_a_failure_is_told_with_its_hint_and_kept(pipeline, brokers, new_name):
     name = new_name("late")
-    outcome = pipeline("run", "count", "--topic", "clicks", "--name", name, "--fail", "late")
+    outcome = pipeline("run", *COUNT, "--name", name, "--fail", "late")
     assert outcome.code == ExitCode.FAILED
     assert "error: it cannot go on\nhint:  count less\n" in outcome.err
     record = published(brokers, name)
@@ -144,7 +133,7 @@ def test_a_failure_is_told_with_its_hint_and_kept(pipeline, brokers, new_name):
 def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, new_name):
     name = new_name("interrupted")
     process = spawn(
-        *("pipeline", "run", "count", "--topic", "clicks", "--rows", 100_000, "--name", name),
+        *("pipeline", "run", *COUNT, "--rows", 100_000, "--name", name),
         *("--home", root, "-b", brokers),
         module="counting_cli",
     )
@@ -163,7 +152,7 @@ def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, 
 def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
     name = new_name("twice")
     process = spawn(
-        *("pipeline", "run", "count", "--topic", "clicks", "--fail", "deaf", "--name", name),
+        *("pipeline", "run", *COUNT, "--fail", "deaf", "--name", name),
         *("--home", root, "-b", brokers),
         module="counting_cli",
     )
@@ -182,7 +171,7 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
 
 def test_errors_are_told_without_a_trace_unless_somebody_asks(pipeline, new_name):
     name = new_name("logged")
-    words = ("run", "count", "--topic", "clicks", "--name", name, "--fail", "refused")
+    words = ("run", *COUNT, "--name", name, "--fail", "refused")
     assert "Traceback" not in pipeline(*words).err
     told = pipeline(*words, "--verbose").err
     assert "InvalidArgumentError: it cannot count that" in told
@@ -237,7 +226,7 @@ def test_prometheus_reads_how_a_pipeline_is(going_on, new_name):
 
 def test_a_port_that_is_taken_is_told_before_anything_runs(pipeline, brokers, root, new_name):
     name, port = new_name("taken"), brokers.rpartition(":")[2]
-    outcome = pipeline("run", "count", "--topic", "x", "--name", name, "--metrics-port", port)
+    outcome = pipeline("run", *COUNT, "--name", name, "--metrics-port", port)
     assert outcome.code == ExitCode.FAILED
     assert f"cannot listen on 127.0.0.1:{port} for metrics" in outcome.err
     assert "--metrics-port" in outcome.err
@@ -248,7 +237,7 @@ def test_a_name_runs_once_at_a_time_here(pipeline, going_on, root, new_name):
     name = new_name("once")
     going_on(name)
     for words in (
-        ("run", "count", "--topic", "clicks", "--name", name),
+        ("run", *COUNT, "--name", name),
         ("reset", name, "--to", "earliest", "-y"),
         ("delete", name, "-y"),
     ):
@@ -257,7 +246,7 @@ def test_a_name_runs_once_at_a_time_here(pipeline, going_on, root, new_name):
         assert f"pipeline {name} is already running on this machine" in outcome.err
     assert Home(root / name).exists
     # From another folder it is the brokers who know.
-    other = pipeline("run", "count", "--topic", "clicks", "--name", name, "--home", root / "other")
+    other = pipeline("run", *COUNT, "--name", name, "--home", root / "other")
     assert "is already running, on" in other.err
     assert "--force" in other.err
 
@@ -275,11 +264,8 @@ def test_a_name_that_runs_on_another_machine_needs_force(pipeline, brokers, new_
     )
     with StatusTopic(brokers) as board:
         board.publish(record)
-    assert (
-        "on far.example as process 1"
-        in pipeline("run", "count", "--topic", "x", "--name", name).err
-    )
-    assert pipeline("run", "count", "--topic", "x", "--name", name, "--force").code == 0
+    assert "on far.example as process 1" in pipeline("run", *COUNT, "--name", name).err
+    assert pipeline("run", *COUNT, "--name", name, "--force").code == 0
 
 
 @pytest.mark.safety
@@ -291,7 +277,7 @@ def test_one_that_was_killed_is_lost_and_can_be_started_again(pipeline, going_on
     shown = pipeline("status", name)
     assert shown.code == ExitCode.FAILED
     assert f"{name} (count): lost" in shown.out
-    assert pipeline("run", "count", "--topic", "clicks", "--name", name).code == 0
+    assert pipeline("run", *COUNT, "--name", name).code == 0
 
 
 def test_a_watch_goes_on_until_ctrl_c(going_on, spawn, brokers, new_name):
@@ -311,7 +297,7 @@ def test_a_watch_goes_on_until_ctrl_c(going_on, spawn, brokers, new_name):
 def test_list_has_what_the_brokers_know(pipeline, new_name):
     names = {new_name("one"), new_name("two")}
     for name in names:
-        assert pipeline("run", "count", "--topic", "clicks", "--name", name).code == 0
+        assert pipeline("run", *COUNT, "--name", name).code == 0
     rows = {row["name"]: row for row in json.loads(pipeline("list", "-o", "json").out)}
     assert {rows[name]["state"] for name in names} == {"finished"}
     assert names <= set(pipeline("list", "-o", "name").out.split())
@@ -333,7 +319,7 @@ def test_a_pipeline_that_nobody_knows_is_not_found(pipeline):
 def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, nobody, new_name, monkeypatch):
     monkeypatch.setattr("moldau.spark.pipelines.runner.FINAL_STATUS_SECONDS_MAX", 0.5)
     name = new_name("brokerless")
-    outcome = pipeline("run", "count", "--topic", "clicks", "--name", name, "-b", nobody)
+    outcome = pipeline("run", *COUNT, "--name", name, "-b", nobody)
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")
 
 
@@ -371,7 +357,7 @@ def test_without_java_nothing_is_begun(pipeline, root, tmp_path, new_name, monke
 @pytest.mark.parametrize("verb", ["plan", "run"])
 def test_a_master_that_is_none_is_refused_before_anything_is_made(pipeline, root, verb, new_name):
     name = new_name("master")
-    outcome = pipeline(verb, "count", "--topic", "clicks", "--name", name, "--master", "bogus")
+    outcome = pipeline(verb, *COUNT, "--name", name, "--master", "bogus")
     assert outcome.code == ExitCode.FAILED
     assert "'bogus' is not a valid Spark master" in outcome.err
     assert not (root / name).exists()
@@ -388,12 +374,12 @@ def test_settings_that_do_not_fit_together_are_refused_before_anything_is_made(
 
 
 def test_a_plan_says_what_would_run(pipeline, root):
-    outcome = pipeline("plan", "count", "--topic", "clicks")
+    outcome = pipeline("plan", *COUNT)
     assert outcome.code == 0
     for text in ("count-clicks", "topic clicks", "nowhere", "WHAT"):
         assert text in outcome.out
     assert "warning: it only counts" in outcome.err
-    document = json.loads(pipeline("plan", "count", "--topic", "clicks", "-o", "json").out)
+    document = json.loads(pipeline("plan", *COUNT, "-o", "json").out)
     assert document["steps"] == [{"what": "count", "rows": 10, "bytes": None}]
     assert not root.exists(), "a plan changes nothing"
 
@@ -446,12 +432,12 @@ def test_settings_of_spark_come_from_files_and_words_and_the_last_counts(pipelin
     def told(*more):
         return json.loads(pipeline("plan", *more, "-o", "json").out)["settings"]["conf"]
 
-    assert told("count", "--topic", "x", *words) == {"spark.a": "1", "spark.b": "3", "spark.c": "1"}
+    assert told(*COUNT, *words) == {"spark.a": "1", "spark.b": "3", "spark.c": "1"}
     file = tmp_path / "count.yml"
     file.write_text("kind: count\nname: n\ntopics: [x]\nconf: {spark.a: 0, spark.d: true}\n")
     whole = {"spark.a": "1", "spark.b": "3", "spark.c": "1", "spark.d": "true"}
     assert told("-f", file, *words) == whole
-    wrong = pipeline("run", "count", "--topic", "x", "--conf", "executor.memory=1g")
+    wrong = pipeline("run", *COUNT, "--conf", "executor.memory=1g")
     assert wrong.code == ExitCode.FAILED
     assert "'executor.memory' is not a valid Spark setting" in wrong.err
     conf.write_text("spark.x\n")
@@ -477,15 +463,14 @@ def test_hints_name_the_form_with_a_file_as_it_is_typed(pipeline, tmp_path):
 
 def test_kinds_are_in_the_help_and_typos_get_a_suggestion(pipeline):
     assert re.search(r"count +Count, and do nothing else\.", pipeline("run", "--help").out)
-    assert (
-        "moldau pipeline plan count --topic clicks --ill" in pipeline("plan", "count", "--help").out
-    )
+    shown = pipeline("plan", "count", "--help").out
+    assert "moldau pipeline plan count --topic clicks --ill" in shown
     assert "did you mean `moldau pipeline run count`?" in pipeline("run", "cuont").err
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "ä", ""])
 def test_a_name_that_cannot_be_a_folder_is_refused(pipeline, name):
-    outcome = pipeline("run", "count", "--topic", "clicks", "--name", name or "-")
+    outcome = pipeline("run", *COUNT, "--name", name or "-")
     assert "is not a valid pipeline name" in outcome.err
 
 
@@ -585,7 +570,7 @@ def test_a_reset_to_nowhere_is_refused(pipeline, root, stopped, position, said):
 
 
 def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, new_name):
-    assert pipeline("run", "count", "--topic", "clicks", "--name", new_name("board")).code == 0
+    assert pipeline("run", *COUNT, "--name", new_name("board")).code == 0
     with KafkaClient(brokers) as client:
         assert len(client.layout(TOPIC).leaders) == 1
     described = json.loads(cli("topic", "describe", TOPIC, "-o", "json", "-b", brokers).out)
@@ -595,7 +580,7 @@ def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, 
 
 def test_names_are_completed(pipeline, brokers, nobody, new_name):
     name = new_name("tabbed")
-    assert pipeline("run", "count", "--topic", "clicks", "--name", name).code == 0
+    assert pipeline("run", *COUNT, "--name", name).code == 0
 
     here = {"MOLDAU_BROKERS": brokers}
     assert name in offered(["moldau", "pipeline", "status", name[:-1]], here)

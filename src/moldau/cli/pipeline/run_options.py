@@ -124,11 +124,11 @@ def running_options(function: _F) -> _F:
     return function
 
 
-def unknown_pipeline(name: str) -> "NotFoundError":
+def unknown_pipeline(name: str, more: str = "") -> "NotFoundError":
     from moldau.client.errors import NotFoundError
 
     return NotFoundError(
-        f"pipeline {name} does not exist",
+        f"pipeline {name} does not exist{more}",
         hint="list pipelines: moldau pipeline list · use other brokers: -b HOST:PORT",
     )
 
