@@ -11,7 +11,7 @@ import pytest
 from pipeline_words import settings_from
 
 from moldau.cli.pipeline.kind_options import kind_options
-from moldau.cli.pipeline.kinds import _parameters
+from moldau.cli.pipeline.kinds import parameters
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.kinds import KINDS
 from moldau.spark.pipelines.settings.archive import OFFSETS_PER_TRIGGER_DEFAULT
@@ -42,7 +42,7 @@ def parsed(kind: str, words: str) -> Any:
 def test_every_setting_of_a_kind_has_an_option(kind: str) -> None:
     shared = {field.name for field in fields(PipelineSettings)}
     own = {field.name for field in fields(KINDS[kind])} - shared
-    options = {each.name for each in _parameters([*kind_options(KINDS[kind])])}
+    options = {each.name for each in parameters(kind_options(KINDS[kind]))}
     assert options - {"sql_file"} == own
 
 
@@ -71,7 +71,7 @@ def test_examples_and_commands_of_the_page_are_what_a_kind_takes(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_option_is_on_its_page(kind: str) -> None:
-    options = [name for each in _parameters([*kind_options(KINDS[kind])]) for name in each.opts]
+    options = [name for each in parameters(kind_options(KINDS[kind])) for name in each.opts]
     named = set(re.findall(r"`(--[\w-]+)", _page(kind)))
     assert [name for name in options if name not in named] == []
 

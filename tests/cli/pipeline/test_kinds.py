@@ -3,18 +3,18 @@
 import pytest
 
 from moldau.cli.pipeline.kind_options import kind_options
-from moldau.cli.pipeline.kinds import _parameters, _words
+from moldau.cli.pipeline.kinds import _words, parameters
 from moldau.spark.pipelines.kinds import KINDS
 
 
 def test_a_pipeline_of_a_table_has_the_same_name_from_everywhere(tmp_path, monkeypatch):
-    parameters = _parameters([*kind_options(KINDS["compact"])])
+    options = parameters(kind_options(KINDS["compact"]))
     monkeypatch.chdir(tmp_path)
     asked = ("./lake", "lake", "lake/", f"../{tmp_path.name}/lake", str(tmp_path / "lake"))
-    names = {_words(parameters, {"table": place})[0] for place in asked}
+    names = {_words(options, {"table": place})[0] for place in asked}
     assert len(names) == 1
     assert names.pop().startswith("lake-")
-    assert _words(parameters, {"table": "other/lake"}) != _words(parameters, {"table": "lake"})
+    assert _words(options, {"table": "other/lake"}) != _words(options, {"table": "lake"})
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ def test_a_pipeline_of_a_table_has_the_same_name_from_everywhere(tmp_path, monke
     ],
 )
 def test_a_pipeline_is_named_by_its_first_required_option(kind, values, words):
-    assert _words(_parameters([*kind_options(KINDS[kind])]), values) == words
+    assert _words(parameters(kind_options(KINDS[kind])), values) == words

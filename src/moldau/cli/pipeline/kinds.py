@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,9 +101,8 @@ def _is_file_option(word: str) -> bool:
 def kind_command(verb: Verb, kind: str) -> Command:
     """The command of a verb and a kind, with the options of both and the shared ones."""
     settings_type = KINDS[kind]
-    own, of_verb = _parameters([*kind_options(settings_type)]), _parameters(verb.options)
-    is_continuous = settings_type.can_run_continuously
-    shared = (trigger_option, running_options) if is_continuous else (running_options,)
+    own, of_verb = parameters(kind_options(settings_type)), parameters(verb.options)
+    trigger = (trigger_option,) if settings_type.can_run_continuously else ()
 
     def callback(**values: Any) -> int:
         verb_values = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
@@ -117,7 +116,7 @@ def kind_command(verb: Verb, kind: str) -> Command:
     return Command(
         kind,
         callback=callback,
-        params=[*own, *_parameters(shared), *of_verb],
+        params=[*own, *parameters((*trigger, *running_options)), *of_verb],
         examples=examples,
         help=settings_type.summary,
     )
@@ -134,23 +133,23 @@ def require_spark_extra() -> Iterator[None]:
         raise missing_extra(error) from error
 
 
-def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parameter]:
+def parameters(decorators: Iterable[Callable[[Any], Any]]) -> list[click.Parameter]:
     """The parameters that click's decorators add to a command, in order."""
 
     def nothing() -> None: ...
 
-    for decorator in reversed(decorators):
+    for decorator in reversed([*decorators]):
         decorator(nothing)
     return list(reversed(getattr(nothing, "__click_params__", [])))
 
 
-def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
+def _words(options: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
     """The words of the default name: the values of the first required option."""
-    parameter = next(each for each in parameters if each.required)
-    value = values[parameter.name or ""]
+    first = next(each for each in options if each.required)
+    value = values[first.name or ""]
     if not isinstance(value, str):
         return list(value)
-    if parameter.metavar == "LOCATION" and "://" not in value:
+    if first.metavar == "LOCATION" and "://" not in value:
         return [_folder_name(value)]
     return [value]
 

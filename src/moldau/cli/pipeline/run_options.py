@@ -3,9 +3,9 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
 NAME_CHARACTERS_MAX: Final = 100
 _COMPLETE_SECONDS_MAX: Final = 1.0
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def default_home() -> str:
@@ -44,60 +42,54 @@ def default_name(kind: str, words: Iterable[str]) -> str:
     return name
 
 
-def home_option(function: _F) -> _F:
-    """--home."""
-    return click.option(
-        "--home",
-        envvar=HOME_VARIABLE,
-        default=default_home,
-        is_eager=True,
-        metavar="LOCATION",
-        help="Where pipelines keep their checkpoints and state: a folder, or "
-        f"s3://, gs://, abfss:// or hdfs://HOST/PATH; also {HOME_VARIABLE}. "
-        "[default: ~/.local/state/moldau/pipelines]",
-    )(function)
-
-
-def name_option(function: _F) -> _F:
-    """--name."""
-    return click.option(
-        "--name",
-        metavar="NAME",
-        help="Name of the pipeline and its consumer group. [default: from its kind and topics]",
-    )(function)
-
-
-def trigger_option(function: _F) -> _F:
-    """--trigger, for continuous runs."""
-    return click.option(
-        "--trigger",
-        "trigger_seconds",
-        type=Duration(),
-        metavar="TIME",
-        help="Run until stopped, with a batch every TIME, as 5s. [default: end at the offsets "
-        "that are the latest at the start]",
-    )(function)
-
-
-def conf_options(function: _F) -> _F:
-    """--conf and --conf-file; `spark_conf` merges them."""
-    for option in (
-        click.option(
-            "--conf-file",
-            "conf_files",
-            type=click.Path(exists=True, dir_okay=False),
-            multiple=True,
-            metavar="FILE",
-            help="Spark settings, as in spark-defaults.conf; may be repeated.",
-        ),
-        pairs_option(
-            "--conf",
-            help_text="A Spark setting, as spark.executor.memory=4g; overrides --conf-file",
-            callback=mapping,
-        ),
-    ):
-        function = option(function)
-    return function
+home_option: Final = click.option(
+    "--home",
+    envvar=HOME_VARIABLE,
+    default=default_home,
+    is_eager=True,
+    metavar="LOCATION",
+    help="Where pipelines keep their checkpoints and state: a folder, or "
+    f"s3://, gs://, abfss:// or hdfs://HOST/PATH; also {HOME_VARIABLE}. "
+    "[default: ~/.local/state/moldau/pipelines]",
+)
+name_option: Final = click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the pipeline and its consumer group. [default: from its kind and topics]",
+)
+trigger_option: Final = click.option(
+    "--trigger",
+    "trigger_seconds",
+    type=Duration(),
+    metavar="TIME",
+    help="Run until stopped, with a batch every TIME, as 5s. [default: end at the offsets "
+    "that are the latest at the start]",
+)
+conf_options: Final = (
+    pairs_option(
+        "--conf",
+        help_text="A Spark setting, as spark.executor.memory=4g; overrides --conf-file",
+        callback=mapping,
+    ),
+    click.option(
+        "--conf-file",
+        "conf_files",
+        type=click.Path(exists=True, dir_okay=False),
+        multiple=True,
+        metavar="FILE",
+        help="Spark settings, as in spark-defaults.conf; may be repeated.",
+    ),
+)
+"""`spark_conf` merges them."""
+running_options: Final = (
+    name_option,
+    shared_option("master"),
+    *conf_options,
+    shared_option("options"),
+    home_option,
+    plain_brokers_option,
+)
+"""Of all kinds."""
 
 
 def spark_conf(values: dict[str, Any]) -> dict[str, str]:
@@ -108,20 +100,6 @@ def spark_conf(values: dict[str, Any]) -> dict[str, str]:
     for path in values.pop("conf_files"):
         found |= read_conf(Path(path))
     return {**found, **values.pop("conf")}
-
-
-def running_options(function: _F) -> _F:
-    """--name, --master, --conf, --option, --home and -b, which all kinds have."""
-    for option in (
-        plain_brokers_option,
-        home_option,
-        shared_option("options"),
-        conf_options,
-        shared_option("master"),
-        name_option,
-    ):
-        function = option(function)
-    return function
 
 
 def unknown_pipeline(name: str, more: str = "") -> "NotFoundError":
