@@ -150,8 +150,9 @@ def test_a_result_is_told_whenever_it_changes(world: SimpleNamespace) -> None:
 
 @pytest.mark.safety
 def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> None:
+    from lake_world import read_table
+
     from moldau.spark.lake.open import open_table
-    from moldau.spark.lake.parquet_files import read_table
 
     place = str(tmp_path / "lake")
     settings = changed(
