@@ -29,6 +29,7 @@ from moldau.spark.option_table import BOOTSTRAP
 from moldau.spark.pipelines.home import CheckpointError, Home, batches_in, committed_positions
 from moldau.spark.pipelines.secrets import masked
 from moldau.spark.pipelines.settings.stream import StreamSettings
+from moldau.spark.pipelines.spark_errors import WORKER_TIMED_OUT
 from moldau.spark.pipelines.spec import PipelineContext
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions, ranges_between
@@ -43,7 +44,6 @@ log = logging.getLogger(__name__)
 
 SAMPLE_ROWS: Final = 1000
 STARTS_MAX: Final = 4
-WORKER_TIMED_OUT: Final = "Python worker failed to connect back"
 _STREAM_OPTIONS: Final = re.compile(r"subscribe|groupid|starting|.*trigger", re.IGNORECASE)
 _BETWEEN_BATCHES: Final = ("--schema", "--message", "--framing", "--registry", "--key-framing")
 """They may change, but not while a batch is incomplete: rows of it might be bad before and good
