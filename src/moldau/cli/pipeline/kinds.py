@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -21,9 +21,6 @@ from moldau.cli.pipeline.run_options import (
 )
 from moldau.spark.pipelines.kinds import KINDS
 from moldau.spark.pipelines.spec import PipelineSettings
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 # The name of the command for -f; no kind can have it.
 _FILE: Final = "@file"
@@ -84,14 +81,6 @@ class KindGroup(ExamplesMixin, click.Group):
         rows.append(("-f FILE", self._file_command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        return [CompletionItem(name) for name in names]
 
 
 def _is_file_option(word: str) -> bool:

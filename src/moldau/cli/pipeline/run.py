@@ -109,7 +109,6 @@ def _serving(port: int | None, host: str) -> "Iterator[Callable[[PipelineStatus]
 
 
 def plan_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> int:
-    """Show what would run."""
     import msgspec
 
     from moldau.spark.pipelines.kinds import load
@@ -156,8 +155,7 @@ def _check_settings(settings: "PipelineSettings", *, waits_for_brokers: bool = F
 
     check_master(settings.master)
     check_conf(settings.conf)
-    if (check := getattr(settings, "check", None)) is not None:
-        check()
+    settings.check()
     if settings.needs_brokers and not waits_for_brokers:
         from moldau.client.kafka.connect import probe
 
@@ -169,8 +167,6 @@ def _check_settings(settings: "PipelineSettings", *, waits_for_brokers: bool = F
 
 
 def file_command(verb: Verb) -> Command:
-    """The command for `-f FILE`."""
-
     def callback(path: str, **values: Any) -> int:
         with require_spark_extra():
             return verb.act(declared_settings(Path(path), values), values)

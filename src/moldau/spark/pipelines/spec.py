@@ -61,6 +61,9 @@ class PipelineSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark settings: they override the defaults of `moldau.spark.session`."""
 
+    def check(self) -> None:
+        """Raises InvalidArgumentError, which names the option to change. Without I/O."""
+
     @property
     def checkpoint(self) -> "Folder":
         from moldau.spark.pipelines.home import Home

@@ -100,7 +100,6 @@ class AuditSettings(PipelineSettings):
     undecodable_max: Annotated[float, Flag("Accepted share of undecodable values.", "SHARE")] = 0.0
 
     def check(self) -> None:
-        """Raises InvalidArgumentError."""
         if not self.topics:
             raise InvalidArgumentError("an audit needs a topic", hint="name it: --topic TOPIC")
         if (self.table is None) == (self.against_topic is None):

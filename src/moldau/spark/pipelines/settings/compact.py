@@ -50,7 +50,6 @@ class CompactSettings(PipelineSettings):
     ] = None
 
     def check(self) -> None:
-        """Raises InvalidArgumentError for contradictory settings."""
         if not self.table:
             raise InvalidArgumentError(
                 "a compaction needs a table", hint="name it: --table LOCATION"

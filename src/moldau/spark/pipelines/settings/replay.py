@@ -76,7 +76,6 @@ class ReplaySettings(PipelineSettings):
     )
 
     def check(self) -> None:
-        """Raises InvalidArgumentError for contradictory settings."""
         if bool(self.topics) == bool(self.table):
             raise InvalidArgumentError(
                 "a replay reads either topics or a table: use one of --topic and --table",

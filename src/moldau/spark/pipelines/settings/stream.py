@@ -62,11 +62,9 @@ class StreamSettings(PipelineSettings):
 
     @property
     def is_inferred(self) -> bool:
-        """Whether the schema must be inferred."""
         return self.decode == Format.JSON and self.schema is None
 
     def check(self) -> None:
-        """Raises InvalidArgumentError that names the option to change."""
         for is_wrong, what, hint in self.checks():
             if is_wrong:
                 raise InvalidArgumentError(what, hint=hint)
