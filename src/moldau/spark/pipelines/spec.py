@@ -3,11 +3,12 @@
 `kinds.py` lists the kinds, and what each must provide.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
+from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.settings.flag import Flag
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ class PipelineSettings:
     """Spark settings: they override the defaults of `moldau.spark.session`."""
 
     def check(self) -> None:
-        """Raises InvalidArgumentError, which names the option to change. Without I/O."""
+        """Raises InvalidArgumentError, which names the option to change."""
+        for is_wrong, what, hint in self.checks():
+            if is_wrong:
+                raise InvalidArgumentError(what, hint=hint)
+
+    def checks(self) -> Iterator[tuple[bool, str, str]]:
+        """The checks in order, without I/O: whether it failed, the error, and a hint."""
+        yield from ()
 
     @property
     def checkpoint(self) -> "Folder":

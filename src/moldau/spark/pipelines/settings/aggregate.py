@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from moldau.spark.formats import Format
 from moldau.spark.pipelines.settings.flag import Decode, Flag
@@ -19,11 +19,9 @@ _VIEW: Final = re.compile(r"[A-Za-z_]\w{0,127}")
 class AggregateSettings(StreamSettings):
     """The settings of an aggregate."""
 
-    kind: ClassVar[str] = "aggregate"
-    summary: ClassVar[str] = (
-        "Run SQL with windows over topics, and write the results to a topic or table."
-    )
-    examples: ClassVar[tuple[str, ...]] = (
+    kind = "aggregate"
+    summary = "Run SQL with windows over topics, and write the results to a topic or table."
+    examples = (
         "moldau pipeline run aggregate --topic clicks --schema 'page string, at timestamp' "
         "--event-time at --sql \"SELECT window(at, '1 minute') AS w, page, count(*) AS n "
         'FROM events GROUP BY 1, 2" --to clicks-per-minute --key page',
@@ -32,7 +30,7 @@ class AggregateSettings(StreamSettings):
         "moldau pipeline run aggregate --topic clicks --sql-file totals.sql --mode update "
         "--to totals",
     )
-    table_option: ClassVar[str] = "--to-table"
+    table_option = "--to-table"
 
     sql: Annotated[
         str, Flag("The query, which reads from the view --view.", "TEXT", is_optional=True)

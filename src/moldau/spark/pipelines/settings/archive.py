@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from moldau.spark.formats import Format
 from moldau.spark.lake.model import TableFormat
@@ -19,11 +19,9 @@ UPSERT: Final = "upsert"
 class ArchiveSettings(StreamSettings):
     """The settings of an archive of topics to one table, or to one table each."""
 
-    kind: ClassVar[str] = "archive"
-    summary: ClassVar[str] = (
-        "Write topics to a table (Delta, Iceberg or Parquet), each record exactly once."
-    )
-    examples: ClassVar[tuple[str, ...]] = (
+    kind = "archive"
+    summary = "Write topics to a table (Delta, Iceberg or Parquet), each record exactly once."
+    examples = (
         "moldau pipeline run archive --topic orders --to /lake/orders",
         "moldau pipeline run archive --topic orders --to s3://lake/orders "
         "--storage AWS_REGION=eu-central-1",

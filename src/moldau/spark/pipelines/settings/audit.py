@@ -1,7 +1,8 @@
 """The settings of an audit, and their validation. Pure: no I/O."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.settings.flag import (
@@ -23,15 +24,15 @@ THROUGH: Final = ("now", "group")
 class AuditSettings(PipelineSettings):
     """Topics, and a table or another topic that should hold the same records."""
 
-    kind: ClassVar[str] = "audit"
-    summary: ClassVar[str] = "Check that a table or topic has every record of topics exactly once."
-    examples: ClassVar[tuple[str, ...]] = (
+    kind = "audit"
+    summary = "Check that a table or topic has every record of topics exactly once."
+    examples = (
         "moldau pipeline run audit --topic orders --table /lake/orders",
         "moldau pipeline run audit --topic orders --table /lake --through group "
         "--group archive-orders",
         "moldau pipeline run audit --topic orders --against-topic orders-copy --match key -o json",
     )
-    can_run_continuously: ClassVar[bool] = False
+    can_run_continuously = False
 
     topics: Annotated[
         tuple[str, ...], Flag("Topic whose records must be there.", "TOPIC", "--topic")
@@ -99,49 +100,42 @@ class AuditSettings(PipelineSettings):
     registry_options: RegistryOptions = field(default_factory=dict)
     undecodable_max: Annotated[float, Flag("Accepted share of undecodable values.", "SHARE")] = 0.0
 
-    def check(self) -> None:
-        if not self.topics:
-            raise InvalidArgumentError("an audit needs a topic", hint="name it: --topic TOPIC")
-        if (self.table is None) == (self.against_topic is None):
-            count = "both" if self.table is not None else "none"
-            raise InvalidArgumentError(
-                f"an audit needs one of --table and --against-topic; {count} given",
-                hint="--table LOCATION, or --against-topic TOPIC",
-            )
-        if self.against_topic in self.topics:
-            raise InvalidArgumentError(
-                f"{self.against_topic} would be compared with itself: see --against-topic"
-            )
-        if self.table is not None and (self.match or self.match_against):
-            raise InvalidArgumentError(
-                "--match needs --against-topic: rows of a table are matched by topic, partition "
-                "and offset"
-            )
-        if self.match_against and len(self.match_against) != len(self.match):
-            raise InvalidArgumentError(
-                "--match and --match-against are pairs, but are given "
-                f"{len(self.match)} and {len(self.match_against)} times"
-            )
+    def checks(self) -> Iterator[tuple[bool, str, str]]:
+        yield not self.topics, "an audit needs a topic", "name it: --topic TOPIC"
+        is_table = self.table is not None
+        count = "both" if is_table else "none"
+        error = f"an audit needs one of --table and --against-topic; {count} given"
+        is_both = is_table == (self.against_topic is not None)
+        yield is_both, error, "--table LOCATION, or --against-topic TOPIC"
+        error = f"{self.against_topic} would be compared with itself: see --against-topic"
+        yield self.against_topic in self.topics, error, ""
+        is_matched = bool(self.match or self.match_against)
+        error = (
+            "--match needs --against-topic: rows of a table are matched by topic, partition and "
+            "offset"
+        )
+        yield is_table and is_matched, error, ""
+        error = (
+            "--match and --match-against are pairs, but are given "
+            f"{len(self.match)} and {len(self.match_against)} times"
+        )
+        is_pairs = len(self.match_against) in (0, len(self.match))
+        yield not is_pairs, error, ""
         for term in (*self.match, *self.match_against):
             expression(term)
         for option, known, given in (
             ("--ignore", COMPARED, self.ignored),
             ("--through", THROUGH, (self.through,)),
         ):
-            if unknown := [name for name in given if name not in known]:
-                raise InvalidArgumentError(
-                    f"{option} must be one of {', '.join(known)}, not {unknown[0]!r}"
-                )
-        if self.through == "group" and not self.groups:
-            raise InvalidArgumentError("--through group needs a group", hint="--group NAME")
-        if self.value_format is not None and self.value_schema is None:
-            raise InvalidArgumentError(
-                f"--decode {self.value_format} needs a schema", hint="--schema FILE"
-            )
-        if not 0 <= self.undecodable_max <= 1:
-            raise InvalidArgumentError(
-                f"--undecodable-max must be from 0 to 1, not {self.undecodable_max}"
-            )
+            for name in given:
+                error = f"{option} must be one of {', '.join(known)}, not {name!r}"
+                yield name not in known, error, ""
+        is_open = self.through == "group" and not self.groups
+        yield is_open, "--through group needs a group", "--group NAME"
+        is_lacking = self.value_format is not None and self.value_schema is None
+        yield is_lacking, f"--decode {self.value_format} needs a schema", "--schema FILE"
+        error = f"--undecodable-max must be from 0 to 1, not {self.undecodable_max}"
+        yield not 0 <= self.undecodable_max <= 1, error, ""
 
 
 def expression(term: str) -> str:

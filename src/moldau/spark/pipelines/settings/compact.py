@@ -1,9 +1,9 @@
 """The settings of a compaction, and their validation. Pure: no I/O."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
-from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.settings.flag import Flag, Storage, TableFormatText
 from moldau.spark.pipelines.spec import PipelineSettings
 
@@ -17,15 +17,15 @@ CLEAN_SECONDS_MIN: Final = 24 * 3600.0
 class CompactSettings(PipelineSettings):
     """The settings of a compaction of one table that `archive` wrote."""
 
-    kind: ClassVar[str] = "compact"
-    summary: ClassVar[str] = "Merge small files of a table, and drop duplicate rows."
-    examples: ClassVar[tuple[str, ...]] = (
+    kind = "compact"
+    summary = "Merge small files of a table, and drop duplicate rows."
+    examples = (
         "moldau pipeline run compact --table /lake/orders",
         "moldau pipeline run compact --table s3://lake/orders --format delta --date 2026-11-14",
         "moldau pipeline run compact --table /lake/users --latest-per-key --drop-tombstones",
     )
-    can_run_continuously: ClassVar[bool] = False
-    needs_brokers: ClassVar[bool] = False
+    can_run_continuously = False
+    needs_brokers = False
 
     table: Annotated[str, Flag("The table: a folder, or s3://bucket/prefix.", "LOCATION")]
     table_format: TableFormatText = "delta"
@@ -49,20 +49,18 @@ class CompactSettings(PipelineSettings):
         ),
     ] = None
 
-    def check(self) -> None:
-        if not self.table:
-            raise InvalidArgumentError(
-                "a compaction needs a table", hint="name it: --table LOCATION"
-            )
-        if self.file_bytes < FILE_BYTES_MIN:
-            raise InvalidArgumentError(f"--file-size must be at least {FILE_BYTES_MIN} bytes")
-        if self.drop_tombstones and (self.dates or not self.latest_per_key):
-            raise InvalidArgumentError(
-                "--drop-tombstones needs --latest-per-key, and excludes --date: otherwise rows "
-                "that a tombstone deletes would come back"
-            )
-        if self.clean_seconds is not None and self.clean_seconds < CLEAN_SECONDS_MIN:
-            raise InvalidArgumentError(
-                "--clean must be at least 1d: newer files may belong to a batch that is being "
-                "written"
-            )
+    def checks(self) -> Iterator[tuple[bool, str, str]]:
+        yield not self.table, "a compaction needs a table", "name it: --table LOCATION"
+        error = f"--file-size must be at least {FILE_BYTES_MIN} bytes"
+        yield self.file_bytes < FILE_BYTES_MIN, error, ""
+        is_partial = bool(self.dates) or not self.latest_per_key
+        error = (
+            "--drop-tombstones needs --latest-per-key, and excludes --date: otherwise rows that a "
+            "tombstone deletes would come back"
+        )
+        yield self.drop_tombstones and is_partial, error, ""
+        is_recent = self.clean_seconds is not None and self.clean_seconds < CLEAN_SECONDS_MIN
+        error = (
+            "--clean must be at least 1d: newer files may belong to a batch that is being written"
+        )
+        yield is_recent, error, ""

@@ -1,9 +1,9 @@
 """The settings of a replay, and their validation. Pure: no I/O."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
-from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.settings.flag import Flag, Storage, TableFormatText, Topics
 from moldau.spark.pipelines.spec import PipelineSettings
 
@@ -19,14 +19,14 @@ _CHANGEABLE: Final = frozenset({each.name for each in fields(PipelineSettings)} 
 class ReplaySettings(PipelineSettings):
     """The settings of a replay from `topics` or from a `table`. All selections must match."""
 
-    kind: ClassVar[str] = "replay"
-    summary: ClassVar[str] = "Send records of topics or of a table to a topic again, in order."
-    examples: ClassVar[tuple[str, ...]] = (
+    kind = "replay"
+    summary = "Send records of topics or of a table to a topic again, in order."
+    examples = (
         "moldau pipeline run replay --topic orders --to orders-again --from-time -2h --create",
         "moldau pipeline run replay --topic orders --to repair --offsets 0:100-199 --offsets 1:40-",
         "moldau pipeline run replay --table /lake/orders --to orders-again --key-file keys.txt",
     )
-    can_run_continuously: ClassVar[bool] = False
+    can_run_continuously = False
 
     target: Annotated[str, Flag("Write to this topic.", "TOPIC", "--to")]
     topics: Topics = ()
@@ -75,16 +75,12 @@ class ReplaySettings(PipelineSettings):
         BATCH_ROWS_DEFAULT
     )
 
-    def check(self) -> None:
-        if bool(self.topics) == bool(self.table):
-            raise InvalidArgumentError(
-                "a replay reads either topics or a table: use one of --topic and --table",
-                hint="--topic NAME, or --table LOCATION",
-            )
-        if not self.target:
-            raise InvalidArgumentError("a replay needs a target topic", hint="name it: --to TOPIC")
-        if self.batch_rows < 1:
-            raise InvalidArgumentError(f"--batch-rows must be at least 1, not {self.batch_rows}")
+    def checks(self) -> Iterator[tuple[bool, str, str]]:
+        error = "a replay reads either topics or a table: use one of --topic and --table"
+        yield bool(self.topics) == bool(self.table), error, "--topic NAME, or --table LOCATION"
+        yield not self.target, "a replay needs a target topic", "name it: --to TOPIC"
+        error = f"--batch-rows must be at least 1, not {self.batch_rows}"
+        yield self.batch_rows < 1, error, ""
 
     def fixed_settings(self) -> dict[str, Any]:
         """The settings that must not change when a replay continues."""

@@ -64,13 +64,7 @@ class StreamSettings(PipelineSettings):
     def is_inferred(self) -> bool:
         return self.decode == Format.JSON and self.schema is None
 
-    def check(self) -> None:
-        for is_wrong, what, hint in self.checks():
-            if is_wrong:
-                raise InvalidArgumentError(what, hint=hint)
-
     def checks(self) -> Iterator[tuple[bool, str, str]]:
-        """The checks in order: whether it failed, the error, and a hint."""
         yield not self.topics, "no topic to read", "name one: --topic NAME"
         yield self.one_of("decode")
         start = self.start.strip().lower()
