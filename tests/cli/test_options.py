@@ -4,7 +4,7 @@ import click
 import pytest
 
 from moldau.cli.options import Brokers, Duration, Integer, Number
-from moldau.cli.pipeline.run_options import Interval
+from moldau.cli.pipeline.kind_options import Interval
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,18 @@
 
 import sys
 
-import counting_command
 import counting_kind
 import pytest
 
 from moldau.cli.main import run
-from moldau.cli.pipeline import kinds as commands
 from moldau.cli.pipeline import run as pipeline_run
-from moldau.spark.pipelines import kinds
+from moldau.spark.pipelines import kinds, runner
 
 
 def add_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(kinds._LOADERS, "count", lambda: counting_kind)
-    patch.setitem(commands.COMMANDS, "count", counting_command)
+    patch.setitem(kinds.KINDS, "count", counting_kind.CountSettings)
+    for module in (kinds, runner):
+        patch.setattr(module, "load", lambda kind: counting_kind)
     patch.setattr(pipeline_run, "_check_spark", lambda settings: None)
 
 

@@ -2,9 +2,10 @@
 
 import time
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.pipelines.settings.flag import Flag, Topics
 from moldau.spark.pipelines.spec import (
     Outcome,
     PipelineContext,
@@ -18,16 +19,20 @@ from moldau.spark.pipelines.spec import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountSettings(PipelineSettings):
     kind: ClassVar[str] = "count"
+    summary: ClassVar[str] = "Count, and do nothing else."
+    examples: ClassVar[tuple[str, ...]] = (
+        "moldau pipeline run count --topic clicks",
+        "moldau pipeline run count --topic clicks --topic orders --rows 20",
+        "moldau pipeline run count --topic clicks --ill",
+    )
+    needs_brokers: ClassVar[bool] = False
 
-    topics: tuple[str, ...]
-    rows: int = 10
-    fail: str = ""
+    topics: Topics
+    rows: Annotated[int, Flag("How far.", "N")] = 10
+    fail: Annotated[str, Flag("Fail like this.")] = ""
     """refused: by an error of ours; defect: by one of nobody's; late: after the first rows; deaf:
     it does not stop when it is told to."""
-    is_well: bool = True
-
-
-SETTINGS = CountSettings
+    is_ill: Annotated[bool, Flag("Say that something is not well.", name="--ill")] = False
 
 
 def plan(settings: CountSettings) -> Plan:
@@ -65,7 +70,7 @@ def run(settings: CountSettings, context: PipelineContext) -> Outcome:
             time.sleep(0.01)
         time.sleep(0.01)
     return Outcome(
-        ok=settings.is_well,
+        ok=not settings.is_ill,
         summary=f"counted {'to the end' if done == settings.rows else 'for a while'}",
         rows=done,
         dead_letters=2,

@@ -3,7 +3,7 @@
 import functools
 import importlib.util
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -64,10 +64,18 @@ def append(table: LakeTable, rows: Sequence[Row], *, query: str = "archive") -> 
         raise RuntimeError("a batch was committed before")
 
 
+def read_table(table: LakeTable, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """All rows of the current snapshot, as batches."""
+    from moldau.spark.lake.parquet_files import read_files
+
+    schema = table.schema()
+    if schema is None:
+        return iter(())
+    return read_files(table.layout, table.snapshot().files, schema, columns or schema.names)
+
+
 def rows_in(table: LakeTable) -> list[Row]:
     """All rows, in the order of topic, partition and offset."""
-    from moldau.spark.lake.parquet_files import read_table
-
     found = []
     for batch in read_table(table):
         for row in batch.to_pylist():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from moldau.cli.pipeline.kinds import Verb, kind_command, module_of
+from moldau.cli.pipeline.kinds import Verb, kind_command
 
 
 def settings_from(kind: str, words: Iterable[str]) -> Any:
@@ -14,7 +14,7 @@ def settings_from(kind: str, words: Iterable[str]) -> Any:
         told.append(settings)
         return 0
 
-    command = kind_command(Verb(name="run", act=act, options=()), kind, module_of(kind))
+    command = kind_command(Verb(name="run", act=act, options=()), kind)
     shared = ("--name", "n", "-b", "b:1", "--home", "/nowhere")
     command.main([*words, *shared], standalone_mode=False)
     return told[0]

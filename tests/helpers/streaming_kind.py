@@ -16,8 +16,6 @@ class StreamSettings(PipelineSettings):
     starting: str = "earliest"
 
 
-SETTINGS = StreamSettings
-
 in_batch: Any = None
 """What is done with a batch, if anything."""
 

@@ -16,11 +16,11 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of Spark")
 
 import pyspark
+from lake_world import read_table
 
 from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import open_table
-from moldau.spark.lake.parquet_files import read_table
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until

@@ -7,6 +7,8 @@ import re
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+
 
 class Side(Enum):
     READ = "read"

@@ -16,11 +16,10 @@ from typing import Any, Final
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.security import PROTOCOL, Security, parse_security
-from moldau.spark.option_table import OPTIONS, OptionSupport, Side, names_of
+from moldau.spark.option_table import BOOTSTRAP, OPTIONS, OptionSupport, Side, names_of
 
 log = logging.getLogger(__name__)
 
-BOOTSTRAP: Final = "kafka.bootstrap.servers"
 VIEW_HINT: Final = "create a view instead: CREATE TEMPORARY VIEW … USING moldau OPTIONS (…)"
 _KAFKA: Final = "kafka."
 _SECURITY: Final = re.compile(r"kafka\.(security|sasl|ssl)\.")

@@ -6,7 +6,7 @@ import pytest
 from pipeline_words import settings_from
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 
 
 def parsed(*words: str) -> AggregateSettings:
@@ -28,17 +28,6 @@ def test_options_become_settings(tmp_path: Path) -> None:
     assert settings.sql == "SELECT 1"
     assert (settings.table_format, dict(settings.storage)) == ("delta", {"endpoint": "x"})
     assert (settings.decode, settings.schema, settings.watermark) == ("avro", "s.avsc", "1 hour")
-
-
-def test_what_is_left_out_is_as_the_settings_have_it() -> None:
-    assert parsed("--topic", "a", "--sql", "SELECT 1", "--to", "t") == AggregateSettings(
-        name="n",
-        bootstrap="b:1",
-        home="/nowhere/n",
-        topics=("a",),
-        sql="SELECT 1",
-        to_topic="t",
-    )
 
 
 def test_there_is_one_query() -> None:

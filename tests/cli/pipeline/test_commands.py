@@ -16,13 +16,16 @@ from moldau.cli.errors import ExitCode
 from moldau.cli.pipeline.run import _check_spark
 from moldau.client.wire.client import KafkaClient
 from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.settings.stream import StreamSettings
 from moldau.spark.pipelines.spec import PipelineState
 from moldau.spark.pipelines.status import TOPIC, PipelineStatus, StatusTopic, now_ms
-from moldau.spark.pipelines.streaming import StreamSettings, resolve_start
+from moldau.spark.pipelines.streaming import resolve_start
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
+
+COUNT = ("count", "--topic", "clicks")
 
 HELPERS = Path(__file__).parents[2] / "helpers"
 
@@ -59,7 +62,7 @@ def going_on(spawn, root, brokers):
 
     def begin(name, *words):
         process = spawn(
-            *("pipeline", "run", "count", "clicks", "--trigger", "1s", "--name", name, *words),
+            *("pipeline", "run", *COUNT, "--trigger", "1s", "--name", name, *words),
             *("--home", root, "-b", brokers),
             module="counting_cli",
         )
@@ -88,7 +91,7 @@ def turns(process):
 
 def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_name):
     name = new_name("run")
-    outcome = pipeline("run", "count", "clicks", "--name", name)
+    outcome = pipeline("run", *COUNT, "--name", name)
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")
     assert f"{name} running" in outcome.err
     record = published(brokers, name)
@@ -99,12 +102,12 @@ def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_n
 
 
 def test_a_pipeline_is_named_by_what_it_reads(pipeline, root):
-    assert pipeline("run", "count", "clicks", "orders").code == 0
+    assert pipeline("run", *COUNT, "--topic", "orders").code == 0
     assert (root / "count-clicks-orders").is_dir()
 
 
 def test_what_is_not_well_is_exit_code_1_and_the_outcome_comes_as_json(pipeline, new_name):
-    outcome = pipeline("run", "count", "clicks", "--name", new_name("ill"), "--ill", "-o", "json")
+    outcome = pipeline("run", *COUNT, "--name", new_name("ill"), "--ill", "-o", "json")
     assert outcome.code == ExitCode.FAILED
     assert json.loads(outcome.out)["rows"] == 10
     assert "error" not in outcome.err
@@ -112,7 +115,7 @@ def test_what_is_not_well_is_exit_code_1_and_the_outcome_comes_as_json(pipeline,
 
 def test_a_failure_is_told_with_its_hint_and_kept(pipeline, brokers, new_name):
     name = new_name("late")
-    outcome = pipeline("run", "count", "clicks", "--name", name, "--fail", "late")
+    outcome = pipeline("run", *COUNT, "--name", name, "--fail", "late")
     assert outcome.code == ExitCode.FAILED
     assert "error: it cannot go on\nhint:  count less\n" in outcome.err
     record = published(brokers, name)
@@ -130,7 +133,7 @@ def test_a_failure_is_told_with_its_hint_and_kept(pipeline, brokers, new_name):
 def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, new_name):
     name = new_name("interrupted")
     process = spawn(
-        *("pipeline", "run", "count", "clicks", "--rows", 100_000, "--name", name),
+        *("pipeline", "run", *COUNT, "--rows", 100_000, "--name", name),
         *("--home", root, "-b", brokers),
         module="counting_cli",
     )
@@ -149,7 +152,7 @@ def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, 
 def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
     name = new_name("twice")
     process = spawn(
-        *("pipeline", "run", "count", "clicks", "--fail", "deaf", "--name", name),
+        *("pipeline", "run", *COUNT, "--fail", "deaf", "--name", name),
         *("--home", root, "-b", brokers),
         module="counting_cli",
     )
@@ -168,7 +171,7 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
 
 def test_errors_are_told_without_a_trace_unless_somebody_asks(pipeline, new_name):
     name = new_name("logged")
-    words = ("run", "count", "clicks", "--name", name, "--fail", "refused")
+    words = ("run", *COUNT, "--name", name, "--fail", "refused")
     assert "Traceback" not in pipeline(*words).err
     told = pipeline(*words, "--verbose").err
     assert "InvalidArgumentError: it cannot count that" in told
@@ -223,7 +226,7 @@ def test_prometheus_reads_how_a_pipeline_is(going_on, new_name):
 
 def test_a_port_that_is_taken_is_told_before_anything_runs(pipeline, brokers, root, new_name):
     name, port = new_name("taken"), brokers.rpartition(":")[2]
-    outcome = pipeline("run", "count", "x", "--name", name, "--metrics-port", port)
+    outcome = pipeline("run", *COUNT, "--name", name, "--metrics-port", port)
     assert outcome.code == ExitCode.FAILED
     assert f"cannot listen on 127.0.0.1:{port} for metrics" in outcome.err
     assert "--metrics-port" in outcome.err
@@ -234,7 +237,7 @@ def test_a_name_runs_once_at_a_time_here(pipeline, going_on, root, new_name):
     name = new_name("once")
     going_on(name)
     for words in (
-        ("run", "count", "clicks", "--name", name),
+        ("run", *COUNT, "--name", name),
         ("reset", name, "--to", "earliest", "-y"),
         ("delete", name, "-y"),
     ):
@@ -243,7 +246,7 @@ def test_a_name_runs_once_at_a_time_here(pipeline, going_on, root, new_name):
         assert f"pipeline {name} is already running on this machine" in outcome.err
     assert Home(root / name).exists
     # From another folder it is the brokers who know.
-    other = pipeline("run", "count", "clicks", "--name", name, "--home", root / "other")
+    other = pipeline("run", *COUNT, "--name", name, "--home", root / "other")
     assert "is already running, on" in other.err
     assert "--force" in other.err
 
@@ -261,8 +264,8 @@ def test_a_name_that_runs_on_another_machine_needs_force(pipeline, brokers, new_
     )
     with StatusTopic(brokers) as board:
         board.publish(record)
-    assert "on far.example as process 1" in pipeline("run", "count", "x", "--name", name).err
-    assert pipeline("run", "count", "x", "--name", name, "--force").code == 0
+    assert "on far.example as process 1" in pipeline("run", *COUNT, "--name", name).err
+    assert pipeline("run", *COUNT, "--name", name, "--force").code == 0
 
 
 @pytest.mark.safety
@@ -274,7 +277,7 @@ def test_one_that_was_killed_is_lost_and_can_be_started_again(pipeline, going_on
     shown = pipeline("status", name)
     assert shown.code == ExitCode.FAILED
     assert f"{name} (count): lost" in shown.out
-    assert pipeline("run", "count", "clicks", "--name", name).code == 0
+    assert pipeline("run", *COUNT, "--name", name).code == 0
 
 
 def test_a_watch_goes_on_until_ctrl_c(going_on, spawn, brokers, new_name):
@@ -294,7 +297,7 @@ def test_a_watch_goes_on_until_ctrl_c(going_on, spawn, brokers, new_name):
 def test_list_has_what_the_brokers_know(pipeline, new_name):
     names = {new_name("one"), new_name("two")}
     for name in names:
-        assert pipeline("run", "count", "clicks", "--name", name).code == 0
+        assert pipeline("run", *COUNT, "--name", name).code == 0
     rows = {row["name"]: row for row in json.loads(pipeline("list", "-o", "json").out)}
     assert {rows[name]["state"] for name in names} == {"finished"}
     assert names <= set(pipeline("list", "-o", "name").out.split())
@@ -316,7 +319,7 @@ def test_a_pipeline_that_nobody_knows_is_not_found(pipeline):
 def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, nobody, new_name, monkeypatch):
     monkeypatch.setattr("moldau.spark.pipelines.runner.FINAL_STATUS_SECONDS_MAX", 0.5)
     name = new_name("brokerless")
-    outcome = pipeline("run", "count", "clicks", "--name", name, "-b", nobody)
+    outcome = pipeline("run", *COUNT, "--name", name, "-b", nobody)
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")
 
 
@@ -354,7 +357,7 @@ def test_without_java_nothing_is_begun(pipeline, root, tmp_path, new_name, monke
 @pytest.mark.parametrize("verb", ["plan", "run"])
 def test_a_master_that_is_none_is_refused_before_anything_is_made(pipeline, root, verb, new_name):
     name = new_name("master")
-    outcome = pipeline(verb, "count", "clicks", "--name", name, "--master", "bogus")
+    outcome = pipeline(verb, *COUNT, "--name", name, "--master", "bogus")
     assert outcome.code == ExitCode.FAILED
     assert "'bogus' is not a valid Spark master" in outcome.err
     assert not (root / name).exists()
@@ -371,12 +374,12 @@ def test_settings_that_do_not_fit_together_are_refused_before_anything_is_made(
 
 
 def test_a_plan_says_what_would_run(pipeline, root):
-    outcome = pipeline("plan", "count", "clicks")
+    outcome = pipeline("plan", *COUNT)
     assert outcome.code == 0
     for text in ("count-clicks", "topic clicks", "nowhere", "WHAT"):
         assert text in outcome.out
     assert "warning: it only counts" in outcome.err
-    document = json.loads(pipeline("plan", "count", "clicks", "-o", "json").out)
+    document = json.loads(pipeline("plan", *COUNT, "-o", "json").out)
     assert document["steps"] == [{"what": "count", "rows": 10, "bytes": None}]
     assert not root.exists(), "a plan changes nothing"
 
@@ -429,12 +432,12 @@ def test_settings_of_spark_come_from_files_and_words_and_the_last_counts(pipelin
     def told(*more):
         return json.loads(pipeline("plan", *more, "-o", "json").out)["settings"]["conf"]
 
-    assert told("count", "x", *words) == {"spark.a": "1", "spark.b": "3", "spark.c": "1"}
+    assert told(*COUNT, *words) == {"spark.a": "1", "spark.b": "3", "spark.c": "1"}
     file = tmp_path / "count.yml"
     file.write_text("kind: count\nname: n\ntopics: [x]\nconf: {spark.a: 0, spark.d: true}\n")
     whole = {"spark.a": "1", "spark.b": "3", "spark.c": "1", "spark.d": "true"}
     assert told("-f", file, *words) == whole
-    wrong = pipeline("run", "count", "x", "--conf", "executor.memory=1g")
+    wrong = pipeline("run", *COUNT, "--conf", "executor.memory=1g")
     assert wrong.code == ExitCode.FAILED
     assert "'executor.memory' is not a valid Spark setting" in wrong.err
     conf.write_text("spark.x\n")
@@ -460,13 +463,14 @@ def test_hints_name_the_form_with_a_file_as_it_is_typed(pipeline, tmp_path):
 
 def test_kinds_are_in_the_help_and_typos_get_a_suggestion(pipeline):
     assert re.search(r"count +Count, and do nothing else\.", pipeline("run", "--help").out)
-    assert "moldau pipeline plan count clicks --ill" in pipeline("plan", "count", "--help").out
+    shown = pipeline("plan", "count", "--help").out
+    assert "moldau pipeline plan count --topic clicks --ill" in shown
     assert "did you mean `moldau pipeline run count`?" in pipeline("run", "cuont").err
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "ä", ""])
 def test_a_name_that_cannot_be_a_folder_is_refused(pipeline, name):
-    outcome = pipeline("run", "count", "clicks", "--name", name or "-")
+    outcome = pipeline("run", *COUNT, "--name", name or "-")
     assert "is not a valid pipeline name" in outcome.err
 
 
@@ -481,7 +485,7 @@ def stopped(pipeline, root, brokers, cli, new_name):
     for partition in (0, 1):
         words = [word for number in range(5) for word in ("-m", number)]
         assert cli("produce", name, "-p", partition, "-b", brokers, *words).code == 0
-    assert pipeline("run", "count", name, "--name", name).code == 0
+    assert pipeline("run", "count", "--topic", name, "--name", name).code == 0
     checkpoint = root / name / "checkpoint"
     for folder in ("offsets", "commits"):
         (checkpoint / folder).mkdir(parents=True)
@@ -566,7 +570,7 @@ def test_a_reset_to_nowhere_is_refused(pipeline, root, stopped, position, said):
 
 
 def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, new_name):
-    assert pipeline("run", "count", "clicks", "--name", new_name("board")).code == 0
+    assert pipeline("run", *COUNT, "--name", new_name("board")).code == 0
     with KafkaClient(brokers) as client:
         assert len(client.layout(TOPIC).leaders) == 1
     described = json.loads(cli("topic", "describe", TOPIC, "-o", "json", "-b", brokers).out)
@@ -576,7 +580,7 @@ def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, 
 
 def test_names_are_completed(pipeline, brokers, nobody, new_name):
     name = new_name("tabbed")
-    assert pipeline("run", "count", "clicks", "--name", name).code == 0
+    assert pipeline("run", *COUNT, "--name", name).code == 0
 
     here = {"MOLDAU_BROKERS": brokers}
     assert name in offered(["moldau", "pipeline", "status", name[:-1]], here)

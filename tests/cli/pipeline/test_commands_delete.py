@@ -71,6 +71,26 @@ def test_a_pipeline_that_is_deleted_is_in_no_list_and_has_no_folder(
     assert delete(gone.name, "-y").code == ExitCode.NOT_FOUND
 
 
+def test_several_are_deleted_together_or_not_at_all(delete, ended, brokers, new_name):
+    one, other = ended(new_name("one")), ended(new_name("other"))
+    refused = delete(one.name, "nowhere", other.name, "-y")
+    assert refused.code == ExitCode.NOT_FOUND
+    assert "pipeline nowhere does not exist; nothing was deleted" in refused.err
+    assert delete(one.name, "a/b", "-y").code == ExitCode.FAILED
+    with other.locked():
+        assert delete(one.name, other.name, "-y").code == ExitCode.FAILED
+    assert one.checkpoint.read("offsets/0")
+    assert published(brokers, one.name) is not None
+    asked = delete(one.name, other.name)
+    assert f"Delete {one.name}, {other.name}?" in asked.err
+
+    deleted = delete(one.name, other.name, one.name, "-y")
+    assert (deleted.code, deleted.out) == (0, f"deleted {one.name}\ndeleted {other.name}\n")
+    for home in (one, other):
+        assert not Path(home.location).exists()
+        assert published(brokers, home.name) is None
+
+
 def test_one_that_runs_here_is_not_deleted(delete, ended, new_name):
     home = ended(new_name("busy"))
     with home.locked():

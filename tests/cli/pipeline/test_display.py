@@ -119,10 +119,3 @@ def test_names_are_the_same_for_the_same_words_and_differ_for_others():
     assert default_name("archive", ["a b"]) == default_name("archive", ["a b"])
     assert default_name("archive", ["a b"]) != default_name("archive", ["a-b"])
     assert len(default_name("archive", ["x" * 300])) <= 100
-
-
-@pytest.mark.parametrize(("kind", "goes_on"), [("archive", True), ("audit", False)])
-def test_a_declared_kind_that_ends_by_itself_is_not_asked_to_go_on(kind, goes_on):
-    from moldau.cli.pipeline import kinds
-
-    assert kinds.is_continuous(kinds.module_of(kind)) is goes_on

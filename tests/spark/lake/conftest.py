@@ -50,7 +50,7 @@ def rows(schema: Any) -> Callable[..., Any]:
 
 def offsets(table: LakeTable) -> list[int]:
     """What is in a table, as its own readers see it."""
-    from moldau.spark.lake.parquet_files import read_table
+    from lake_world import read_table
 
     found = [batch.column("offset").to_pylist() for batch in read_table(table)]
     return sorted(offset for part in found for offset in part)

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of lakes")
 
 import pyarrow as pa
+from lake_world import read_table
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import (
@@ -22,7 +23,7 @@ from moldau.spark.lake import (
     open_table,
 )
 from moldau.spark.lake.model import TABLES, marked
-from moldau.spark.lake.parquet_files import read_table, write_files
+from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.lake.storage import Folder
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.pipelines import compact
-from moldau.spark.pipelines.compact import CompactSettings
+from moldau.spark.pipelines.settings.compact import CompactSettings
 from moldau.testing.waiting import wait_until
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of tables")

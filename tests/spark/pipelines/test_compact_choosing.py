@@ -6,7 +6,8 @@ import pytest
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.model import DataFile
-from moldau.spark.pipelines.compact import CompactSettings, by_part, choose, file_count
+from moldau.spark.pipelines.compact import by_part, choose, file_count
+from moldau.spark.pipelines.settings.compact import CompactSettings
 
 MIB = 1024 * 1024
 

@@ -2,27 +2,24 @@
 
 import pytest
 
-from moldau.cli.pipeline.kinds import COMMANDS
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.kinds import _LOADERS, load
+from moldau.spark.pipelines.kinds import KINDS, load, settings_type
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("kind", _LOADERS)
-def test_a_kind_has_what_runs_it_and_a_command_line(kind):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_has_settings_and_what_runs_it(kind):
     module = load(kind)
+    assert module.SETTINGS is settings_type(kind)
     assert module.SETTINGS.kind == kind
+    assert module.SETTINGS.summary
     assert callable(module.plan)
     assert callable(module.run)
-    assert COMMANDS[kind].SUMMARY
 
 
-def test_all_kinds_are_on_the_command_line_in_the_same_order():
-    assert list(COMMANDS) == list(_LOADERS)
-
-
-def test_an_unknown_kind_is_refused_with_those_that_are_known():
+@pytest.mark.parametrize("find", [load, settings_type])
+def test_an_unknown_kind_is_refused_with_those_that_are_known(find):
     with pytest.raises(InvalidArgumentError, match="unknown kind of pipeline 'archvie'") as caught:
-        load("archvie")
+        find("archvie")
     assert "archive, compact" in caught.value.hint

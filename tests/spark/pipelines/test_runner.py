@@ -12,7 +12,7 @@ import streaming_kind
 from streaming_kind import StreamSettings
 
 from moldau.client.errors import ClientError
-from moldau.spark.pipelines import kinds
+from moldau.spark.pipelines import runner
 from moldau.spark.pipelines.home import Home, batches_in
 from moldau.spark.pipelines.runner import POLL_SECONDS, execute
 from moldau.spark.pipelines.spec import PipelineState
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kinds._LOADERS, "stream", lambda: streaming_kind)
+    monkeypatch.setattr(runner, "load", lambda kind: streaming_kind)
 
 
 @pytest.fixture

@@ -16,14 +16,13 @@ from moldau.spark.decode import spark_json
 from moldau.spark.lake import LakeTable, Writing, open_table
 from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.lake.storage import Folder, folder_at
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 from moldau.spark.pipelines.archive.pipeline import make_decoder
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.home import CheckpointError
-from moldau.spark.pipelines.spark_errors import PipelineError
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
+from moldau.spark.pipelines.spark_errors import WORKER_TIMED_OUT, PipelineError
 from moldau.spark.pipelines.streaming import (
     STARTS_MAX,
-    WORKER_TIMED_OUT,
     StreamSettings,
     decoder_of,
     load_state,

@@ -1,110 +1,17 @@
-"""The command line of the pipeline `audit`, and its report."""
+"""Shows the report of the pipeline `audit`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.options import Integer, Number, complete_groups, complete_topics
 from moldau.cli.output import color_wanted, emit_table, say
-from moldau.cli.pipeline.kind_options import (
-    FRAMING,
-    REGISTRY,
-    REGISTRY_OPTIONS,
-    STORAGE,
-    TABLE_FORMAT,
-    Option,
-    choice,
-    many,
-    text,
-    topics_option,
-)
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Outcome
 
-SUMMARY: Final = "Check that a table or topic has every record of topics exactly once."
-
-EXAMPLES: Final = (
-    "moldau pipeline run audit --topic orders --table /lake/orders",
-    "moldau pipeline run audit --topic orders --table /lake --through group --group archive-orders",
-    "moldau pipeline run audit --topic orders --against-topic orders-copy --match key -o json",
-)
-
-CONTINUOUS: Final = False
-NEEDS_BROKERS: Final = True
-
 _RANGES_SHOWN: Final = 5
 _KINDS: Final = ("missing", "duplicated", "extra", "altered", "dead", "expired")
-
-OPTIONS: Final[tuple[Option, ...]] = (
-    topics_option("Topic whose records must be there."),
-    text("--table", "LOCATION", "The table to check: a folder, or s3://bucket/prefix."),
-    TABLE_FORMAT,
-    STORAGE,
-    text(
-        "--against-topic",
-        "NAME",
-        "Instead of a table: a topic with a copy of each record.",
-        shell_complete=complete_topics,
-    ),
-    many(
-        "--match",
-        "match",
-        "TERM",
-        "What identifies a record in two topics: key, value, header:NAME, field:NAME of JSON, "
-        "sql:EXPRESSION. [default: key and value]",
-    ),
-    many("--match-against", "match_against", "TERM", "The same for --against-topic, if different."),
-    click.option(
-        "--ignore",
-        "ignored",
-        multiple=True,
-        type=click.Choice(["key", "value", "timestamp", "timestampType", "headers"]),
-        help="Do not compare this column, as the value of a table written without --keep-raw. "
-        "May be repeated.",
-    ),
-    many(
-        "--group",
-        "groups",
-        "NAME",
-        "Show the lag of this consumer group; see also --through.",
-        shell_complete=complete_groups,
-    ),
-    choice(
-        "--through",
-        ("now", "group"),
-        "Check up to the end of the topics, or to the committed offsets of the first group.",
-    ),
-    text(
-        "--dead-letters",
-        "TOPIC",
-        "Records in this dead-letter topic are not missing.",
-        shell_complete=complete_topics,
-    ),
-    text("--lag-max", "N", "Fail if a group has more lag in a partition.", type=Integer(0)),
-    click.option(
-        "--decode",
-        "value_format",
-        type=click.Choice(["json", "avro", "protobuf"]),
-        help="Count values that cannot be decoded with --schema.",
-    ),
-    text("--schema", "FILE", "For --decode: a file, or the schema.", "value_schema"),
-    text("--message", "NAME", "Message type of a Protobuf schema.", "value_message"),
-    FRAMING,
-    REGISTRY,
-    REGISTRY_OPTIONS,
-    text(
-        "--undecodable-max",
-        "SHARE",
-        "Accepted share of undecodable values.",
-        type=Number(0, 1),
-        default=0.0,
-    ),
-)
-
-
-# -- the report
 
 
 def show(outcome: "Outcome") -> None:

@@ -1,46 +1,32 @@
-"""Builds the commands `run KIND` and `plan KIND`, and finds `-f FILE`.
-
-The module with a kind's command line is imported only when the command is called.
-"""
+"""Builds the commands `run KIND` and `plan KIND`, and finds `-f FILE`."""
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from moldau.cli.click_groups import Command, ExamplesMixin, NoSuchCommand
-from moldau.cli.pipeline import aggregate, archive, audit, compact, replay
+from moldau.cli.pipeline.aggregate import read_query
+from moldau.cli.pipeline.kind_options import kind_options
 from moldau.cli.pipeline.run_options import (
     default_name,
     running_options,
     spark_conf,
     trigger_option,
 )
+from moldau.spark.pipelines.kinds import KINDS
+from moldau.spark.pipelines.spec import PipelineSettings
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    from moldau.spark.pipelines.spec import PipelineSettings
-
-COMMANDS: Final[dict[str, ModuleType]] = {
-    "archive": archive,
-    "compact": compact,
-    "replay": replay,
-    "aggregate": aggregate,
-    "audit": audit,
-}
-"""The command line of each kind in `moldau.spark.pipelines.kinds`."""
 # The name of the command for -f; no kind can have it.
 _FILE: Final = "@file"
 _FILE_OPTIONS: Final = ("-f", "--file")
 
-Act = Callable[["PipelineSettings", Mapping[str, Any]], int]
+Act = Callable[[PipelineSettings, Mapping[str, Any]], int]
 """Acts on the settings and the values of the verb's own options; returns the exit code."""
 
 
@@ -67,14 +53,12 @@ class KindGroup(ExamplesMixin, click.Group):
         self._file_command = file_command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(KINDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == _FILE:
             return self._file_command
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        return kind_command(self._verb, cmd_name, module_of(cmd_name))
+        return kind_command(self._verb, cmd_name) if cmd_name in KINDS else None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_file = args[:1] and args[0].startswith("-") and any(map(_is_file_option, args))
@@ -93,33 +77,21 @@ class KindGroup(ExamplesMixin, click.Group):
             raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(kind, str(module_of(kind).SUMMARY)) for kind in self.list_commands(ctx)]
+        rows = [(kind, settings_type.summary) for kind, settings_type in KINDS.items()]
         rows.append(("-f FILE", self._file_command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        return [CompletionItem(name) for name in names]
 
 
 def _is_file_option(word: str) -> bool:
     return word in _FILE_OPTIONS or word.startswith("--file=")
 
 
-def module_of(kind: str) -> ModuleType:
-    """The command line of a kind."""
-    return COMMANDS[kind]
-
-
-def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
+def kind_command(verb: Verb, kind: str) -> Command:
     """The command of a verb and a kind, with the options of both and the shared ones."""
-    own, of_verb = _parameters(module.OPTIONS), _parameters(verb.options)
-    shared = (trigger_option, running_options) if is_continuous(module) else (running_options,)
+    settings_type = KINDS[kind]
+    own, of_verb = parameters(kind_options(settings_type)), parameters(verb.options)
+    trigger = (trigger_option,) if settings_type.can_run_continuously else ()
 
     def callback(**values: Any) -> int:
         verb_values = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
@@ -128,20 +100,15 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
 
     examples = tuple(
         example.replace("moldau pipeline run ", f"moldau pipeline {verb.name} ")
-        for example in module.EXAMPLES
+        for example in settings_type.examples[:3]
     )
     return Command(
         kind,
         callback=callback,
-        params=[*own, *_parameters(shared), *of_verb],
-        examples=examples[:3],
-        help=str(module.SUMMARY),
+        params=[*own, *parameters((*trigger, *running_options)), *of_verb],
+        examples=examples,
+        help=settings_type.summary,
     )
-
-
-def is_continuous(module: ModuleType) -> bool:
-    """Whether pipelines of this kind can run until they are stopped."""
-    return bool(getattr(module, "CONTINUOUS", True))
 
 
 @contextmanager
@@ -155,28 +122,25 @@ def require_spark_extra() -> Iterator[None]:
         raise missing_extra(error) from error
 
 
-def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parameter]:
+def parameters(decorators: Iterable[Callable[[Any], Any]]) -> list[click.Parameter]:
     """The parameters that click's decorators add to a command, in order."""
 
     def nothing() -> None: ...
 
-    for decorator in reversed(decorators):
+    for decorator in reversed([*decorators]):
         decorator(nothing)
     return list(reversed(getattr(nothing, "__click_params__", [])))
 
 
-def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
-    """The words of the default name: arguments, else the first required option."""
-    arguments = [each for each in parameters if isinstance(each, click.Argument)]
-    needed = [each for each in parameters if each.required]
-    words: list[str] = []
-    for parameter in arguments or needed[:1]:
-        value = values.get(parameter.name or "")
-        if parameter.metavar == "LOCATION" and isinstance(value, str) and "://" not in value:
-            words.append(_folder_name(value))
-        elif value is not None:
-            words += [value] if isinstance(value, str) else value
-    return words
+def _words(options: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
+    """The words of the default name: the values of the first required option."""
+    first = next(each for each in options if each.required)
+    value = values[first.name or ""]
+    if not isinstance(value, str):
+        return list(value)
+    if first.metavar == "LOCATION" and "://" not in value:
+        return [_folder_name(value)]
+    return [value]
 
 
 def _folder_name(folder: str) -> str:
@@ -185,18 +149,15 @@ def _folder_name(folder: str) -> str:
     return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
 
 
-def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "PipelineSettings":
+def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> PipelineSettings:
     """Settings from option values of the same names; None means the default."""
     from moldau.spark.pipelines.home import check_name, home_at
-    from moldau.spark.pipelines.kinds import load
 
     values["name"] = check_name(values["name"] or default_name(kind, words))
     values["home"] = home_at(values["home"], values["name"])
     values["bootstrap"] = values.pop("brokers")
     values["conf"] = spark_conf(values)
     values["continuous"] = values.get("trigger_seconds") is not None
-    if (complete := getattr(module_of(kind), "complete", None)) is not None:
-        complete(values)
-    given = {name: value for name, value in values.items() if value is not None}
-    settings: PipelineSettings = load(kind).SETTINGS(**given)
-    return settings
+    if "sql_file" in values:
+        read_query(values)
+    return KINDS[kind](**{name: value for name, value in values.items() if value is not None})

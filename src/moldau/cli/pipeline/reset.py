@@ -1,7 +1,7 @@
 """`moldau pipeline reset` and `delete`: change a pipeline that is not running."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 _OFFSET: Final = re.compile(r"([\w.-]+):(\d{1,9})=(\d{1,18})")
 
 
-def _known(name: str, bootstrap: str) -> "PipelineStatus | None":
-    """Its record on the brokers. Raises CommandError while it runs on any machine."""
+def _records(names: Iterable[str], bootstrap: str) -> "dict[str, PipelineStatus]":
+    """Their records on the brokers. Raises CommandError while one runs on any machine."""
     from moldau.spark.pipelines.status import StatusTopic
 
     with StatusTopic(bootstrap) as board:
-        record = board.read().get(name)
-    if record is not None and record.is_alive():
-        raise CommandError(
-            f"pipeline {name} is running on {record.host} (pid {record.pid}); nothing was changed",
-            hint="stop it first",
-        )
-    return record
+        known = board.read()
+    found = {name: known[name] for name in names if name in known}
+    for name, record in found.items():
+        if record.is_alive():
+            raise CommandError(
+                f"pipeline {name} is running on {record.host} (pid {record.pid}); "
+                "nothing was changed",
+                hint="stop it first",
+            )
+    return found
 
 
 @command(
@@ -78,7 +81,7 @@ def reset(
     if not found.exists:
         raise unknown_pipeline(name)
     found.check_idle()
-    record = _known(name, brokers)
+    record = _records([name], brokers).get(name)
     if record is not None:
         _check_has_position(record)
     topics = () if record is None else record.settings.get("topics", ())
@@ -144,10 +147,10 @@ def consequences(changes: Sequence[int | None]) -> list[str]:
 
 def _check_has_position(record: "PipelineStatus") -> None:
     """Raises CommandError for a kind without offsets: each run starts where its options say."""
-    from moldau.cli.pipeline.kinds import COMMANDS, is_continuous
+    from moldau.spark.pipelines.kinds import KINDS
 
     name, kind = record.name, record.kind
-    if kind in COMMANDS and not is_continuous(COMMANDS[kind]):
+    if kind in KINDS and not KINDS[kind].can_run_continuously:
         raise CommandError(
             f"pipeline {name} cannot be reset: {kind} starts where its options say",
             hint=f"run it with another --name, or again after: moldau pipeline delete {name}",
@@ -174,35 +177,45 @@ def delete(names: tuple[str, ...], yes: bool, home: str, brokers: str) -> None:
     Tables, topics and committed offsets are kept. A new pipeline of the same name starts from
     scratch, and writes records that it reads again a second time.
     """
-    for name in dict.fromkeys(names):
-        _delete(name, yes=yes, home=home, brokers=brokers)
-
-
-def _delete(name: str, *, yes: bool, home: str, brokers: str) -> None:
     from moldau.client.errors import ClientError
     from moldau.spark.pipelines.home import Home, check_name, home_at
-    from moldau.spark.pipelines.status import StatusTopic
 
-    found = Home(home_at(home, check_name(name)))
-    found.check_idle()
-    record, problem = None, None
+    # All are checked before anything is deleted: a typo must not delete the others.
+    homes = {name: Home(home_at(home, check_name(name))) for name in names}
+    for found in homes.values():
+        found.check_idle()
+    records: dict[str, PipelineStatus] = {}
+    problem = None
     try:
-        record = _known(name, brokers)
+        records = _records(homes, brokers)
     except ClientError as error:
         problem = error
-    if record is None and (not found.exists or (problem is not None and not found.is_local)):
+    for name, found in homes.items():
         # In an object store, only the brokers know whether it runs.
-        raise problem or unknown_pipeline(name)
-    if found.exists:
-        say(f"{found.location} will be deleted, with the checkpoint")
-    if record is None and not found.is_local:
-        say(f"{name} is unknown to the brokers at {brokers}: does it run with others (-b)?")
+        if name not in records and (not found.exists or (problem and not found.is_local)):
+            raise problem or unknown_pipeline(name, "; nothing was deleted")
+    for name, found in homes.items():
+        if found.exists:
+            say(f"{found.location} will be deleted, with the checkpoint")
+        if name not in records and not found.is_local:
+            say(f"{name} is unknown to the brokers at {brokers}: does it run with others (-b)?")
+    listed = ", ".join(homes)
     if problem is not None:
-        say(f"no broker responds, so they will still list it: {problem}")
-    confirm(f"Delete {name}?", yes=yes)
-    if found.exists:
-        _remove(found)
-    if problem is None:
+        say(f"no broker responds, so they will still list {listed}: {problem}")
+    confirm(f"Delete {listed}?", yes=yes)
+    for found in homes.values():
+        _delete(found, None if problem else brokers)
+
+
+def _delete(home: "Home", brokers: str | None) -> None:
+    """Delete the folder of a pipeline, and its record unless no broker responds."""
+    from moldau.client.errors import ClientError
+    from moldau.spark.pipelines.status import StatusTopic
+
+    name = home.name
+    if home.exists:
+        _remove(home)
+    if brokers is not None:
         try:
             with StatusTopic(brokers) as topic:
                 topic.forget(name)

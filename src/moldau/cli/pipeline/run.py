@@ -12,7 +12,8 @@ from moldau.cli.click_groups import Command
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import Integer, document_output_option, plain_brokers_option
 from moldau.cli.output import emit_document, emit_table, say
-from moldau.cli.pipeline.kinds import KindGroup, Verb, is_continuous, module_of, require_spark_extra
+from moldau.cli.pipeline import audit
+from moldau.cli.pipeline.kinds import KindGroup, Verb, parameters, require_spark_extra
 from moldau.cli.pipeline.run_options import (
     conf_options,
     home_option,
@@ -22,7 +23,6 @@ from moldau.cli.pipeline.run_options import (
 )
 
 if TYPE_CHECKING:
-    from moldau.spark.pipelines.home import Home
     from moldau.spark.pipelines.spec import PipelineSettings, Plan
     from moldau.spark.pipelines.status import PipelineStatus
 
@@ -57,10 +57,11 @@ def run_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> int
     import msgspec
 
     from moldau.cli.pipeline.display import Display, logged
+    from moldau.spark.pipelines.home import Home
     from moldau.spark.pipelines.runner import execute
     from moldau.spark.pipelines.spec import PipelineState
 
-    _home(settings).check_idle()
+    Home(settings.home).check_idle()
     _check_spark(settings)
     # A continuous pipeline may start before its brokers: it waits for them.
     _check_settings(settings, waits_for_brokers=settings.continuous)
@@ -82,8 +83,8 @@ def run_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> int
         return ExitCode.INTERRUPTED
     if emit_document(msgspec.to_builtins(outcome), values["output"], name=""):
         pass
-    elif (show := getattr(module_of(settings.kind), "show", None)) is not None:
-        show(outcome)
+    elif settings.kind == "audit":
+        audit.show(outcome)
     elif outcome.summary:
         click.echo(outcome.summary)
     else:
@@ -108,7 +109,6 @@ def _serving(port: int | None, host: str) -> "Iterator[Callable[[PipelineStatus]
 
 
 def plan_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> int:
-    """Show what would run."""
     import msgspec
 
     from moldau.spark.pipelines.kinds import load
@@ -155,93 +155,54 @@ def _check_settings(settings: "PipelineSettings", *, waits_for_brokers: bool = F
 
     check_master(settings.master)
     check_conf(settings.conf)
-    if (check := getattr(settings, "check", None)) is not None:
-        check()
-    if not waits_for_brokers and getattr(module_of(settings.kind), "NEEDS_BROKERS", False):
+    settings.check()
+    if settings.needs_brokers and not waits_for_brokers:
         from moldau.client.kafka.connect import probe
 
         # Options of the source may ask for TLS.
         probe(settings.bootstrap, is_kafka=False)
 
 
-def _home(settings: "PipelineSettings") -> "Home":
-    from moldau.spark.pipelines.home import Home
-
-    return Home(settings.home)
-
-
 # -- from a file
 
 
 def file_command(verb: Verb) -> Command:
-    """The command for `-f FILE`."""
-
-    def callback(
-        path: str,
-        name: str | None,
-        trigger_seconds: float | None,
-        brokers: str,
-        home: str,
-        **values: Any,
-    ) -> int:
+    def callback(path: str, **values: Any) -> int:
         with require_spark_extra():
-            settings = declared_settings(
-                Path(path),
-                name=name,
-                trigger_seconds=trigger_seconds,
-                conf=spark_conf(values),
-                brokers=brokers,
-                home=home,
-            )
-            return verb.act(settings, values)
+            return verb.act(declared_settings(Path(path), values), values)
 
-    decorated: Any = callback
-    for option in (
-        *reversed(verb.options),
-        plain_brokers_option,
-        home_option,
-        conf_options,
-        trigger_option,
-        name_option,
-        click.option(
-            "-f",
-            "--file",
-            "path",
-            type=click.Path(exists=True, dir_okay=False),
-            required=True,
-            metavar="FILE",
-            help="YAML or JSON with kind, name and settings.",
-        ),
-    ):
-        decorated = option(decorated)
-    return click.command(
+    file_option = click.option(
+        "-f",
+        "--file",
+        "path",
+        type=click.Path(exists=True, dir_okay=False),
+        required=True,
+        metavar="FILE",
+        help="YAML or JSON with kind, name and settings.",
+    )
+    shared = (name_option, trigger_option, *conf_options, home_option, plain_brokers_option)
+    return Command(
         f"{verb.name} -f",
-        cls=Command,
-        help="A pipeline declared in a file.",
+        callback=callback,
+        params=parameters((file_option, *shared, *verb.options)),
         examples=(f"moldau pipeline {verb.name} -f lake.yml",),
-    )(decorated)
+        help="A pipeline declared in a file.",
+    )
 
 
-def declared_settings(
-    path: Path,
-    *,
-    name: str | None,
-    trigger_seconds: float | None,
-    conf: Mapping[str, str],
-    brokers: str,
-    home: str,
-) -> "PipelineSettings":
-    """Settings of a file; options of the command line override them."""
+def declared_settings(path: Path, values: dict[str, Any]) -> "PipelineSettings":
+    """Settings of a file; `values` of the command line override them."""
     from moldau.spark.pipelines.home import check_name, home_at
     from moldau.spark.pipelines.settings_file import from_plain, read_file
 
-    found = {"bootstrap": brokers, **read_file(path)}
-    if trigger_seconds is not None:
-        found |= {"continuous": True, "trigger_seconds": trigger_seconds}
+    conf = spark_conf(values)
+    found = {"bootstrap": values["brokers"], **read_file(path)}
+    if values["trigger_seconds"] is not None:
+        found |= {"continuous": True, "trigger_seconds": values["trigger_seconds"]}
     if _was_given("brokers"):
-        found["bootstrap"] = brokers
-    if name is not None:
-        found["name"] = name
+        found["bootstrap"] = values["brokers"]
+    if values["name"] is not None:
+        found["name"] = values["name"]
     if not isinstance(found.get("name"), str):
         raise CommandError(
             f"{path} does not name the pipeline",
@@ -249,10 +210,10 @@ def declared_settings(
             code=ExitCode.USAGE,
         )
     if "home" not in found or _was_given("home"):
-        found["home"] = home_at(home, check_name(found["name"]))
+        found["home"] = home_at(values["home"], check_name(found["name"]))
     settings = from_plain(found)
     settings = replace(settings, conf={**settings.conf, **conf})
-    if settings.continuous and not is_continuous(module_of(settings.kind)):
+    if settings.continuous and not settings.can_run_continuously:
         raise CommandError(
             f"{settings.kind} cannot run continuously",
             hint="remove --trigger, and continuous in the file",

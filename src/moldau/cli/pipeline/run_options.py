@@ -1,62 +1,28 @@
-"""What all kinds of pipelines have in common on the command line.
-
-A kind's own module (`moldau.cli.pipeline.<kind>`) has
-
-    SUMMARY: str                                     # one sentence
-    EXAMPLES: tuple[str, ...]                        # three lines: moldau pipeline run <kind> …
-    OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown;
-                                                     # their values are named as its settings
-    def complete(values: dict) -> None               # optional: turns values into settings
-    CONTINUOUS = False                               # optional: it always ends by itself
-    NEEDS_BROKERS = True                             # optional: fail early if none responds
-    def show(outcome: Outcome) -> None               # optional: print more than the summary
-
-and imports nothing heavy. `run` and `plan` are built from it.
-"""
+"""What all kinds of pipelines have in common on the command line."""
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from moldau.cli.options import (
     DEFAULT_BROKERS,
     Duration,
-    ParamType,
     pairs_option,
     plain_brokers_option,
 )
+from moldau.cli.pipeline.kind_options import mapping, shared_option
 
 if TYPE_CHECKING:
     from moldau.client.errors import NotFoundError
 
 HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
-MASTER_DEFAULT: Final = "local[*]"
 NAME_CHARACTERS_MAX: Final = 100
 _COMPLETE_SECONDS_MAX: Final = 1.0
-_UNITS: Final = {
-    "ms": "milliseconds",
-    "s": "seconds",
-    "m": "minutes",
-    "h": "hours",
-    "d": "days",
-}
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class Interval(ParamType[str]):
-    """A time as Spark writes it ('10 minutes'); 10m is accepted, too."""
-
-    name = "interval"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)", str(value).strip())
-        return f"{match[1]} {_UNITS[match[2]]}" if match else str(value)
 
 
 def default_home() -> str:
@@ -76,65 +42,54 @@ def default_name(kind: str, words: Iterable[str]) -> str:
     return name
 
 
-def mapping(ctx: click.Context, param: click.Parameter, value: Iterable[Any]) -> dict[str, str]:
-    """Pairs as a dictionary; the last value of a key counts."""
-    return dict(value)
-
-
-def home_option(function: _F) -> _F:
-    """--home."""
-    return click.option(
-        "--home",
-        envvar=HOME_VARIABLE,
-        default=default_home,
-        is_eager=True,
-        metavar="LOCATION",
-        help="Where pipelines keep their checkpoints and state: a folder, or "
-        f"s3://, gs://, abfss:// or hdfs://HOST/PATH; also {HOME_VARIABLE}. "
-        "[default: ~/.local/state/moldau/pipelines]",
-    )(function)
-
-
-def name_option(function: _F) -> _F:
-    """--name."""
-    return click.option(
-        "--name",
-        metavar="NAME",
-        help="Name of the pipeline and its consumer group. [default: from its kind and topics]",
-    )(function)
-
-
-def trigger_option(function: _F) -> _F:
-    """--trigger, for continuous runs."""
-    return click.option(
-        "--trigger",
-        "trigger_seconds",
-        type=Duration(),
-        metavar="TIME",
-        help="Run until stopped, with a batch every TIME, as 5s. [default: end at the offsets "
-        "that are the latest at the start]",
-    )(function)
-
-
-def conf_options(function: _F) -> _F:
-    """--conf and --conf-file; `spark_conf` merges them."""
-    for option in (
-        click.option(
-            "--conf-file",
-            "conf_files",
-            type=click.Path(exists=True, dir_okay=False),
-            multiple=True,
-            metavar="FILE",
-            help="Spark settings, as in spark-defaults.conf; may be repeated.",
-        ),
-        pairs_option(
-            "--conf",
-            help_text="A Spark setting, as spark.executor.memory=4g; overrides --conf-file",
-            callback=mapping,
-        ),
-    ):
-        function = option(function)
-    return function
+home_option: Final = click.option(
+    "--home",
+    envvar=HOME_VARIABLE,
+    default=default_home,
+    is_eager=True,
+    metavar="LOCATION",
+    help="Where pipelines keep their checkpoints and state: a folder, or "
+    f"s3://, gs://, abfss:// or hdfs://HOST/PATH; also {HOME_VARIABLE}. "
+    "[default: ~/.local/state/moldau/pipelines]",
+)
+name_option: Final = click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the pipeline and its consumer group. [default: from its kind and topics]",
+)
+trigger_option: Final = click.option(
+    "--trigger",
+    "trigger_seconds",
+    type=Duration(),
+    metavar="TIME",
+    help="Run until stopped, with a batch every TIME, as 5s. [default: end at the offsets "
+    "that are the latest at the start]",
+)
+conf_options: Final = (
+    pairs_option(
+        "--conf",
+        help_text="A Spark setting, as spark.executor.memory=4g; overrides --conf-file",
+        callback=mapping,
+    ),
+    click.option(
+        "--conf-file",
+        "conf_files",
+        type=click.Path(exists=True, dir_okay=False),
+        multiple=True,
+        metavar="FILE",
+        help="Spark settings, as in spark-defaults.conf; may be repeated.",
+    ),
+)
+"""`spark_conf` merges them."""
+running_options: Final = (
+    name_option,
+    shared_option("master"),
+    *conf_options,
+    shared_option("options"),
+    home_option,
+    plain_brokers_option,
+)
+"""Of all kinds."""
 
 
 def spark_conf(values: dict[str, Any]) -> dict[str, str]:
@@ -147,36 +102,11 @@ def spark_conf(values: dict[str, Any]) -> dict[str, str]:
     return {**found, **values.pop("conf")}
 
 
-def running_options(function: _F) -> _F:
-    """--name, --master, --conf, --option, --home and -b, which all kinds have."""
-    for option in (
-        plain_brokers_option,
-        home_option,
-        pairs_option(
-            "--option",
-            "options",
-            help_text="Option of the Spark source, as maxOffsetsPerTrigger=100000",
-            callback=mapping,
-        ),
-        conf_options,
-        click.option(
-            "--master",
-            default=MASTER_DEFAULT,
-            show_default=True,
-            metavar="URL",
-            help="Spark master: local[N], spark://…, k8s://…, yarn.",
-        ),
-        name_option,
-    ):
-        function = option(function)
-    return function
-
-
-def unknown_pipeline(name: str) -> "NotFoundError":
+def unknown_pipeline(name: str, more: str = "") -> "NotFoundError":
     from moldau.client.errors import NotFoundError
 
     return NotFoundError(
-        f"pipeline {name} does not exist",
+        f"pipeline {name} does not exist{more}",
         hint="list pipelines: moldau pipeline list · use other brokers: -b HOST:PORT",
     )
 

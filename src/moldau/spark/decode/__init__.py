@@ -16,9 +16,9 @@ from moldau.spark.decode.dataframes import (
     infer,
     split,
 )
-from moldau.spark.decode.decoder import RAW, Decoded, Decoder, Format, decoder
+from moldau.spark.decode.decoder import RAW, Decoded, Decoder, decoder
 from moldau.spark.decode.json_values import infer_json
-from moldau.spark.decode.registry import Framing
+from moldau.spark.formats import Format, Framing
 
 __all__ = ["ERROR_COLUMN", "RAW", "RAW_COLUMN", "Decoded", "Decoder", "Format", "Framing"]
 __all__ += ["apply", "dead_letters", "decoder", "infer", "infer_json", "spark_json", "split"]

@@ -13,14 +13,14 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.model import queue_headers
-from moldau.spark.decode.decoder import Decoder, Format
+from moldau.spark.decode.decoder import Decoder
 from moldau.spark.decode.json_values import infer_json
-from moldau.spark.decode.registry import Framing
+from moldau.spark.formats import Format, Framing
+from moldau.spark.schema import HEADERS_COLUMN
 
 RAW_COLUMN: Final = "raw"
 ERROR_COLUMN: Final = "error"
 SAMPLE_ROWS_DEFAULT: Final = 1000
-_HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 _DECODED: Final = "__moldau_decoded"
 _ORIGIN: Final = {
     queue_headers.DEAD_TOPIC_HEADER: "topic",
@@ -114,7 +114,7 @@ def dead_letters(df: DataFrame, *, topic: str | Column | None = None, group: str
         own = f.filter(
             f.col("headers"), lambda item: ~item["key"].startswith(queue_headers.DEAD_PREFIX)
         )
-        headers = f.concat(f.coalesce(own, f.array().cast(_HEADERS_TYPE)), headers)
+        headers = f.concat(f.coalesce(own, f.array().cast(HEADERS_COLUMN[1])), headers)
     key = f.col("key") if "key" in columns else nothing.cast("binary").alias("key")
     chosen = [key, f.col(RAW_COLUMN).alias("value"), headers.alias("headers")]
     if topic is not None:

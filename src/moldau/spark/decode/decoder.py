@@ -9,7 +9,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -34,11 +33,11 @@ from moldau.spark.decode.protobuf import ProtobufReader
 from moldau.spark.decode.registry import (
     CONFLUENT_BYTES,
     BadRowError,
-    Framing,
     Registry,
     registry_at,
     split_confluent,
 )
+from moldau.spark.formats import Format, Framing
 
 _REASON_CHARACTERS_MAX: Final = 500
 _NOT_IN_PATHS: Final = frozenset(" \t\r\n:{<\"'`,")
@@ -47,13 +46,6 @@ _NO_FIT: Final = (ValueError, TypeError, ArithmeticError)
 
 Schema = str | bytes | Mapping[str, Any] | Any
 """DDL, the text or the path of a schema, its JSON, a StructType of Spark or of pyarrow."""
-
-
-class Format(StrEnum):
-    RAW = "raw"
-    JSON = "json"
-    AVRO = "avro"
-    PROTOBUF = "protobuf"
 
 
 class Decoded(NamedTuple):

@@ -16,7 +16,8 @@ from msgspec import Meta
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.decode.arrow_types import MAP_OF_STRINGS, TIMESTAMP, list_of, struct_of
-from moldau.spark.decode.registry import BadRowError, Framing, split_confluent
+from moldau.spark.decode.registry import BadRowError, split_confluent
+from moldau.spark.formats import Framing
 
 _UNKNOWN_NAMES_MAX: Final = 100
 _NAME_CHARACTERS_MAX: Final = 200

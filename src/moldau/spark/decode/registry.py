@@ -11,7 +11,6 @@ respond, the task fails and is retried.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,12 +24,6 @@ _REQUEST_SECONDS_MAX: Final = 10.0
 _UNKNOWN_SECONDS: Final = 60.0
 """How long an unknown id is cached."""
 _NOT_FOUND: Final = 404
-
-
-class Framing(StrEnum):
-    NONE = "none"
-    CONFLUENT = "confluent"
-    SINGLE_OBJECT = "single-object"
 
 
 class BadRowError(ValueError):

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from moldau.spark.lake.model import NULL_PARTITION, DataFile, LakeError, Layout, TableFormat
 from moldau.spark.lake.storage import open_folder
-from moldau.spark.lake.table import LakeTable
 
 GROUP_ROWS_MAX: Final = 256 * 1024
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -146,17 +145,13 @@ def write_files(
 
 
 def read_files(
-    layout: Layout,
-    files: Iterable[DataFile],
-    schema: Any,
-    columns: Sequence[str] | None = None,
+    layout: Layout, files: Iterable[DataFile], schema: Any, columns: Sequence[str]
 ) -> Iterator[Any]:
     """Rows as pyarrow.RecordBatch, with the partition columns."""
     folder = open_folder(layout)
-    names = list(schema.names if columns is None else columns)
-    if unknown := [name for name in names if name not in schema.names]:
+    if unknown := [name for name in columns if name not in schema.names]:
         raise LakeError(f"the table at {layout.location} has no column {', '.join(unknown)}")
-    wanted = pa.schema([schema.field(name) for name in names])
+    wanted = pa.schema([schema.field(name) for name in columns])
     for file in files:
         try:
             source = folder.open_input(file.path)
@@ -168,7 +163,7 @@ def read_files(
         with source:
             parquet = pq.ParquetFile(source)
             _check_columns(parquet.schema_arrow, schema, file.path)
-            inner = [name for name in names if name in parquet.schema_arrow.names]
+            inner = [name for name in columns if name in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(batch_size=GROUP_ROWS_MAX // 4, columns=inner):
                 yield completed(batch, wanted, file.partition)
 
@@ -186,14 +181,6 @@ def _check_columns(found: Any, schema: Any, path: str) -> None:
             f"{path} has the column {', '.join(lost)}, which is not in the table",
             hint="it was renamed or dropped by another program: rewrite the table with it",
         )
-
-
-def read_table(table: LakeTable, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """All rows of the current snapshot."""
-    schema = table.schema()
-    if schema is None:
-        return iter(())
-    return read_files(table.layout, table.snapshot().files, schema, columns)
 
 
 def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:

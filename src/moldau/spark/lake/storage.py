@@ -94,7 +94,6 @@ class Folder:
             self.move(found.path, target + found.path.removeprefix(source))
 
     def delete_all(self) -> None:
-        """Deletes the whole folder."""
         if self.is_local:
             shutil.rmtree(self.location)
             return
@@ -166,7 +165,6 @@ def _normal_url(location: str, name: str, option: str) -> str:
 
 
 def open_folder(layout: Layout) -> Folder:
-    """The folder of a table."""
     return folder_at(layout.location, layout.storage, layout.format)
 
 

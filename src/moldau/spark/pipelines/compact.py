@@ -7,9 +7,9 @@ duplicates, and pyiceberg does not merge files.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.spark.lake.model import NULL_PARTITION, ConflictError, DataFile, Writing
@@ -24,71 +24,20 @@ from moldau.spark.pipelines.rows import (
     table_rows,
     write_rows,
 )
-from moldau.spark.pipelines.spec import (
-    Outcome,
-    PipelineContext,
-    PipelineSettings,
-    Plan,
-    Progress,
-    Step,
-)
+from moldau.spark.pipelines.settings.compact import CompactSettings
+from moldau.spark.pipelines.spec import Outcome, PipelineContext, Plan, Progress, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 log = logging.getLogger(__name__)
 
-FILE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
-FILE_BYTES_MIN: Final = 64 * 1024
-CLEAN_SECONDS_MIN: Final = 24 * 3600.0
-"""Newer files may belong to a batch that is being written, and clocks may differ."""
 ATTEMPTS_MAX: Final = 5
 """How often to start over because other writers changed the same files."""
 _PARTS_AT_ONCE: Final = 50
 """Table partitions that one Spark job rewrites."""
 _NAMED_MAX: Final = 10
 _NOTHING: Final = Outcome(summary="nothing to compact", details={"files": 0})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactSettings(PipelineSettings):
-    """The settings of a compaction of one table that `archive` wrote."""
-
-    kind: ClassVar[str] = "compact"
-
-    table: str
-    """Its location: a folder, or s3://…"""
-    table_format: str = "delta"
-    storage: Mapping[str, str] = field(default_factory=dict)
-    dates: tuple[str, ...] = ()
-    """Only these partitions; empty: all."""
-    file_bytes: int = FILE_BYTES_DEFAULT
-    """Target size of data files."""
-    latest_per_key: bool = False
-    """Keep only the newest row of each key of a topic."""
-    drop_tombstones: bool = False
-    """Drop that row, too, if it has no value."""
-    clean_seconds: float | None = None
-    """Remove orphan files that are older than this."""
-
-    def check(self) -> None:
-        """Raises InvalidArgumentError for contradictory settings."""
-        if not self.table:
-            raise InvalidArgumentError(
-                "a compaction needs a table", hint="name it: --table LOCATION"
-            )
-        if self.file_bytes < FILE_BYTES_MIN:
-            raise InvalidArgumentError(f"--file-size must be at least {FILE_BYTES_MIN} bytes")
-        if self.drop_tombstones and (self.dates or not self.latest_per_key):
-            raise InvalidArgumentError(
-                "--drop-tombstones needs --latest-per-key, and excludes --date: otherwise rows "
-                "that a tombstone deletes would come back"
-            )
-        if self.clean_seconds is not None and self.clean_seconds < CLEAN_SECONDS_MIN:
-            raise InvalidArgumentError(
-                "--clean must be at least 1d: newer files may belong to a batch that is being "
-                "written"
-            )
 
 
 SETTINGS = CompactSettings

@@ -180,10 +180,10 @@ def _leaves(value: "Column", kind: Any) -> list[Any]:
     return [value, value.isNull()]
 
 
-def grouped(files: Sequence[DataFile], task_bytes: int = TASK_BYTES) -> list[list[DataFile]]:
+def grouped(files: Sequence[DataFile]) -> list[list[DataFile]]:
     """The files of each task: small neighbouring files share one."""
     total = sum(file.bytes for file in files)
-    most = max(task_bytes, total // TASKS_MAX)
+    most = max(TASK_BYTES, total // TASKS_MAX)
     groups: list[list[DataFile]] = []
     size = 0
     for file in sorted(files, key=lambda file: (sorted(file.partition.items()), file.path)):

@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.kinds import load
+from moldau.spark.pipelines.kinds import settings_type
 from moldau.spark.pipelines.spec import PipelineSettings
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
@@ -29,15 +29,15 @@ def from_plain(document: Mapping[str, Any]) -> PipelineSettings:
     Raises InvalidArgumentError for an unknown kind or setting, and for an invalid value.
     """
     kind = document.get("kind")
-    settings_type: type[PipelineSettings] = load(kind).SETTINGS
-    known = [field.name for field in dataclasses.fields(settings_type)]
+    made = settings_type(kind)
+    known = [field.name for field in dataclasses.fields(made)]
     if unknown := document.keys() - {"kind", *known}:
         raise InvalidArgumentError(
             f"unknown setting {min(unknown)!r} of {kind}", hint=f"settings: {', '.join(known)}"
         )
     try:
         # Not strict: in a file, a number may be quoted.
-        return msgspec.convert(document, settings_type, strict=False)
+        return msgspec.convert(document, made, strict=False)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$.")
         problem = f"{path.rstrip('`')}: {text}" if path else text

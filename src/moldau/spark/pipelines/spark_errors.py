@@ -16,6 +16,7 @@ _PYTHON: Final = re.compile(
 )
 _CONDITION: Final = re.compile(r"^\[(?P<name>[A-Z][A-Z0-9_.]+)\]\s*")
 _TEXT_CHARACTERS_MAX: Final = 500
+WORKER_TIMED_OUT: Final = "Python worker failed to connect back"
 
 
 class PipelineError(ClientError):
@@ -48,7 +49,7 @@ def from_text(text: str) -> PipelineError:
         return PipelineError(_shortened(python[-1]))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = lines[0] if lines else "Spark failed without a message"
-    is_busy = "Python worker failed to connect back" in text
+    is_busy = WORKER_TIMED_OUT in text
     hint = "a Python worker did not start within 10 s: is the machine busy? retry later"
     message = _shortened(_CONDITION.sub("", first) or first)
     return PipelineError(message, hint=hint if is_busy else "")

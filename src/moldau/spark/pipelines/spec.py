@@ -3,10 +3,13 @@
 `kinds.py` lists the kinds, and what each must provide.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.pipelines.settings.flag import Flag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,25 +30,47 @@ class PipelineState(StrEnum):
 class PipelineSettings:
     """The settings of every kind. Kinds add fields: text, numbers, flags, None, tuples of text.
 
-    Secrets are values in mappings, under names that say so: `secrets.without_secrets` masks them.
+    The command line derives an option from each field that a kind adds, by its `Flag`. Secrets are
+    values in mappings, under names that say so: `secrets.without_secrets` masks them.
     """
 
     kind: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    """One sentence, for help."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Command lines: moldau pipeline run KIND …; help shows the first three."""
+    can_run_continuously: ClassVar[bool] = True
+    needs_brokers: ClassVar[bool] = True
+    """Fail early if none responds."""
 
     name: str
     """Unique in the cluster; also the name of the consumer group that shows its lag."""
     bootstrap: str
     home: str
     """The folder with its checkpoint; see `moldau.spark.pipelines.home`."""
-    master: str = "local[*]"
+    master: Annotated[str, Flag("Spark master: local[N], spark://…, k8s://…, yarn.", "URL")] = (
+        "local[*]"
+    )
     continuous: bool = False
     """Runs until it is stopped; otherwise it ends with the records there were at its start."""
     trigger_seconds: float = 5.0
     """Between two batches of a continuous run."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """More options for the source `moldau`, such as security or limits."""
+    options: Annotated[
+        Mapping[str, str],
+        Flag("Option of the Spark source, as maxOffsetsPerTrigger=100000", name="--option"),
+    ] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark settings: they override the defaults of `moldau.spark.session`."""
+
+    def check(self) -> None:
+        """Raises InvalidArgumentError, which names the option to change."""
+        for is_wrong, what, hint in self.checks():
+            if is_wrong:
+                raise InvalidArgumentError(what, hint=hint)
+
+    def checks(self) -> Iterator[tuple[bool, str, str]]:
+        """The checks in order, without I/O: whether it failed, the error, and a hint."""
+        yield from ()
 
     @property
     def checkpoint(self) -> "Folder":

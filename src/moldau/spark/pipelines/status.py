@@ -105,7 +105,6 @@ class StatusTopic:
         self._write(record.name, msgspec.json.encode(record))
 
     def forget(self, name: str) -> None:
-        """Deletes the status of a pipeline."""
         self._write(name, None)
 
     def _write(self, name: str, value: bytes | None) -> None:

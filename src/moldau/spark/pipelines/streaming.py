@@ -1,6 +1,6 @@
 """The common parts of pipelines that are one streaming query: archive and aggregate.
 
-Their settings, their start, the checks of a checkpoint, and how the query is started.
+Their start, the checks of a checkpoint, and how the query is started.
 
 The table and other settings must not change while there is a checkpoint: a new table would lack all
 records that were read before. The start is looked up once, and stored beside the checkpoint before
@@ -10,10 +10,10 @@ Spark writes to it: `latest` would be another offset later.
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,15 +21,16 @@ from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundErro
 from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
-from moldau.spark.decode import Decoder, Format, decoder
+from moldau.spark.decode import Decoder, decoder
 from moldau.spark.lake.model import WRITER, TableFormat, marked
 from moldau.spark.lake.open import Destination
 from moldau.spark.lake.storage import Folder
-from moldau.spark.option_table import Side, names_of
-from moldau.spark.options import BOOTSTRAP
+from moldau.spark.option_table import BOOTSTRAP
 from moldau.spark.pipelines.home import CheckpointError, Home, batches_in, committed_positions
 from moldau.spark.pipelines.secrets import masked
-from moldau.spark.pipelines.spec import PipelineContext, PipelineSettings
+from moldau.spark.pipelines.settings.stream import StreamSettings
+from moldau.spark.pipelines.spark_errors import WORKER_TIMED_OUT
+from moldau.spark.pipelines.spec import PipelineContext
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions, ranges_between
 from moldau.spark.source.read_options import EARLIEST, Bound, ReadOptions, parse_read_options
@@ -43,8 +44,6 @@ log = logging.getLogger(__name__)
 
 SAMPLE_ROWS: Final = 1000
 STARTS_MAX: Final = 4
-WORKER_TIMED_OUT: Final = "Python worker failed to connect back"
-_OURS: Final = frozenset({"subscribe", "subscribepattern", "assign", "groupid", "kafka.group.id"})
 _STREAM_OPTIONS: Final = re.compile(r"subscribe|groupid|starting|.*trigger", re.IGNORECASE)
 _BETWEEN_BATCHES: Final = ("--schema", "--message", "--framing", "--registry", "--key-framing")
 """They may change, but not while a batch is incomplete: rows of it might be bad before and good
@@ -53,100 +52,6 @@ after the change, and would then be lost."""
 
 Start = dict[str, dict[str, int]]
 """The option startingOffsets, with an offset for each partition of each topic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings(PipelineSettings):
-    """The settings of both kinds."""
-
-    table_option: ClassVar[str] = "--to"
-
-    topics: tuple[str, ...]
-    start: str = "earliest"
-    """Where to start the first time: earliest, latest, or offsets as JSON."""
-    decode: str = Format.RAW
-    schema: str | None = None
-    """Of the values: a file, or the text itself; None with JSON: inferred from a sample."""
-    message: str | None = None
-    """The Protobuf message type of the values."""
-    framing: str = "none"
-    """Header before each value: none, confluent or single-object."""
-    registry: str | None = None
-    """The schema registry for framed values: a URL, or a folder."""
-    registry_options: Mapping[str, str] = field(default_factory=dict)
-    dead_letter_topic: str | None = None
-    mode: str = "append"
-    table_format: str = "delta"
-    storage: Mapping[str, str] = field(default_factory=dict)
-    """Options to access the table's storage."""
-
-    @property
-    def dead(self) -> str:
-        """The dead-letter topic."""
-        return self.dead_letter_topic or f"{self.topics[0]}.dlq"
-
-    @property
-    def is_inferred(self) -> bool:
-        """Whether the schema must be inferred."""
-        return self.decode == Format.JSON and self.schema is None
-
-    def check(self) -> None:
-        """Raises InvalidArgumentError that names the option to change."""
-        for is_wrong, what, hint in self.checks():
-            if is_wrong:
-                raise InvalidArgumentError(what, hint=hint)
-
-    def checks(self) -> Iterator[tuple[bool, str, str]]:
-        """The checks in order: whether it failed, the error, and a hint."""
-        yield not self.topics, "no topic to read", "name one: --topic NAME"
-        yield one_of("--decode", self.decode, tuple(Format))
-        start = self.start.strip().lower()
-        is_start = start in ("earliest", "latest") or start.startswith("{")
-        error = f"--from must be earliest, latest, or offsets as JSON, not {self.start!r}"
-        yield not is_start, error, "for a timestamp: --option startingTimestamp=MILLISECONDS"
-        error = f"{self.kind} does not support --master sc://: it commits in the driver process"
-        yield self.master.startswith("sc://"), error, "use local[*], spark://… or k8s://…"
-
-    def fixed_settings(self) -> dict[str, Any]:
-        """Settings that must not change while there is a checkpoint, by option."""
-        return {
-            "--decode": self.decode,
-            "--mode": self.mode,
-            "--format": self.table_format,
-            "--schema": self.schema,
-            "--message": self.message,
-            "--framing": self.framing,
-            "--registry": self.registry,
-        }
-
-    def marks(self, location: str) -> tuple[tuple[str, str], ...]:
-        """The marks that commits to a table carry: which pipeline writes which topics."""
-        return ((f"{WRITER}{self.name}", self.name),)
-
-    def source_options(self) -> dict[str, str]:
-        """Options of the source `moldau`; those of the user override the defaults."""
-        for name in self.options:
-            if name.lower() in _OURS:
-                raise InvalidArgumentError(
-                    f"option {name} is set by the pipeline", hint="see --topic and --name"
-                )
-        # Spelled as documented: two spellings of a name would be two options here, one for Spark.
-        known = {name.lower(): name for name in names_of(Side.READ)}
-        return {
-            # As replay and audit read.
-            "isolation": "read_committed",
-            "startingOffsets": self.start,
-            **{known.get(name.lower(), name): value for name, value in self.options.items()},
-            BOOTSTRAP: self.bootstrap,
-            "subscribe": ",".join(self.topics),
-            "includeHeaders": "true",
-            "groupId": self.name,
-        }
-
-
-def one_of(option: str, value: str, values: Sequence[str]) -> tuple[bool, str, str]:
-    """For `checks`."""
-    return value not in values, f"{option} must be {' or '.join(values)}, not {value!r}", ""
 
 
 # -- decoding

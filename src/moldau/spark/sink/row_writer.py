@@ -132,7 +132,6 @@ class RowWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Sends all buffered rows."""
         for buffer in self._buffers.values():
             if buffer.records:
                 self._build_batch(buffer)
@@ -199,7 +198,6 @@ class RowWriter:
     # -- brokers
 
     def _count_of(self, topic: str) -> int:
-        """The partition count of a topic."""
         source = "option topic" if self._options.topic is not None else "column topic"
         # The connection must have no batches in flight.
         self._wait_for_acks()

@@ -7,7 +7,6 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from moldau.model.limits import DECOMPRESSED_BYTES_MAX
 from moldau.records.batch import (
     HEADER_BYTES,
     LENGTH_END,
@@ -84,7 +83,6 @@ def readable_bodies(
     *,
     start: int,
     end: int,
-    bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[BatchBodies]:
     """The bodies of `batches` that hold readable offsets from `start` to before `end`.
 
@@ -103,7 +101,7 @@ def readable_bodies(
         is_compressed |= header.codec != Codec.NONE
         chosen.append(placed)
     if is_compressed:
-        yield from _decompressed(fetched, chosen, start, bytes_max)
+        yield from _decompressed(fetched, chosen, start)
     elif chosen:
         bodies = [
             BatchBody(p.position + HEADER_BYTES, p.position + p.header.size, p.header)
@@ -113,7 +111,7 @@ def readable_bodies(
 
 
 def _decompressed(
-    fetched: memoryview, chosen: Sequence[FetchedBatch], start: int, bytes_max: int
+    fetched: memoryview, chosen: Sequence[FetchedBatch], start: int
 ) -> Iterator[BatchBodies]:
     parts: list[bytes] = []
     bodies: list[BatchBody] = []
@@ -123,7 +121,7 @@ def _decompressed(
             yield BatchBodies(memoryview(b"".join(parts)), bodies, start)
             parts, bodies, position = [], [], 0
         header = placed.header
-        part = open_body(fetched[placed.position :], header, bytes_max=bytes_max)
+        part = open_body(fetched[placed.position :], header)
         parts.append(part)
         bodies.append(BatchBody(position, position + len(part), header))
         position += len(part)

@@ -15,7 +15,7 @@ from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import aggregate
 from moldau.spark.pipelines.aggregate import transforms
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 from moldau.spark.pipelines.streaming import decoder_of
 from moldau.testing.broker import Broker
 
@@ -150,8 +150,9 @@ def test_a_result_is_told_whenever_it_changes(world: SimpleNamespace) -> None:
 
 @pytest.mark.safety
 def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> None:
+    from lake_world import read_table
+
     from moldau.spark.lake.open import open_table
-    from moldau.spark.lake.parquet_files import read_table
 
     place = str(tmp_path / "lake")
     settings = changed(

@@ -89,16 +89,3 @@ def test_the_page_about_aggregates_works_as_pasted(
     said = capsys.readouterr().out
     assert f"read {topic}" in said
     assert f"late rows to {topic}.late" in said
-
-
-def test_every_option_is_on_the_page_about_aggregates() -> None:
-    from moldau.cli.pipeline.aggregate import OPTIONS
-
-    text = (ROOT / "docs/spark/aggregate.md").read_text()
-
-    def nothing() -> None: ...
-
-    for option in OPTIONS:
-        option(nothing)
-    names = [name for each in nothing.__click_params__ for name in each.opts]
-    assert [name for name in names if f"`{name}`" not in text] == []

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of archives")
 
+from lake_world import read_table
 from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
@@ -16,10 +17,9 @@ from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.delta import DeltaLakeTable
-from moldau.spark.lake.parquet_files import read_table
 from moldau.spark.pipelines import archive, audit
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark

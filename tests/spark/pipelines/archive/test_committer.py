@@ -13,7 +13,7 @@ from moldau.spark.lake import LakeTable, Writing, open_table
 from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.pipelines.archive.committer import Committer
 from moldau.spark.pipelines.archive.file_source import FILE, file_rows, table_schema
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 
 pytestmark = pytest.mark.spark
 

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of archives")
 
 import pyarrow as pa
+from lake_world import read_table
 
 from moldau.spark import decode
 from moldau.spark.lake import Writing, open_table
-from moldau.spark.lake.parquet_files import read_table
 from moldau.spark.pipelines.archive.file_source import (
     RETURNED,
     ArchiveTask,

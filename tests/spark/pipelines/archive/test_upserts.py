@@ -9,16 +9,17 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of archives")
 
+from lake_world import read_table
 from pipeline_context import PlainContext
 
 from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.model import Writing
-from moldau.spark.lake.parquet_files import read_table, write_files
+from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.pipelines import archive, audit
 from moldau.spark.pipelines.archive import committer
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark

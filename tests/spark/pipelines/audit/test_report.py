@@ -10,7 +10,7 @@ from moldau.cli.pipeline.audit import show
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.pipelines.audit.cut import Bounds, Cut
 from moldau.spark.pipelines.audit.report import outcome, partition_report, undecodable
-from moldau.spark.pipelines.audit.settings import AuditSettings
+from moldau.spark.pipelines.settings.audit import AuditSettings
 from moldau.spark.pipelines.spec import Outcome
 
 Partition = dict[str, Any]

@@ -13,7 +13,7 @@ from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import replay
 from moldau.spark.pipelines.replay.selection import load, save
-from moldau.spark.pipelines.replay.settings import ReplaySettings
+from moldau.spark.pipelines.settings.replay import ReplaySettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark

@@ -12,8 +12,8 @@ from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.wire.client import KafkaClient
 from moldau.spark.pipelines import replay
 from moldau.spark.pipelines.replay.selection import Selection, Span
-from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.pipelines.replay.sources import TableSource
+from moldau.spark.pipelines.settings.replay import ReplaySettings
 from moldau.spark.source.planning import OffsetRange
 from moldau.testing.broker import Broker
 

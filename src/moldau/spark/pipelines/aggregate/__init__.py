@@ -2,7 +2,7 @@
 
 from moldau.spark.pipelines.aggregate.pipeline import plan_aggregate as plan
 from moldau.spark.pipelines.aggregate.pipeline import run_aggregate as run
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 
 SETTINGS = AggregateSettings
 

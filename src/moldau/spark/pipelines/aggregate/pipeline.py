@@ -17,9 +17,9 @@ from moldau.spark.lake.open import check_location, open_table
 from moldau.spark.lake.table import LakeTable
 from moldau.spark.pipelines import streaming
 from moldau.spark.pipelines.aggregate import transforms
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 from moldau.spark.pipelines.home import query_id
 from moldau.spark.pipelines.rows import topic_rows, write_rows
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 from moldau.spark.pipelines.spark_errors import PipelineError, from_text
 from moldau.spark.pipelines.spec import Outcome, PipelineContext, Plan, Step
 from moldau.spark.pipelines.streaming import Start

@@ -12,7 +12,7 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark import decode
 from moldau.spark.decode import Decoder
 from moldau.spark.lake.storage import folder_at
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 from moldau.spark.pipelines.spark_errors import from_text
 from moldau.spark.pipelines.streaming import read_batch
 

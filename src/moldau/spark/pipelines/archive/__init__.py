@@ -2,7 +2,7 @@
 
 from moldau.spark.pipelines.archive.pipeline import plan_archive as plan
 from moldau.spark.pipelines.archive.pipeline import run_archive as run
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 
 SETTINGS = ArchiveSettings
 

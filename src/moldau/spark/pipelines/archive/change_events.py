@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.registry import CONFLUENT_BYTES, Framing, split_confluent
+from moldau.spark.decode.registry import CONFLUENT_BYTES, split_confluent
+from moldau.spark.formats import Framing
+from moldau.spark.pipelines.settings.archive import UPSERT, ArchiveSettings
 
 DELETED: Final = "_deleted"
 """A column of the files that tasks write for an upsert, but not of tables."""
@@ -31,6 +33,17 @@ class UpsertSettings:
     """`key`, or fields of the value as `value.id`."""
     envelope: str = "none"
     key_framing: str = "none"
+
+    @staticmethod
+    def of(settings: ArchiveSettings) -> "UpsertSettings | None":
+        """None with --mode append."""
+        if settings.mode != UPSERT:
+            return None
+        return UpsertSettings(
+            keys=settings.keys or ("key",),
+            envelope=settings.envelope,
+            key_framing=settings.key_framing,
+        )
 
     def is_of_row(self, name: str) -> bool:
         """Whether a field of a value belongs to the row, not to the envelope."""

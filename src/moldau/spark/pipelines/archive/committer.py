@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from moldau.spark import decode
-from moldau.spark.decode.registry import CONFLUENT_BYTES, Framing
+from moldau.spark.decode.registry import CONFLUENT_BYTES
+from moldau.spark.formats import Framing
 from moldau.spark.lake.model import ConflictError, DataFile, Snapshot, Writing
 from moldau.spark.lake.open import Destination
 from moldau.spark.lake.table import LakeTable
 from moldau.spark.pipelines.archive.change_events import DELETED, UpsertSettings
 from moldau.spark.pipelines.archive.file_source import FILE, UNKNOWN, file_of
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.home import query_id
 from moldau.spark.pipelines.rows import deduplicated, discard, newest, table_rows, write_rows
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 from moldau.spark.pipelines.spec import PipelineContext
 from moldau.spark.pipelines.streaming import missing_topics, write_once
 
@@ -110,7 +111,7 @@ class Committer:
         for text in texts:
             location, file = file_of(text)
             by_table.setdefault(location, []).append(file)
-        changes = self.settings.changes()
+        changes = UpsertSettings.of(self.settings)
         for location, files in by_table.items():
             table = self.tables[location]
             marked = writing._replace(marks=self.settings.marks(location))

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode import Format, infer_json, spark_json
+from moldau.spark.decode import infer_json, spark_json
 from moldau.spark.decode.arrow_types import with_new_fields
 from moldau.spark.decode.decoder import json_struct
+from moldau.spark.formats import Format
 from moldau.spark.lake import schema_evolution
 from moldau.spark.lake.model import TableFormat
 from moldau.spark.lake.open import Destination, check_location, open_destination
 from moldau.spark.lake.storage import Folder, folder_at, normal_location
 from moldau.spark.pipelines import streaming
-from moldau.spark.pipelines.archive.change_events import events_in
+from moldau.spark.pipelines.archive.change_events import UpsertSettings, events_in
 from moldau.spark.pipelines.archive.committer import Committer
 from moldau.spark.pipelines.archive.file_source import NAME, ArchiveTask, source_of, table_schema
-from moldau.spark.pipelines.archive.settings import UPSERT, ArchiveSettings
+from moldau.spark.pipelines.settings.archive import UPSERT, ArchiveSettings
 from moldau.spark.pipelines.spec import Outcome, PipelineContext, Plan, Step
 from moldau.spark.pipelines.status import OBSERVED
 
@@ -35,7 +36,7 @@ def plan_archive(settings: ArchiveSettings) -> Plan:
     tables = open_tables(settings)
     known = streaming.load_state(settings, tables)
     decoder, _ = make_decoder(settings)
-    wanted = table_schema(decoder, keep_raw=settings.keep_raw, changes=settings.changes())
+    wanted = table_schema(decoder, keep_raw=settings.keep_raw, changes=UpsertSettings.of(settings))
     for location, table in tables.items():
         schema_evolution.merged(table.schema(), wanted, table.partition_columns, location)
     steps = [
@@ -65,7 +66,7 @@ def run_archive(settings: ArchiveSettings, context: PipelineContext) -> Outcome:
     start = streaming.resolve_start(settings, known)
     _ = context.spark  # Its parser reads a schema in DDL.
     decoder, schema = make_decoder(settings)
-    changes = settings.changes()
+    changes = UpsertSettings.of(settings)
     wanted = table_schema(decoder, keep_raw=settings.keep_raw, changes=changes)
     for table in tables.values():
         table.ensure(wanted)

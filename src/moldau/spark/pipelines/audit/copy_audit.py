@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from moldau.spark.pipelines.audit import cut as cuts
 from moldau.spark.pipelines.audit.report import find, outcome, partition_report
-from moldau.spark.pipelines.audit.settings import AuditSettings, expression
 from moldau.spark.pipelines.rows import IDENTITY, row_hash
+from moldau.spark.pipelines.settings.audit import AuditSettings, expression
 from moldau.spark.pipelines.spec import Outcome, PipelineContext, Progress
 
 if TYPE_CHECKING:

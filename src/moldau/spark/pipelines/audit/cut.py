@@ -14,8 +14,8 @@ from moldau.client.errors import RejectedError
 from moldau.client.kafka.admin import Admin
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
-from moldau.spark.options import BOOTSTRAP
-from moldau.spark.pipelines.audit.settings import AuditSettings
+from moldau.spark.option_table import BOOTSTRAP
+from moldau.spark.pipelines.settings.audit import AuditSettings
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.spark.source.source_client import SourceClient, partitions_of

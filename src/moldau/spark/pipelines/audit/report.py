@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from moldau.client.errors import ClientError
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.pipelines.audit.cut import Bounds, Cut
-from moldau.spark.pipelines.audit.settings import AuditSettings
+from moldau.spark.pipelines.settings.audit import AuditSettings
 from moldau.spark.pipelines.spec import Outcome
 
 if TYPE_CHECKING:

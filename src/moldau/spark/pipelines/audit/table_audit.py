@@ -8,8 +8,8 @@ from moldau.model.queue_headers import DEAD_OFFSET_HEADER, DEAD_PARTITION_HEADER
 from moldau.spark.decode import ERROR_COLUMN, RAW_COLUMN, Decoder, apply, decoder
 from moldau.spark.pipelines.audit import cut as cuts
 from moldau.spark.pipelines.audit import report
-from moldau.spark.pipelines.audit.settings import COMPARED, AuditSettings
 from moldau.spark.pipelines.rows import IDENTITY, existing_table, newest, row_hash, table_rows
+from moldau.spark.pipelines.settings.audit import COMPARED, AuditSettings
 from moldau.spark.pipelines.spec import Outcome, PipelineContext, Progress
 
 if TYPE_CHECKING:

@@ -12,16 +12,9 @@ from moldau.spark.option_table import Side
 from moldau.spark.pipelines.replay import selection as chosen
 from moldau.spark.pipelines.replay import sources
 from moldau.spark.pipelines.replay.selection import ReplayState, Selection
-from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.pipelines.rows import IDENTITY
-from moldau.spark.pipelines.spec import (
-    Outcome,
-    PipelineContext,
-    PipelineSettings,
-    Plan,
-    Progress,
-    Step,
-)
+from moldau.spark.pipelines.settings.replay import ReplaySettings
+from moldau.spark.pipelines.spec import Outcome, PipelineContext, Plan, Progress, Step
 from moldau.spark.schema import HEADERS_COLUMN
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.source_client import TopicView
@@ -34,21 +27,21 @@ _LISTED_MAX: Final = 20
 _DAY_MS: Final = 86_400_000
 
 
-def plan(settings: PipelineSettings) -> Plan:
+def plan(settings: ReplaySettings) -> Plan:
     """What would be sent. Reads from brokers and the table, changes nothing."""
-    checked = _checked(settings)
-    source = sources.source_of(checked)
-    state, selection = _load(checked)
+    settings.check()
+    source = sources.source_of(settings)
+    state, selection = _load(settings)
     if state is None:
-        steps, warnings = _first_steps(checked, source, selection)
+        steps, warnings = _first_steps(settings, source, selection)
     else:
         batches = list(state.batches())
         left = sum(planned.size for batch in batches[state.done :] for planned in batch)
         what = f"send the rest: {state.done} of {len(batches)} batches are sent"
         steps = [Step(what=what, rows=left)]
         warnings = [] if left else ["all rows were already sent: to send again, use another --name"]
-    reads = tuple(f"topic {topic}" for topic in checked.topics) or (f"table {checked.table}",)
-    writes = (f"topic {checked.target}",)
+    reads = tuple(f"topic {topic}" for topic in settings.topics) or (f"table {settings.table}",)
+    writes = (f"topic {settings.target}",)
     return Plan(reads=reads, writes=writes, steps=tuple(steps), warnings=tuple(warnings))
 
 
@@ -94,12 +87,12 @@ def _first_steps(
     return steps, warnings
 
 
-def run(settings: PipelineSettings, context: PipelineContext) -> Outcome:
+def run(settings: ReplaySettings, context: PipelineContext) -> Outcome:
     """Runs until all records are sent, or until it is stopped. Sends no batch twice."""
-    checked = _checked(settings)
-    source = sources.source_of(checked)
-    loaded, selection = _load(checked)
-    state = loaded or _create_state(checked, source, selection, context)
+    settings.check()
+    source = sources.source_of(settings)
+    loaded, selection = _load(settings)
+    state = loaded or _create_state(settings, source, selection, context)
     batches = list(state.batches())
     before = state.done
     sizes = [sum(planned.size for planned in batch) for batch in batches]
@@ -108,16 +101,16 @@ def run(settings: PipelineSettings, context: PipelineContext) -> Outcome:
     for number in range(before, len(batches)):
         if context.stopping:
             break
-        _check_topics(checked, state)
+        _check_topics(settings, state)
         began = time.monotonic()
         rows = source.rows(context.spark, batches[number], selection)
-        counted = _send(rows, state, number, checked)
+        counted = _send(rows, state, number, settings)
         # The previous run may have died after this batch was written, but before its state was
         # saved. The sink then skipped the batch, and did not count its rows.
         is_unsure = loaded is not None and number == before
         sent = rows.count() if is_unsure else int(counted.get["rows"])
         state = replace(state, done=number + 1, rows=state.rows + sent)
-        chosen.save(checked.checkpoint, state)
+        chosen.save(settings.checkpoint, state)
         done = sum(sizes[: number + 1])
         context.report(
             Progress(
@@ -149,13 +142,6 @@ def _outcome(state: ReplayState, batches: int, before: int) -> Outcome:
     done = {"batches_done": state.done, "batches_done_before": before}
     details = {"target": target, "rows": state.rows, "batches": batches, **done}
     return Outcome(summary=summary, rows=state.rows, details=details)
-
-
-def _checked(settings: PipelineSettings) -> ReplaySettings:
-    if not isinstance(settings, ReplaySettings):
-        raise TypeError(f"a replay needs ReplaySettings, not {type(settings).__name__}")
-    settings.check()
-    return settings
 
 
 def _load(settings: ReplaySettings) -> tuple[ReplayState | None, Selection]:

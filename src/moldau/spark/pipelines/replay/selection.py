@@ -18,7 +18,7 @@ import msgspec
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.timestamps import parse_timestamp_ms
 from moldau.spark.lake.storage import Folder
-from moldau.spark.pipelines.replay.settings import ReplaySettings
+from moldau.spark.pipelines.settings.replay import ReplaySettings
 from moldau.spark.source.planning import OffsetRange, limited
 
 _STATE_FILE: Final = "replay.json"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.lake.model import DataFile, Snapshot
-from moldau.spark.option_table import Side, names_of
-from moldau.spark.options import BOOTSTRAP, Options
+from moldau.spark.option_table import BOOTSTRAP, Side, names_of
+from moldau.spark.options import Options
 from moldau.spark.pipelines import rows as tables
 from moldau.spark.pipelines.replay.selection import Selection, Span
-from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.pipelines.rows import IDENTITY
+from moldau.spark.pipelines.settings.replay import ReplaySettings
 from moldau.spark.pipelines.spec import PipelineContext
 from moldau.spark.schema import HEADERS_COLUMN
 from moldau.spark.source.planning import OffsetRange

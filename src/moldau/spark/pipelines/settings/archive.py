@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
-from moldau.spark.decode import Format
+from moldau.spark.formats import Format
 from moldau.spark.lake.model import TableFormat
 from moldau.spark.lake.storage import normal_location
-from moldau.spark.pipelines.archive.change_events import UpsertSettings
-from moldau.spark.pipelines.streaming import StreamSettings, one_of
+from moldau.spark.pipelines.settings.flag import Flag
+from moldau.spark.pipelines.settings.stream import StreamSettings
 
 OFFSETS_PER_TRIGGER_DEFAULT: Final = 2_000_000
 """A batch is one commit, and is repeated after a crash."""
@@ -19,28 +19,58 @@ UPSERT: Final = "upsert"
 class ArchiveSettings(StreamSettings):
     """The settings of an archive of topics to one table, or to one table each."""
 
-    kind: ClassVar[str] = "archive"
+    kind = "archive"
+    summary = "Write topics to a table (Delta, Iceberg or Parquet), each record exactly once."
+    examples = (
+        "moldau pipeline run archive --topic orders --to /lake/orders",
+        "moldau pipeline run archive --topic orders --to s3://lake/orders "
+        "--storage AWS_REGION=eu-central-1",
+        "moldau pipeline run archive --topic clicks --topic views --table-per-topic --to /lake "
+        "--decode json",
+        "moldau pipeline run archive --topic shop.public.customers --to /lake/customers "
+        "--mode upsert --decode json --envelope debezium",
+    )
 
-    to: str
-    """The table: a folder, or s3://bucket/prefix."""
-    table_per_topic: bool = False
-    """Below `to`, by topic name."""
-    keep_raw: bool = False
-    """Also keep the bytes of values, in the column `raw`."""
-    keys: tuple[str, ...] = ()
-    """For upsert: `key`, or fields of the value as `value.id`."""
-    envelope: str = "none"
-    """debezium: values are Debezium change events."""
-    key_framing: str = "none"
-    """Header before each key: none or confluent."""
-    offsets_per_trigger_max: int = OFFSETS_PER_TRIGGER_DEFAULT
+    to: Annotated[
+        str,
+        Flag("The table: a folder, or s3://, gs://, abfss:// or hdfs://HOST/PATH.", "LOCATION"),
+    ]
+    table_format: Annotated[
+        str, Flag("Format of the table.", name="--format", choices=tuple(TableFormat))
+    ] = "delta"
+    table_per_topic: Annotated[
+        bool, Flag("Write each topic to its own table below the location.")
+    ] = False
+    keep_raw: Annotated[
+        bool, Flag("Also keep the bytes of each decoded value, in the column raw.")
+    ] = False
+    mode: Annotated[
+        str,
+        Flag(
+            "append keeps every record; upsert keeps the newest of each key, and a tombstone "
+            "deletes the row.",
+            choices=("append", UPSERT),
+        ),
+    ] = "append"
+    keys: Annotated[
+        tuple[str, ...],
+        Flag("Key of rows for --mode upsert. [default: key]", "key|value.FIELD", "--key"),
+    ] = ()
+    envelope: Annotated[
+        str,
+        Flag("debezium: the row is in the event's field after.", choices=("none", "debezium")),
+    ] = "none"
+    key_framing: Annotated[
+        str,
+        Flag("Header before each key, which is removed.", choices=("none", "confluent")),
+    ] = "none"
+    offsets_per_trigger_max: Annotated[
+        int, Flag("Records per batch, which is one commit.", "N", "--max-offsets")
+    ] = OFFSETS_PER_TRIGGER_DEFAULT
 
     def checks(self) -> Iterator[tuple[bool, str, str]]:
         yield from StreamSettings.checks(self)
-        yield one_of("--format", self.table_format, tuple(TableFormat))
-        yield one_of("--mode", self.mode, ("append", UPSERT))
-        yield one_of("--envelope", self.envelope, ("none", "debezium"))
-        yield one_of("--key-framing", self.key_framing, ("none", "confluent"))
+        yield from map(self.one_of, ("table_format", "mode", "envelope", "key_framing"))
         yield self.offsets_per_trigger_max < 1, "--max-offsets must be at least 1", ""
         is_raw, is_upsert = self.decode == Format.RAW, self.mode == UPSERT
         has_schema = bool(self.schema or self.message)
@@ -76,14 +106,6 @@ class ArchiveSettings(StreamSettings):
             "--envelope": self.envelope,
             "--key-framing": self.key_framing,
         }
-
-    def changes(self) -> UpsertSettings | None:
-        """How records change the table; None with --mode append."""
-        if self.mode != UPSERT:
-            return None
-        return UpsertSettings(
-            keys=self.keys or ("key",), envelope=self.envelope, key_framing=self.key_framing
-        )
 
     def locations(self) -> dict[str, str]:
         """The table location of each topic."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.settings.archive import ArchiveSettings
 
 
 def made(**values: Any) -> ArchiveSettings:

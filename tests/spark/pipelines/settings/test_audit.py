@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.audit.settings import AuditSettings, expression
+from moldau.spark.pipelines.settings.audit import AuditSettings, expression
 
 
 def test_terms_become_sql() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 
 
 def made(**fields: Any) -> AggregateSettings:

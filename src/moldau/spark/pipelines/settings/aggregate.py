@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
-from moldau.spark.decode import Format
-from moldau.spark.lake.model import TABLES
-from moldau.spark.pipelines.streaming import StreamSettings, one_of
+from moldau.spark.formats import Format
+from moldau.spark.pipelines.settings.flag import Decode, Flag
+from moldau.spark.pipelines.settings.stream import StreamSettings
 
 _DELAY: Final = re.compile(
     r"\s*(?:\d+\s+(?:millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE
@@ -19,21 +19,49 @@ _VIEW: Final = re.compile(r"[A-Za-z_]\w{0,127}")
 class AggregateSettings(StreamSettings):
     """The settings of an aggregate."""
 
-    kind: ClassVar[str] = "aggregate"
-    table_option: ClassVar[str] = "--to-table"
+    kind = "aggregate"
+    summary = "Run SQL with windows over topics, and write the results to a topic or table."
+    examples = (
+        "moldau pipeline run aggregate --topic clicks --schema 'page string, at timestamp' "
+        "--event-time at --sql \"SELECT window(at, '1 minute') AS w, page, count(*) AS n "
+        'FROM events GROUP BY 1, 2" --to clicks-per-minute --key page',
+        "moldau pipeline run aggregate --topic orders --schema orders.avsc --decode avro "
+        "--sql-file revenue.sql --event-time created --watermark 1h --to-table /lake/revenue",
+        "moldau pipeline run aggregate --topic clicks --sql-file totals.sql --mode update "
+        "--to totals",
+    )
+    table_option = "--to-table"
 
-    sql: str
-    view: str = "events"
-    decode: str = Format.JSON
-    event_time: str = "_timestamp"
-    """A column of the view, or an SQL expression; default: the record's timestamp."""
-    watermark: str = "10 minutes"
+    sql: Annotated[
+        str, Flag("The query, which reads from the view --view.", "TEXT", is_optional=True)
+    ]
+    view: Annotated[str, Flag("Name of the view in the query.", "NAME")] = "events"
+    decode: Decode = Format.JSON
+    event_time: Annotated[str, Flag("Timestamp column or SQL expression.", "COLUMN")] = "_timestamp"
+    watermark: Annotated[str, Flag("How late rows may be, as 10m or '10 minutes'.", "INTERVAL")] = (
+        "10 minutes"
+    )
     """How far a row may be behind the latest event time."""
-    to_topic: str | None = None
-    key: str | None = None
-    """An expression over the columns of the result."""
-    to_table: str | None = None
-    late_topic: str | None = None
+    mode: Annotated[
+        str,
+        Flag(
+            "append writes each result once, when its window has closed; update whenever it "
+            "changes.",
+            choices=("append", "update"),
+        ),
+    ] = "append"
+    to_topic: Annotated[
+        str | None, Flag("Write results to this topic, as JSON.", "TOPIC", "--to")
+    ] = None
+    key: Annotated[
+        str | None, Flag("Key of these messages: SQL over columns of the result.", "EXPRESSION")
+    ] = None
+    to_table: Annotated[
+        str | None, Flag("Or write results to this table: a folder, or s3://…", "LOCATION")
+    ] = None
+    late_topic: Annotated[
+        str | None, Flag("For rows that are too late. [default: FIRST-TOPIC.late]", "TOPIC")
+    ] = None
 
     @property
     def late(self) -> str:
@@ -54,8 +82,7 @@ class AggregateSettings(StreamSettings):
 
     def checks(self) -> Iterator[tuple[bool, str, str]]:
         yield from StreamSettings.checks(self)
-        yield one_of("--mode", self.mode, ("append", "update"))
-        yield one_of("--format", self.table_format, TABLES)
+        yield from map(self.one_of, ("mode", "table_format"))
         yield not self.sql.strip(), "the SQL is missing", "--sql TEXT, or --sql-file FILE"
         is_name = _VIEW.fullmatch(self.view) is not None
         yield not is_name, f"{self.view!r} is not a valid view name", "see --view"
