@@ -13,13 +13,13 @@ from moldau.wire.messages.produce import ProducePartition, ProduceRequest, Produ
 from sim.clients.session import PASSING, Session
 from sim.clients.wire import Kafka, Lost
 from sim.clients.wrong_cases import LOAD, cases
+from sim.cluster import HTTP_PORT
 from sim.machine import ask_http
 from sim.scene import Scene
 
 E = ErrorCode
 _HEAD: Final = struct.Struct(">ihhih")
 _AT_A_TIME: Final = 8
-_HTTP_PORT: Final = 8080
 _PLACE: Final = ["10.9.9.9", 9]
 _JOINS: Final[tuple[dict[str, Any], ...]] = (
     {"broker_id": -7},
@@ -85,7 +85,7 @@ class Wrong:
             try:
                 async with asyncio.timeout(20.0):
                     answer = await ask_http(
-                        Address(host, _HTTP_PORT), "POST", f"/api/v1/cluster/{path}", data
+                        Address(host, HTTP_PORT), "POST", f"/api/v1/cluster/{path}", data
                     )
             except (OSError, EOFError, TimeoutError) as error:
                 raise Lost(str(error)) from None
