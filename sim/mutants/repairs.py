@@ -46,9 +46,9 @@ def _leave(self: Partitions, topic: Any, index: PartitionIndex) -> None:
 
 
 def _forget_logs(
-    self: Partitions, gone: Iterable[tuple[str, TopicId, PartitionIndex]], image: Any
+    self: Partitions, removed: Iterable[tuple[str, TopicId, PartitionIndex]], image: Any
 ) -> None:
-    for name, topic_id, index in gone:
+    for name, topic_id, index in removed:
         hosted = self._hosted.get((name, index))
         if hosted is None or hosted.replica.topic_id != topic_id:
             self._drop_log(name, topic_id, index)
