@@ -106,7 +106,7 @@ class World(Cluster):
         """The other brokers join a cluster that is in use."""
         process = self.scene.process("coordinators")
         found = process.run(self._find_coordinators(process))
-        self.wait(found.done, "nobody coordinates")
+        self.wait(found.done, "no coordinator was elected")
         for node in self.nodes:
             self.start(node)
         self.wait(lambda: all(node.is_ready for node in self.nodes), "brokers did not join")

@@ -61,7 +61,8 @@ def test_source_and_documents_use_the_terms_of_the_field() -> None:
     pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {GLOSSARY}
     sources = [
         path
-        for path in (ROOT / "src").rglob("*.py")
+        for folder in ("src", "sim", "faults", "benchmarks", "demo")
+        for path in (ROOT / folder).rglob("*.py")
         if not path.stem.endswith(("_pb2", "_pb2_grpc"))
     ]
     found = [line for path in sorted([*pages, *sources]) for line in retired_words(path)]

@@ -1,4 +1,4 @@
-"""One who calls brokers where only brokers call: as nobody, and as a broker that is mad.
+"""A client that calls brokers as a broker: an unknown one, and a known one that sends garbage.
 
 What it sends is never right. A broker closes the connection or refuses the hello, and goes on as if
 nothing had been said; what it does then is judged by everybody else in the world.
@@ -39,11 +39,11 @@ class RoguePeer:
     async def run(self) -> None:
         while not self._scene.is_over:
             try:
-                deeds = (self._as_nobody, self._as_nobody, self._as_broker, self._as_leader)
+                deeds = (self._as_unknown, self._as_unknown, self._as_broker, self._as_leader)
                 await self._rng.choice(deeds)()
-                self._scene.count("strange calls")
+                self._scene.count("rogue calls")
             except (OSError, EOFError, TimeoutError):
-                self._scene.count("strange calls lost")
+                self._scene.count("rogue calls lost")
             await self._scene.pause(self._rng, 0.4)
 
     # ---- whom it calls, and who it says it is
@@ -90,7 +90,7 @@ class RoguePeer:
 
     # ---- nobody
 
-    async def _as_nobody(self) -> None:
+    async def _as_unknown(self) -> None:
         two = self._two()
         good = self._hello(*two) if two is not None else None
         if two is None or good is None:
@@ -121,7 +121,7 @@ class RoguePeer:
         ):
             self._scene.violation(f"{target.name} took {chosen!r} for a peer")
 
-    # ---- somebody, who is mad
+    # ---- a known broker that sends garbage
 
     async def _as_broker(self) -> None:
         """It takes the place of a true one, who calls again; what it says makes no sense."""
@@ -197,6 +197,6 @@ class RoguePeer:
                 if not answer.reason:
                     writer.write(frame)
                     await self._scene.pause(self._rng, 0.1)
-                    self._scene.count("mad calls")
+                    self._scene.count("rogue appends")
             finally:
                 writer.close()

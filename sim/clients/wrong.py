@@ -10,7 +10,7 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.server.config.schema import Address
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
-from sim.clients.session import PASSING, Session
+from sim.clients.session import RETRIABLE, Session
 from sim.clients.wire import Kafka, Lost
 from sim.clients.wrong_cases import LOAD, cases
 from sim.cluster import HTTP_PORT
@@ -59,7 +59,7 @@ class Wrong:
         for request, code_of, expected in self._rng.sample(cases(), _AT_A_TIME):
             first = {20: 6, 43: 1, 1: 7, 45: 1}.get(request.API_KEY, 0)
             code = ErrorCode(code_of(await session.ask(request, first=first)))
-            if code not in expected | PASSING:
+            if code not in expected | RETRIABLE:
                 self._scene.violation(f"{request} was answered with {code.name}")
             self._scene.count("mistakes")
 
@@ -118,7 +118,7 @@ class Wrong:
         answer = await session.ask(ProduceRequest(acks=acks, timeout_ms=1000, topics=[topic]))
         code = ErrorCode(answer.topics[0].partitions[0].error_code)
         gone = {E.UNKNOWN_TOPIC_OR_PARTITION, E.UNKNOWN_TOPIC_ID}
-        if code not in expected | PASSING | gone:
+        if code not in expected | RETRIABLE | gone:
             self._scene.violation(f"a bad batch, acks {acks}, was answered with {code.name}")
 
     async def _noise(self) -> None:

@@ -113,7 +113,7 @@ MUTANTS = (
         **QUEUE,
     ),
     mutant(
-        "BuriesTheUnwritten",
+        "DropsUnwrittenDeadLetters",
         "queues",
         "a dead letter that could not be written is forgotten",
         LEADERS,

@@ -65,9 +65,9 @@ def _list_nothing(
     return []
 
 
-def _tell_groups_of_commits(self: GroupService, *args: Any) -> Any:
-    tell = _transaction_ends(self, *args)
-    return lambda is_commit: tell(True)
+def _report_commits_to_groups(self: GroupService, *args: Any) -> Any:
+    report = _transaction_ends(self, *args)
+    return lambda is_commit: report(True)
 
 
 _transaction_ends = GroupService.transaction_ends
@@ -110,7 +110,7 @@ MUTANTS = (
     mutant(
         "ListsNoAborted",
         "transactions",
-        "who reads committed does not hear what was aborted",
+        "who reads committed is not sent what was aborted",
         LATE,
         (AbortedTransactions, "between", _list_nothing),
         transactional=2,
@@ -120,7 +120,7 @@ MUTANTS = (
         "transactions",
         "offsets of a transaction that was aborted count",
         LATE,
-        (GroupService, "transaction_ends", _tell_groups_of_commits),
+        (GroupService, "transaction_ends", _report_commits_to_groups),
         transformers=2,
     ),
     mutant(
