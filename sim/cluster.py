@@ -140,7 +140,7 @@ class Cluster:
 
     def _made(self, node: Node, server: BrokerServer) -> None:
         assert node.process is not None
-        self.invariants.watch(node, server)
+        self.invariants.watch(node)
         drop_log = server._storage.drop_log
 
         def drop(topic: str, topic_id: TopicId, index: PartitionIndex) -> None:

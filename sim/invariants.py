@@ -91,7 +91,7 @@ class Invariants:
         self._newest_image: Image | None = None
         """That any broker had, ever: after a start they know less for a while."""
 
-    def watch(self, node: Node, server: BrokerServer) -> None:
+    def watch(self, node: Node) -> None:
         """A new process: its memory is empty."""
         for (name, _), seen in self._seen.items():
             if name == node.name:
