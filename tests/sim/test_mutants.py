@@ -26,7 +26,7 @@ def fits(replacement: Callable[..., Any], original: Callable[..., Any]) -> bool:
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
 def test_a_mutant_replaces_what_the_product_uses(mutant: Mutant) -> None:
-    for owner, name, replacement in mutant.patches():
+    for owner, name, replacement in mutant.patches:
         original = getattr(owner, name)
         if isinstance(owner, ModuleType):
             assert len(re.findall(rf"\b{name}\b", inspect.getsource(owner))) > 1, name
