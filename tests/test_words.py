@@ -69,6 +69,19 @@ def test_source_and_documents_use_the_terms_of_the_field() -> None:
     assert found == []
 
 
+def test_names_of_tests_use_the_terms_of_the_field() -> None:
+    """They are sentences, in which members own partitions, and something is no marker."""
+    sentences = {name for name in RETIRED if name == "owns" or "is no" in name}
+    found = [
+        f"{path.relative_to(ROOT)}: {test}: say {RETIRED[name]}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for test in re.findall(r"def (test_\w+)\(", path.read_text())
+        for name in RETIRED.keys() - sentences
+        if _SEARCHED[name].search(words_of(test))
+    ]
+    assert found == []
+
+
 def test_every_retired_word_is_in_the_glossary() -> None:
     text = words_of(GLOSSARY.read_text())
     assert [name for name, pattern in _SEARCHED.items() if not pattern.search(text)] == []
