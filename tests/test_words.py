@@ -48,12 +48,12 @@ def words_of(line: str) -> str:
 
 
 def retired_words(path: Path) -> list[str]:
-    lines = path.read_text().splitlines()
+    lines = [words_of(STORED.sub("", line)) for line in path.read_text().splitlines()]
     return [
         f"{path.relative_to(ROOT)}:{number}: {found.group()!r}: say {RETIRED[name]}"
         for number, line in enumerate(lines, 1)
         for name, pattern in _SEARCHED.items()
-        if (found := pattern.search(words_of(STORED.sub("", line))))
+        if (found := pattern.search(line))
     ]
 
 
