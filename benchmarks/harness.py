@@ -260,7 +260,7 @@ def _read_line(process: subprocess.Popen[bytes], seconds_max: float) -> bytes:
     while not line.endswith(b"\n"):
         left = deadline - time.perf_counter()
         if left <= 0 or not select.select([stdout], [], [], left)[0]:
-            raise BenchmarkError(f"no answer within {seconds_max} s")
+            raise BenchmarkError(f"no response within {seconds_max} s")
         chunk = os.read(stdout.fileno(), 1 << 16)
         if not chunk:
             raise BenchmarkError("it ended early")

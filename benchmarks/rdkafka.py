@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 RD_KAFKA_PRODUCER = 0
-RD_KAFKA_CONF_OK = 0
 EVENT_DELIVERY_REPORT = 0x1
 PENDING_BYTES_MAX = 64_000_000
 

@@ -9,15 +9,13 @@ from benchmarks.bench import Bench
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`spike` is what a throw-away broker reached on another machine: an upper bound to look at."""
+    """A metric, and the value that it must reach or not exceed."""
 
-    suite: str
     name: str
     metric: str
     limit: float
     at_least: bool = False
     unit: str
-    spike: float | None = None
 
     def met(self, value: float) -> bool:
         return value >= self.limit if self.at_least else value <= self.limit
@@ -29,16 +27,13 @@ class Target:
 
 TARGETS = (
     Target(
-        suite="produce",
         name="produce 1 KiB, 1 MB batches: MB/s against the mock, librdkafka (C)",
         metric="produce.1024.1MB.rdkafka.ratio",
         limit=0.75,
         at_least=True,
         unit="×",
-        spike=0.88,
     ),
     Target(
-        suite="produce",
         name="produce 1 KiB, 1 MB batches: MB/s against the mock, confluent-kafka",
         metric="produce.1024.1MB.confluent.ratio",
         limit=0.75,
@@ -46,154 +41,127 @@ TARGETS = (
         unit="×",
     ),
     Target(
-        suite="produce",
         name="produce 1 KiB, 1 MB batches: broker CPU",
         metric="produce.1024.1MB.rdkafka.moldau.cpu_ms_mb",
         limit=1.1,
         unit="ms/MB",
-        spike=0.75,
     ),
     Target(
-        suite="produce",
         name="produce 1 KiB, 16 KB batches: broker CPU",
         metric="produce.1024.16KB.rdkafka.moldau.cpu_ms_mb",
         limit=2.8,
         unit="ms/MB",
-        spike=1.95,
     ),
     Target(
-        suite="consume",
         name="consume 1 KiB: broker CPU, confluent-kafka",
         metric="consume.1024.confluent.moldau.cpu_ms_mb",
         limit=0.35,
         unit="ms/MB",
-        spike=0.2,
     ),
     Target(
-        suite="consume",
         name="consume 100 B: broker CPU, confluent-kafka",
         metric="consume.100.confluent.moldau.cpu_ms_mb",
         limit=0.35,
         unit="ms/MB",
     ),
     Target(
-        suite="consume",
         name="consume 1 KiB: broker CPU, raw fetches",
         metric="consume.1024.raw.moldau.cpu_ms_mb",
         limit=0.35,
         unit="ms/MB",
     ),
     Target(
-        suite="flush",
         name="flush=always against never, 1 MB batches, acks=all: MB/s",
         metric="flush.ratio",
         limit=0.7,
         at_least=True,
         unit="×",
-        spike=0.85,
     ),
     Target(
-        suite="flush",
         name="lone acks=all producer, flush=always: p50 above fdatasync's",
         metric="lone.over_fdatasync_ms",
         limit=0.4,
         unit="ms",
     ),
     Target(
-        suite="small",
         name="100 B requests, 8 connections × 5: broker CPU",
         metric="small.moldau.cpu_us_msg",
         limit=25,
         unit="µs each",
-        spike=14,
     ),
     Target(
-        suite="small",
         name="100 B requests, one at a time: p50",
         metric="latency.moldau.p50_us",
         limit=150,
         unit="µs",
-        spike=70,
     ),
     Target(
-        suite="start",
         name="start until the ready line: CPU",
         metric="start.cpu_s",
         limit=0.5,
         unit="s",
     ),
     Target(
-        suite="start",
         name="idle memory with 100 partitions: RSS",
         metric="memory.idle_mb",
         limit=70,
         unit="MB",
     ),
     Target(
-        suite="start",
         name="1,000 idle connections: more RSS",
         metric="memory.connections_mb",
         limit=20,
         unit="MB",
     ),
     Target(
-        suite="start",
         name="restart with 1 GB of log after a clean stop",
         metric="restart.clean_s",
         limit=1,
         unit="s",
     ),
     Target(
-        suite="start",
         name="restart with 1 GB of log after kill -9",
         metric="restart.killed_s",
         limit=5,
         unit="s",
     ),
     Target(
-        suite="groups",
         name="100 members join 300 partitions, next-generation: stable after the last join",
         metric="groups.join.consumer.stable_s",
         limit=3,
         unit="s",
     ),
     Target(
-        suite="groups",
         name="the same, classic",
         metric="groups.join.classic.stable_s",
         limit=3,
         unit="s",
     ),
     Target(
-        suite="groups",
         name="1,000 groups commit 10 partitions every second: broker CPU",
         metric="groups.commit.core_percent",
         limit=30,
         unit="% of a core",
     ),
     Target(
-        suite="groups",
         name="coordinator with 100,000 offsets: ready after its election",
         metric="groups.load.ready_s",
         limit=3,
         unit="s",
     ),
     Target(
-        suite="client",
         name="Python client, send of 100 B: time against confluent-kafka with a delivery callback",
         metric="client.send.ratio",
         limit=1.25,
         unit="×",
     ),
     Target(
-        suite="client",
         name="Python client, poll of 100 B from memory: time against confluent-kafka's consume",
         metric="client.poll.ratio",
         limit=1.25,
         unit="×",
     ),
     Target(
-        suite="queues",
         name="queue over gRPC, batches of 100: sent, polled and acked",
         metric="queue.cycle.always.msg_s",
         limit=20_000,
@@ -201,7 +169,6 @@ TARGETS = (
         unit="messages/s",
     ),
     Target(
-        suite="queues",
         name="100 workers on one partition: those that get work",
         metric="queue.share.with_work",
         limit=100,
@@ -209,14 +176,12 @@ TARGETS = (
         unit="workers",
     ),
     Target(
-        suite="queues",
         name="redelivery after a lease of 2 s: against the lease",
         metric="queue.redeliver.times",
         limit=1.5,
         unit="×",
     ),
     Target(
-        suite="queues",
         name="produce bodies of 1,000 messages over HTTP: rate against gRPC",
         metric="queue.http_ratio",
         limit=0.3,
@@ -224,7 +189,6 @@ TARGETS = (
         unit="×",
     ),
     Target(
-        suite="compaction",
         name="compaction, 1 KiB values, half of them superseded: per core of the worker",
         metric="compaction.none.core_mb_s",
         limit=40,
@@ -232,7 +196,6 @@ TARGETS = (
         unit="MB/s",
     ),
     Target(
-        suite="compaction",
         name="the same with lz4, before compression",
         metric="compaction.lz4.core_mb_s",
         limit=40,
@@ -240,7 +203,6 @@ TARGETS = (
         unit="MB/s",
     ),
     Target(
-        suite="compaction",
         name="produce during compaction against before: MB/s",
         metric="compaction.produce_ratio",
         limit=0.8,
@@ -248,109 +210,88 @@ TARGETS = (
         unit="×",
     ),
     Target(
-        suite="cluster",
         name="three brokers, acks=all, 1 KiB, 1 MB batches: MB/s against one broker with acks=1",
         metric="cluster.confluent.ratio",
         limit=0.5,
         at_least=True,
         unit="×",
-        spike=0.61,
     ),
     Target(
-        suite="cluster",
         name="the same: CPU of the three brokers together",
         metric="cluster.never.confluent.cpu_ms_mb",
         limit=4.5,
         unit="ms/MB",
-        spike=2.9,
     ),
     Target(
-        suite="cluster",
         name="the same with flush=always against never: MB/s",
         metric="cluster.confluent.flush_ratio",
         limit=0.7,
         at_least=True,
         unit="×",
-        spike=0.87,
     ),
     Target(
-        suite="cluster",
         name="three brokers, acks=all, one at a time, flush=never: p50",
         metric="cluster.lone.never.p50_ms",
         limit=0.6,
         unit="ms",
-        spike=0.23,
     ),
     Target(
-        suite="cluster",
         name="three brokers, acks=all, one at a time, flush=always: p50",
         metric="cluster.lone.always.p50_ms",
         limit=1.5,
         unit="ms",
-        spike=0.6,
     ),
     Target(
-        suite="cluster",
         name="three brokers, acks=all, 100 B requests, 8 × 5, flush=never: on one leader",
         metric="cluster.small.never.msg_s",
         limit=20_000,
         at_least=True,
         unit="requests/s",
-        spike=55_000,
     ),
     Target(
-        suite="cluster",
         name="three brokers, acks=all, 100 B requests, 8 × 5, flush=always: on one leader",
         metric="cluster.small.always.msg_s",
         limit=10_000,
         at_least=True,
         unit="requests/s",
-        spike=25_000,
     ),
     Target(
-        suite="cluster-life",
         name="1,000 partitions × 3 replicas, idle: CPU of the busiest broker",
         metric="idle.many.cpu_percent_max",
         limit=10,
         unit="% of a core",
     ),
     Target(
-        suite="cluster-life",
         name="the same: frames between brokers, against 10 partitions",
         metric="idle.frames_ratio",
         limit=1.2,
         unit="×",
     ),
     Target(
-        suite="cluster-life",
         name="restart with 1,000 partitions after a clean stop, until in sync with all",
         metric="cluster.restart.clean_s",
         limit=15,
         unit="s",
     ),
     Target(
-        suite="cluster-life",
         name="restart with 1,000 partitions after kill -9, until in sync with all",
         metric="cluster.restart.killed_s",
         limit=15,
         unit="s",
     ),
     Target(
-        suite="cluster-life",
         name="SIGKILL of a leader: its partitions writable again, p50",
         metric="failover.p50_s",
         limit=2,
         unit="s",
     ),
     Target(
-        suite="cluster-life",
         name="SIGKILL of a leader: its partitions writable again, p99",
         metric="failover.p99_s",
         limit=4,
         unit="s",
     ),
     Target(
-        suite="transactions",
         name="transactions of 100 messages against idempotent batches of 100, one producer, "
         "flush=always",
         metric="transactions.always.1.ratio",
@@ -359,7 +300,6 @@ TARGETS = (
         unit="×",
     ),
     Target(
-        suite="transactions",
         name="transactions of 100 messages against idempotent batches of 100, eight producers, "
         "flush=always",
         metric="transactions.always.8.ratio",
@@ -368,7 +308,6 @@ TARGETS = (
         unit="×",
     ),
     Target(
-        suite="transactions",
         name="the same with flush=never, where only transactions wait for the disk",
         metric="transactions.never.8.ratio",
         limit=0.5,

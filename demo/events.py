@@ -29,7 +29,6 @@ class Visitors:
         self._rng = random.Random(seed)
         self._number = 0
         self._page_weights = [1 / (place + 1) for place in range(len(PAGES))]
-        self._country_weights = [1 / (place + 1) for place in range(len(COUNTRIES))]
 
     def click(self, now_ms: int) -> Click:
         rng = self._rng

@@ -108,7 +108,7 @@ class Cluster:
                 if node.alive():
                     return node
             time.sleep(0.1)
-        raise NodeError(f"nobody leads partition {partition}: {self.leads()}")
+        raise NodeError(f"no leader of partition {partition}: {self.leads()}")
 
     def claims(self, node: Node, partition: int) -> bool:
         """Whether a broker says that it leads a partition itself."""

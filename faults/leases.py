@@ -36,7 +36,7 @@ class Breach(StrEnum):
     NO_CAUSE = "a dead letter that is none"
     NOT_DEAD = "poison that is not a dead letter"
     TOO_OFTEN = "more attempts than there are"
-    DENIED = "called settled, but nobody settled it"
+    DENIED = "reported as settled, but never settled"
 
 
 @dataclass(slots=True)

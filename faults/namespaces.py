@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from functools import cache
-from types import TracebackType
 from typing import Self
 
 _COMMAND_SECONDS_MAX = 20.0
@@ -132,10 +131,5 @@ class Namespaces:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

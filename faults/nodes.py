@@ -15,8 +15,6 @@ from moldau.testing.ports import free_ports
 _READY: Final = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
 START_SECONDS_MAX: Final = 120.0
 _STOP_SECONDS_MAX: Final = 30.0
-_REPORTED_MAX: Final = 3000
-"""Characters of a broker's output that are reported with a failure."""
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -48,7 +46,6 @@ class Node:
         raft: str = "",
         raft_advertised: str = "",
         http: str = "",
-        grpc: str = "",
         join: str = "",
         settings: dict[str, str] | None = None,
         prefix: list[str] | None = None,
@@ -62,7 +59,7 @@ class Node:
         host = listen.rpartition(":")[0]
         self.raft = raft or f"{host}:{free_port()}"
         self.http = http or f"{host}:{free_port()}"
-        self.grpc = grpc or f"{host}:{free_port()}"
+        self.grpc = f"{host}:{free_port()}"
         self.join = join
         self.bootstraps = not join
         self._raft_advertised = raft_advertised

@@ -122,6 +122,6 @@ class Run(Queues):
                     for text in event["problems"]:
                         self.problem(text)
                 self.expect(event["batches"] > 0, "the reader of all replies read nothing")
-                self.note(f"{event['fetches']} replies of brokers looked at one by one")
+                self.note(f"{event['fetches']} fetch responses checked")
                 if event["behind"]:
                     self.note(f"{event['behind']} of them by leaders that did not know better")

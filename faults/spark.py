@@ -323,13 +323,13 @@ def archived(played: ArchiveRound) -> Found:
         seconds=round(time.monotonic() - started, 1),
         audit=None,
     )
-    tell(found)
+    report(found)
     if wrong:
         print(played.log.read_text(errors="replace")[-4000:], flush=True)
     return found
 
 
-def tell(found: Found) -> None:
+def report(found: Found) -> None:
     died = [step for step, is_reached in found.steps.items() if is_reached]
     missed = [step for step, is_reached in found.steps.items() if not is_reached]
     print(f"  killed {len(died)} times, at {', '.join(died)}", flush=True)
@@ -388,7 +388,7 @@ def main() -> int:
             has_twins = number % 2 == 1 and name.startswith("round")
             played = Round(cluster, name, Path(folder), rng, has_twins=has_twins)
             results.append(played.play(steps))
-            tell(results[-1])
+            report(results[-1])
             if results[-1].wrong:
                 print(played.log.read_text(errors="replace")[-4000:], flush=True)
             keep(results)

@@ -50,7 +50,7 @@ RISING: Final = 5
 _TRANSACTION: Final = 1
 _LATEST: Final = -1
 _PAUSE_SECONDS: Final = 0.05
-PASSING: Final = frozenset(
+RETRIABLE: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -69,7 +69,7 @@ PASSING: Final = frozenset(
 
 
 class GaveUpError(Exception):
-    """Nothing but passing errors, for too long."""
+    """Nothing but retriable errors, for too long."""
 
 
 class Producer(NamedTuple):
@@ -115,7 +115,7 @@ class Wire:
                 answer = Answer(error.code)
             except ClientError:
                 answer = Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            if answer.code not in PASSING:
+            if answer.code not in RETRIABLE:
                 return answer
             if time.monotonic() > deadline:
                 raise GaveUpError(f"still {ErrorCode(answer.code).name}")

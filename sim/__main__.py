@@ -18,6 +18,7 @@ import sys
 import time
 from asyncio import events
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -120,7 +121,7 @@ def _count_statements(options: argparse.Namespace) -> int:
 def _shrink(plan: Plan, where: Path, again: str) -> int:
     """Returns the exit code."""
     try:
-        small = shrink(plan, seconds_max=_SHRINK_SECONDS, tell=lambda line: print(line, flush=True))
+        small = shrink(plan, seconds_max=_SHRINK_SECONDS, report=partial(print, flush=True))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -160,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(total.described())
         return 1 if total.violations else 0
     if options.healthy_hours is not None:
-        run = run_healthy(options.seed, options.healthy_hours, lambda line: print(line, flush=True))
+        run = run_healthy(options.seed, options.healthy_hours, partial(print, flush=True))
         keep_healthy(run)
         print(run.described())
         for violation in run.violations:

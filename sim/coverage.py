@@ -15,6 +15,7 @@ PACKAGES: Final = (
     "replica",
     "metadata",
     "groups",
+    "leases",
     "transactions",
     "log",
     "data",

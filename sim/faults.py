@@ -2,28 +2,25 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from moldau.testing.simdisk import CAPACITY_BYTES, SimCrash
-
-if TYPE_CHECKING:
-    from sim.node import Node
-    from sim.world import World
+from sim.cluster import Cluster
+from sim.node import Node
 
 
 class Faults:
     """Begins with `begin`; `heal` takes back all that can be taken back."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._rng = random.Random()
         """Of the fault at hand: one that is left out changes nothing about the others."""
         self._times: dict[str, random.Random] = {}
         self.faults_total = 0
         self._is_over = False
-        self._calm = world.network.rates
+        self._calm = cluster.network.rates
         self._deeds: dict[str, Callable[[], None]] = {
             "kill": self._kill,
             "power": self._power,
@@ -43,20 +40,20 @@ class Faults:
         }
 
     def begin(self) -> None:
-        plan = self._world.plan
+        plan = self._cluster.plan
         for kind, seconds in plan.faults.items():
             self._times[kind] = random.Random(f"{plan.seed}/{kind}")
             self._plan(kind, seconds)
 
     def _plan(self, kind: str, seconds: float) -> None:
-        self._world.scheduler.after(
+        self._cluster.scheduler.after(
             self._times[kind].expovariate(1 / seconds), lambda: self._do(kind, seconds)
         )
 
     def _do(self, kind: str, seconds: float) -> None:
         if self._is_over:
             return
-        plan = self._world.plan
+        plan = self._cluster.plan
         self.faults_total += 1
         if self.faults_total not in plan.left_out:
             self._rng = random.Random(f"{plan.seed}/fault/{self.faults_total}")
@@ -65,18 +62,18 @@ class Faults:
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         """Also when all is healed meanwhile: it takes a fault back."""
-        self._world.scheduler.after(self._rng.random() * 2 * seconds, action)
+        self._cluster.scheduler.after(self._rng.random() * 2 * seconds, action)
 
-    def _running(self) -> "Node | None":
-        running = [node for node in self._world.nodes if node.is_running]
+    def _running(self) -> Node | None:
+        running = [node for node in self._cluster.nodes if node.is_running]
         return self._rng.choice(running) if running else None
 
     def heal(self) -> None:
-        world = self._world
+        cluster = self._cluster
         self._is_over = True
-        world.network.heal()
-        world.network.rates = self._calm
-        for node in world.nodes:
+        cluster.network.heal()
+        cluster.network.rates = self._calm
+        for node in cluster.nodes:
             node.disk_rates.stall_share = 0.0
             node.disk.capacity_bytes = CAPACITY_BYTES
             node.disk.on_step = None
@@ -85,30 +82,30 @@ class Faults:
             if node.process is not None:
                 node.process.loop.paused_until = 0.0
             else:
-                world.start(node)
+                cluster.start(node)
 
     # ---- processes
 
-    def _down(self, node: "Node") -> None:
-        seconds = self._rng.random() * 2 * self._world.plan.down_seconds
-        self._world.scheduler.after(seconds, lambda: self._world.start(node))
+    def _down(self, node: Node) -> None:
+        seconds = self._rng.random() * 2 * self._cluster.plan.down_seconds
+        self._cluster.scheduler.after(seconds, lambda: self._cluster.start(node))
 
     def _kill(self) -> None:
         if (node := self._running()) is not None:
-            self._world.reported("kill", node)
+            self._cluster.reported("kill", node)
             node.kill()
             self._down(node)
 
     def _power(self) -> None:
         if (node := self._running()) is not None:
-            self._world.reported("power cut", node)
+            self._cluster.reported("power cut", node)
             node.power_off()
             self._down(node)
 
     def _blackout(self) -> None:
         """Of the whole cluster."""
-        self._world.reported("blackout", None)
-        for node in self._world.nodes:
+        self._cluster.reported("blackout", None)
+        for node in self._cluster.nodes:
             node.power_off()
             self._down(node)
 
@@ -124,7 +121,7 @@ class Faults:
             left -= 1
             if left > 0:
                 return
-            self._world.reported("power cut in a write", node)
+            self._cluster.reported("power cut in a write", node)
             node.power_off()
             self._down(node)
             raise SimCrash("the power is cut")
@@ -133,30 +130,30 @@ class Faults:
 
     def _stop(self) -> None:
         if (node := self._running()) is not None:
-            self._world.reported("stop", node)
+            self._cluster.reported("stop", node)
             node.stop()
 
     def _pause(self) -> None:
         if (node := self._running()) is not None:
-            self._world.reported("pause", node)
+            self._cluster.reported("pause", node)
             node.pause(self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random())
 
     def _skew(self) -> None:
         """Its wall clock jumps."""
         if (node := self._running()) is not None:
-            self._world.reported("clock jump", node)
+            self._cluster.reported("clock jump", node)
             node.set_skew(self._rng.choice((-1, 1)) * self._rng.choice((50, 3000, 3_600_000)))
 
     # ---- the network
 
     def _isolate(self) -> None:
         """From the other brokers; clients may still reach it."""
-        nodes = self._world.nodes
+        nodes = self._cluster.nodes
         node = self._rng.choice(nodes)
-        self._world.reported("isolate", node)
+        self._cluster.reported("isolate", node)
         cut = self._ways(node)
         if self._rng.random() < 0.3:
-            for process in self._world.scene.processes:
+            for process in self._cluster.scene.processes:
                 cut += [(process.address, node.address), (node.address, process.address)]
         self._later(self._rng.choice((1.0, 5.0, 15.0)), self._part(cut))
 
@@ -165,21 +162,21 @@ class Faults:
         without having heard of that."""
         if (node := self._running()) is None:
             return
-        self._world.reported("forsake", node)
+        self._cluster.reported("forsake", node)
         seconds = 1.0 + self._rng.random() * 4
         node.pause(seconds)
         join = self._part(self._ways(node))
-        self._world.scheduler.after(seconds + self._rng.random() * 4, join)
+        self._cluster.scheduler.after(seconds + self._rng.random() * 4, join)
 
-    def _ways(self, node: "Node") -> list[tuple[str, str]]:
+    def _ways(self, node: Node) -> list[tuple[str, str]]:
         """Between it and the other brokers, both ways."""
-        others = [other.address for other in self._world.nodes if other is not node]
+        others = [other.address for other in self._cluster.nodes if other is not node]
         there = [(node.address, other) for other in others]
         return there + [(other, node.address) for other in others]
 
     def _part(self, cut: list[tuple[str, str]]) -> Callable[[], None]:
         """Returns what takes it back."""
-        network = self._world.network
+        network = self._cluster.network
         for source, target in cut:
             network.cut(source, target)
 
@@ -191,12 +188,12 @@ class Faults:
 
     def _cut(self) -> None:
         """One way only."""
-        nodes = self._world.nodes
+        nodes = self._cluster.nodes
         if len(nodes) < 2:
             return
         source, target = self._rng.sample(nodes, 2)
-        self._world.reported(f"cut to {target.name}", source)
-        network = self._world.network
+        self._cluster.reported(f"cut to {target.name}", source)
+        network = self._cluster.network
         network.cut(source.address, target.address)
         self._later(
             self._rng.choice((1.0, 5.0, 15.0)),
@@ -204,16 +201,16 @@ class Faults:
         )
 
     def _break(self) -> None:
-        network = self._world.network
+        network = self._cluster.network
         connections = network.connections()
         if connections:
-            self._world.reported("break connections", None)
+            self._cluster.reported("break connections", None)
             chosen = self._rng.sample(connections, min(len(connections), self._rng.randint(1, 3)))
             network.break_some(chosen, self._rng)
 
     def _slow(self) -> None:
-        network = self._world.network
-        self._world.reported("slow network", None)
+        network = self._cluster.network
+        self._cluster.reported("slow network", None)
         network.rates = replace(
             self._calm,
             slow_share=self._rng.choice((0.01, 0.2)),
@@ -229,8 +226,8 @@ class Faults:
     # ---- disks
 
     def _stall(self) -> None:
-        node = self._rng.choice(self._world.nodes)
-        self._world.reported("slow disk", node)
+        node = self._rng.choice(self._cluster.nodes)
+        self._cluster.reported("slow disk", node)
         node.disk_rates.stall_share = self._rng.choice((0.02, 0.3))
 
         def calm() -> None:
@@ -240,12 +237,12 @@ class Faults:
 
     def _flush_error(self) -> None:
         if (node := self._running()) is not None:
-            self._world.reported("flush error", node)
+            self._cluster.reported("flush error", node)
             node.disk.fail_next_flush()
 
     def _full_disk(self) -> None:
-        node = self._rng.choice(self._world.nodes)
-        self._world.reported("full disk", node)
+        node = self._rng.choice(self._cluster.nodes)
+        self._cluster.reported("full disk", node)
         node.disk.capacity_bytes = node.disk.used_bytes + self._rng.choice((0, 100, 5000))
 
         def room() -> None:

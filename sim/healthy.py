@@ -76,7 +76,7 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def run_healthy(seed: int, hours: int, tell: Callable[[str], None]) -> HealthyRun:
+def run_healthy(seed: int, hours: int, report: Callable[[str], None]) -> HealthyRun:
     """For so many simulated hours."""
     run = HealthyRun(hours)
     began = time.process_time()
@@ -90,7 +90,7 @@ def run_healthy(seed: int, hours: int, tell: Callable[[str], None]) -> HealthyRu
                 _restart_all(world, run)
                 if hour % _SAMPLE_HOURS == 0:
                     run.samples.append(_sample(world, hour))
-                    tell(_line(run.samples[-1], world, time.process_time() - began))
+                    report(_line(run.samples[-1], world, time.process_time() - began))
             _look_at_growth(run.samples, len(world.nodes) * _SEGMENTS_BYTES)
             world.settle()
             for workload in world.workloads:

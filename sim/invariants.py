@@ -17,8 +17,9 @@ Clients see what was lost when it is too late to say why. These rules are broken
 
 from asyncio import events
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moldau.log.disk_log_state import DiskLogState
 from moldau.log.flush_mark import HEADER_BYTES
@@ -33,10 +34,8 @@ from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.replica import Replica
 from moldau.server.broker import BrokerServer
-
-if TYPE_CHECKING:
-    from sim.node import Node
-    from sim.world import World
+from sim.node import Node
+from sim.scene import Scene
 
 
 class _Seen:
@@ -69,8 +68,13 @@ class _Seen:
 class Invariants:
     """Of one world."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
+    def __init__(
+        self, scene: Scene, nodes: Sequence[Node], say: Callable[[str, str], None]
+    ) -> None:
+        """`nodes`: of the cluster at any time."""
+        self._scene = scene
+        self._nodes = nodes
+        self._say = say
         self._leaders: dict[tuple[str, int], str] = {}
         self.elected: list[int] = []
         """When somebody began to lead something, in the time of the history."""
@@ -87,18 +91,18 @@ class Invariants:
         self._newest_image: Image | None = None
         """That any broker had, ever: after a start they know less for a while."""
 
-    def watch(self, node: "Node", server: BrokerServer) -> None:
+    def watch(self, node: Node) -> None:
         """A new process: its memory is empty."""
         for (name, _), seen in self._seen.items():
             if name == node.name:
                 seen.is_new, seen.facts, seen.watermark = True, (), 0
 
-    def forget(self, node: "Node") -> None:
+    def forget(self, node: Node) -> None:
         """Its disk is lost."""
         for key in [key for key in self._seen if key[0] == node.name]:
             del self._seen[key]
 
-    def after(self, node: "Node", server: BrokerServer) -> None:
+    def after(self, node: Node, server: BrokerServer) -> None:
         """One turn of that broker's loop."""
         driver = server._driver
         if driver is None:
@@ -117,7 +121,7 @@ class Invariants:
         if store is not None and store.image is not self._image_of.get(node.name):
             self._look_at_image(node, store.image)
 
-    def _look(self, node: "Node", name: str, group: RaftGroup, seen: _Seen) -> None:
+    def _look(self, node: Node, name: str, group: RaftGroup, seen: _Seen) -> None:
         core = group.core
         if group.failure is not None or group.is_removed:
             return
@@ -155,7 +159,7 @@ class Invariants:
         if core.role is Role.LEADER:
             self._look_at_leader(node, name, group)
 
-    def _look_at_candidate(self, node: "Node", name: str, group: RaftGroup) -> None:
+    def _look_at_candidate(self, node: Node, name: str, group: RaftGroup) -> None:
         core = group.core
         if not core.members.is_voter(core.me, core.log_id) and not (
             core.members_index >= core.commit
@@ -163,10 +167,10 @@ class Invariants:
         ):
             self._broken(f"{node.name} stands for {name} without the log that may vote")
 
-    def _look_at_vote(self, node: "Node", name: str, group: RaftGroup) -> None:
+    def _look_at_vote(self, node: Node, name: str, group: RaftGroup) -> None:
         """As long as the candidate is one, it counts on the logs that it asked."""
         core = group.core
-        other = self._world.node_of(core.voted_for) if core.voted_for != NO_BROKER else None
+        other = self._node_of(core.voted_for) if core.voted_for != NO_BROKER else None
         driver = other.server._driver if other is not None and other.server is not None else None
         asking = driver.groups.get(name) if driver is not None else None
         if (
@@ -177,7 +181,11 @@ class Invariants:
         ):
             self._broken(f"{node.name} votes in {name} without the log that may vote")
 
-    def _look_at_start(self, node: "Node", name: str, group: RaftGroup, seen: _Seen) -> None:
+    def _node_of(self, broker: int) -> Node | None:
+        """The node that runs, or last ran, as that broker."""
+        return next((node for node in self._nodes if node.broker_id == broker), None)
+
+    def _look_at_start(self, node: Node, name: str, group: RaftGroup, seen: _Seen) -> None:
         seen.is_new = False
         core = group.core
         may_vote = core.log_id == core.members.log_of(core.me)
@@ -193,7 +201,7 @@ class Invariants:
                 f"{core.end}"
             )
 
-    def _look_at_disk(self, node: "Node", name: str, group: RaftGroup) -> None:
+    def _look_at_disk(self, node: Node, name: str, group: RaftGroup) -> None:
         log = group.log
         assert isinstance(log, DiskLogState)
         segment, offset = log.active, log.flushed_offset
@@ -206,7 +214,7 @@ class Invariants:
         if offset > log.end_offset or not is_there:
             self._broken(f"{node.name} calls {name} flushed up to {offset}, which it is not")
 
-    def _look_at_cleaned(self, node: "Node", name: str, group: RaftGroup, seen: _Seen) -> None:
+    def _look_at_cleaned(self, node: Node, name: str, group: RaftGroup, seen: _Seen) -> None:
         log = group.log
         assert isinstance(log, DiskLogState)
         cleaned = log.cleaned.state
@@ -224,7 +232,7 @@ class Invariants:
                     f"{header.last_offset}, and a control entry at {begins[place]}"
                 )
 
-    def _look_at_producers(self, node: "Node", name: str, group: RaftGroup) -> None:
+    def _look_at_producers(self, node: Node, name: str, group: RaftGroup) -> None:
         """What is remembered and not in the log would be taken for a retry, and lost."""
         log, owner = group.log, group.owner
         if not isinstance(owner, Replica) or events._get_running_loop() is not None:
@@ -256,13 +264,13 @@ class Invariants:
             return True
         return newest.topic_by_id(topic_id) is not None
 
-    def _look_at_leader(self, node: "Node", name: str, group: RaftGroup) -> None:
+    def _look_at_leader(self, node: Node, name: str, group: RaftGroup) -> None:
         core = group.core
         if (name, core.epoch) not in self._leaders:
-            self.elected.append(self._world.scene.history.now())
+            self.elected.append(self._scene.history.now())
         if (name, core.epoch) not in self._leaders and isinstance(group.owner, Replica):
             topic, index = group.owner.partition
-            self._world.say(node.name, f"leads {topic}-{index} in epoch {core.epoch}")
+            self._say(node.name, f"leads {topic}-{index} in epoch {core.epoch}")
         known = self._leaders.setdefault((name, core.epoch), node.name)
         self._newest[name] = newest = max(core.epoch, self._newest.get(name, core.epoch))
         if known != node.name and self._is_known(group):
@@ -277,7 +285,7 @@ class Invariants:
         for peer, progress in core.progress.items():
             if peer == core.me or not progress.match:
                 continue
-            other = self._world.node_of(peer)
+            other = self._node_of(peer)
             seen = self._seen.get((other.name, name)) if other is not None else None
             if (
                 seen is not None
@@ -291,14 +299,14 @@ class Invariants:
                     f"which has {seen.flushed} on its disk"
                 )
 
-    def _look_at_majority(self, node: "Node", name: str, group: RaftGroup) -> None:
+    def _look_at_majority(self, node: Node, name: str, group: RaftGroup) -> None:
         """Not while the members change: the set of holders changes then."""
         core = group.core
         if core.members_index >= core.commit or group.log.config.flush is not FlushPolicy.ALWAYS:
             return
         holders = 0
         for voter in core.members.voters:
-            other = self._world.node_of(voter)
+            other = self._node_of(voter)
             seen = self._seen.get((other.name, name)) if other is not None else None
             holders += other is None or (seen is not None and seen.flushed >= core.commit)
         if holders < core.members.quorum:
@@ -307,7 +315,7 @@ class Invariants:
                 f"{len(core.members.voters)} voters have on their disks"
             )
 
-    def _look_at_image(self, node: "Node", image: Image) -> None:
+    def _look_at_image(self, node: Node, image: Image) -> None:
         self._image_of[node.name] = image
         if self._newest_image is None or image.version > self._newest_image.version:
             self._newest_image = image
@@ -317,7 +325,7 @@ class Invariants:
 
     def are_copies_whole(self) -> bool:
         """Whether every member of a group that is led has all that is committed there."""
-        for node in self._world.nodes:
+        for node in self._nodes:
             server = node.server
             driver = server._driver if server is not None else None
             for group in driver.groups.values() if driver is not None else ():
@@ -328,7 +336,7 @@ class Invariants:
                     return False
         return True
 
-    def dropping(self, node: "Node", topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
+    def dropping(self, node: Node, topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
         """A broker is about to delete the log of a partition."""
         newest = self._newest_image
         if newest is None or newest.topic_by_id(topic_id) is None:
@@ -343,9 +351,9 @@ class Invariants:
         ):
             self._broken(f"{node.name} drops its log of {topic}-{index}, and votes there")
 
-    def _log_id(self, node: "Node", name: str) -> int:
+    def _log_id(self, node: Node, name: str) -> int:
         seen = self._seen.get((node.name, name))
         return seen.log_id if seen is not None else -1
 
     def _broken(self, text: str) -> None:
-        self._world.scene.violation(text)
+        self._scene.violation(text)

@@ -226,7 +226,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
             self._rng.shuffle(found)
         self._ready.extend(found)  # type: ignore[attr-defined]
 
-    def _find(self, fd: Any) -> SimSocket | None:
+    def find_socket(self, fd: Any) -> SimSocket | None:
         return fd if isinstance(fd, SimSocket) else self._by_number.get(int(fd))
 
     def opened(self, sock: SimSocket) -> None:
@@ -238,7 +238,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
 
     def _add_reader(self, fd: Any, callback: Any, *args: Any) -> events.Handle:
         handle = events.Handle(callback, args, self, None)
-        sock = self._find(fd)
+        sock = self.find_socket(fd)
         if sock is None:
             raise ValueError(f"no such socket: {fd!r}")
         if sock.reader is not None:
@@ -248,7 +248,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         return handle
 
     def _remove_reader(self, fd: Any) -> bool:
-        sock = self._find(fd)
+        sock = self.find_socket(fd)
         if sock is None or sock.reader is None:
             return False
         sock.reader.cancel()
@@ -257,7 +257,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
 
     def _add_writer(self, fd: Any, callback: Any, *args: Any) -> events.Handle:
         handle = events.Handle(callback, args, self, None)
-        sock = self._find(fd)
+        sock = self.find_socket(fd)
         if sock is None:
             raise ValueError(f"no such socket: {fd!r}")
         if sock.writer is not None:
@@ -267,7 +267,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         return handle
 
     def _remove_writer(self, fd: Any) -> bool:
-        sock = self._find(fd)
+        sock = self.find_socket(fd)
         if sock is None or sock.writer is None:
             return False
         sock.writer.cancel()

@@ -121,7 +121,7 @@ class SimMember:
             async with asyncio.timeout(self._seconds_max):
                 return await ask_http(self._address, method, path, body)
         except TimeoutError:
-            raise TimedOutError(f"no answer from {self._address}") from None
+            raise TimedOutError(f"no response from {self._address}") from None
         except (OSError, EOFError) as error:
             raise UnreachableError(f"cannot reach {self._address} ({error})") from None
 

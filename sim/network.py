@@ -14,15 +14,12 @@ from asyncio import Handle
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from msgspec import Struct
 
 from moldau.net.sockets import Sockets
 from sim.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from sim.loop import SimLoop
 
 Address = tuple[str, int]
 _Piece = tuple[bytes | None, bool]
@@ -58,13 +55,24 @@ class Host:
         self.next_port = _FIRST_FREE_PORT
 
 
+class SocketLoop(Protocol):
+    """The event loop of the process that a socket belongs to: SimLoop."""
+
+    spent: float
+
+    def opened(self, sock: "SimSocket") -> None: ...
+    def closed(self, sock: "SimSocket", number: int) -> None: ...
+    def woken(self, sock: "SimSocket") -> None: ...
+    def find_socket(self, fd: Any) -> "SimSocket | None": ...
+
+
 class SimSocket(socket.socket):
     """One end of a connection, or somebody who listens. Has no descriptor of the system."""
 
     def __new__(cls, *_: object, **__: object) -> Self:
         return super().__new__(cls)
 
-    def __init__(self, network: "Network", host: Host, loop: "SimLoop") -> None:
+    def __init__(self, network: "Network", host: Host, loop: SocketLoop) -> None:
         self._network = network
         self._host = host
         self._loop = loop
@@ -320,7 +328,7 @@ class SimSocket(socket.socket):
 class SimSockets(Sockets):
     """What a process on a host opens."""
 
-    def __init__(self, network: "Network", host: Host, loop: "SimLoop") -> None:
+    def __init__(self, network: "Network", host: Host, loop: SocketLoop) -> None:
         self._network = network
         self._host = host
         self._loop = loop
@@ -337,7 +345,7 @@ class SimSockets(Sockets):
         return [
             number
             for number in descriptors
-            if (sock := self._loop._find(number)) is not None and sock._error
+            if (sock := self._loop.find_socket(number)) is not None and sock._error
         ]
 
 

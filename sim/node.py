@@ -60,7 +60,6 @@ class Node:
         flush_seconds: float,
         on_end: Callable[["Node", Process], None],
         on_made: Callable[["Node", BrokerServer], None],
-        capacity_bytes: int = 1 << 40,
     ) -> None:
         self.name = name
         self.number = int(name.rpartition("-")[2])
@@ -72,8 +71,7 @@ class Node:
         self._on_end = on_end
         self._on_made = on_made
         self.host = network.host(address)
-        self._capacity_bytes = capacity_bytes
-        self.disk = SimDisk(capacity_bytes=capacity_bytes)
+        self.disk = SimDisk()
         self.rng = random.Random(f"{seed}/{name}/disk")
         self.disk_rates = DiskRates(flush_seconds=flush_seconds)
         self._broker_id = -1
@@ -220,7 +218,7 @@ class Node:
     def wipe(self) -> None:
         """Its disk is replaced by an empty one."""
         self.power_off()
-        self.disk = SimDisk(capacity_bytes=self._capacity_bytes)
+        self.disk = SimDisk()
 
     # ---- its disk
 

@@ -9,6 +9,7 @@ import msgspec
 
 from sim.healthy import HealthyRun
 from sim.long import Summary
+from sim.mutants.hunt import ALL
 
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / ".faults"
@@ -45,8 +46,9 @@ def keep_healthy(run: HealthyRun) -> None:
 
 
 def keep_mutants(hunted: list[Hunted]) -> None:
-    """Beside those that were hunted before, and not now."""
-    known = {one.name: one for one in _load(_MUTANTS, list[Hunted]) or []}
+    """Beside those that were hunted before, and not now, if they still exist."""
+    names = {mutant.name for mutant in ALL}
+    known = {one.name: one for one in _load(_MUTANTS, list[Hunted]) or [] if one.name in names}
     known.update((one.name, one) for one in hunted)
     _keep(_MUTANTS, list(known.values()))
 

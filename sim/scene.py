@@ -36,6 +36,8 @@ class Scene:
         self.counts: Counter[str] = Counter()
         self.is_over = False
         """No new work is begun; what was begun is finished, and then clients end."""
+        self.healed_at = float("inf")
+        """When no fault was left."""
         self.found: list[str] = []
         self._network = network
         self._seed = seed

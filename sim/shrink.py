@@ -27,7 +27,7 @@ def fails(plan: Plan) -> tuple[World, Violation] | None:
     return None
 
 
-def shrink(plan: Plan, *, seconds_max: float, tell: Callable[[str], None]) -> Plan:
+def shrink(plan: Plan, *, seconds_max: float, report: Callable[[str], None]) -> Plan:
     """The smallest failing plan that was found in that much real time; `plan` must fail."""
     began = time.monotonic()
     found = fails(plan)
@@ -44,7 +44,7 @@ def shrink(plan: Plan, *, seconds_max: float, tell: Callable[[str], None]) -> Pl
             if failed is not None:
                 found, is_smaller = failed, True
                 best = _cut_time(attempt, found[0])
-                tell(f"smaller: {_described(best, found[0])}")
+                report(f"smaller: {_described(best, found[0])}")
                 break
     return best
 

@@ -4,29 +4,27 @@ The product says what must hold of each between two steps, for its own tests. He
 whole brokers, under faults.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from moldau.model.invariants import InvariantError
 from moldau.raft.errors import RaftError
 from moldau.server.broker import BrokerServer
-
-if TYPE_CHECKING:
-    from sim.node import Node
-    from sim.world import World
+from sim.node import Node
+from sim.scene import Scene
 
 
 class Soundness:
     """Looks at one broker at a time, in turns."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
+    def __init__(self, scene: Scene, nodes: Sequence[Node]) -> None:
+        self._scene = scene
+        self._nodes = nodes
         self._turn = 0
 
     def look(self) -> None:
         """Between two events."""
-        nodes = self._world.nodes
         self._turn += 1
-        node = nodes[self._turn % len(nodes)]
+        node = self._nodes[self._turn % len(self._nodes)]
         server = node.server
         if server is None or not node.is_ready:
             return
@@ -49,5 +47,5 @@ class Soundness:
             if transactions.loaded:
                 transactions.state.check_invariants()
 
-    def _broken(self, node: "Node", error: Exception) -> None:
-        self._world.scene.violation(f"{node.name}: {type(error).__name__}: {error}")
+    def _broken(self, node: Node, error: Exception) -> None:
+        self._scene.violation(f"{node.name}: {type(error).__name__}: {error}")

@@ -2,16 +2,12 @@
 verdict."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from faults.checker import Verdict
-from sim.scene import Scene, Violation
-
-if TYPE_CHECKING:
-    from sim.plan import Plan
-    from sim.world import World
+from sim.cluster import Cluster
+from sim.scene import Violation
 
 
 class TopicWanted(Struct, frozen=True):
@@ -25,10 +21,10 @@ class TopicWanted(Struct, frozen=True):
 class Workload:
     """Clients of one kind. They begin nothing new once `scene.is_over`."""
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
-        self.plan: Plan = world.plan
-        self.scene: Scene = world.scene
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.plan = cluster.plan
+        self.scene = cluster.scene
 
     def topics(self) -> list[TopicWanted]:
         return []

@@ -1,17 +1,25 @@
-"""Imports of the product point one way: no module imports itself through others."""
+"""Imports of the product and its tools point one way: no module imports itself through others."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+PACKAGES = [
+    ROOT / "src" / "moldau",
+    ROOT / "sim",
+    ROOT / "faults",
+    ROOT / "benchmarks",
+    ROOT / "demo",
+]
 
 
 def modules() -> dict[str, Path]:
     found = {}
-    for path in (SOURCE / "moldau").rglob("*.py"):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for package in PACKAGES:
+        for path in package.rglob("*.py"):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 

@@ -1,6 +1,7 @@
 """The code base stays tidy: small modules and classes with docstrings, and a correct file map."""
 
 import ast
+import fnmatch
 import re
 from pathlib import Path
 
@@ -84,6 +85,23 @@ def test_links_between_documents_lead_somewhere() -> None:
             if not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_modules_and_folders_that_documents_name_exist() -> None:
+    """Decisions and the change log are history: what they name may be gone."""
+    folders = [ROOT / name for name in ("src", "sim", "faults", "benchmarks", "demo", "tests")]
+    roots = {path.name for path in [*SOURCE.iterdir(), *folders]}
+    files = [*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*"))]
+    known = {f"/{path.relative_to(ROOT)}" for path in files}
+    pages = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
+    pages += [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"]
+    unknown = []
+    for page in pages:
+        for name in re.findall(r"`([\w*/-]+(?:\.\w+)?)`", page.read_text()):
+            is_path = name.endswith(".py") or ("/" in name and name.split("/")[0] in roots)
+            if is_path and not fnmatch.filter(known, f"*/{name.rstrip('/')}"):
+                unknown.append(f"{page.relative_to(ROOT)}: {name}")
+    assert unknown == []
 
 
 def test_product_code_has_no_unfinished_business() -> None:

@@ -14,10 +14,10 @@ from benchmarks.clients.pump import (
     IDLE_S_MAX,
     LoadError,
     connect,
-    one_at_a_time,
     pump,
     receive_exactly,
     timed,
+    warmed_up,
 )
 
 
@@ -130,9 +130,7 @@ def latency(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         while not counter.feed(memoryview(sock.recv(4096))):
             pass
 
-    for _ in range(200):
-        exchange()
-    return lambda: one_at_a_time(exchange, spec["count"], size)
+    return warmed_up(exchange, spec)
 
 
 def fetch(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.clients.pump import IDLE_S_MAX, LoadError, connect, one_at_a_time, pump, timed
+from benchmarks.clients.pump import IDLE_S_MAX, LoadError, connect, pump, timed, warmed_up
 
 CHUNK_MESSAGES = 200
 WINDOW_MESSAGES = 4000
@@ -114,9 +114,7 @@ def latency(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         if b'"error"' in reply:
             raise LoadError(f"NATS answered {reply!r}")
 
-    for _ in range(200):
-        exchange()
-    return lambda: one_at_a_time(exchange, spec["count"], size)
+    return warmed_up(exchange, spec)
 
 
 def consume(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:

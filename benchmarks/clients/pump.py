@@ -93,6 +93,13 @@ def one_at_a_time(exchange: Callable[[], None], count: int, size: int) -> dict[s
     }
 
 
+def warmed_up(exchange: Callable[[], None], spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """A load of exchanges one at a time, of which the first have been made."""
+    for _ in range(200):
+        exchange()
+    return lambda: one_at_a_time(exchange, spec["count"], spec["size"])
+
+
 def timed(count: int, size: int, work: Callable[[], int]) -> dict[str, Any]:
     """Run a load that must move at least `count` messages of `size` bytes.
 

@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.clients.pump import (
     LoadError,
     connect,
-    one_at_a_time,
     pump,
     receive_exactly,
     timed,
+    warmed_up,
 )
 
 DECLARE_PUBLISHER, PUBLISH, PUBLISH_CONFIRM, PUBLISH_ERROR = 1, 2, 3, 4
@@ -128,9 +128,7 @@ def latency(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         while not counter.feed(memoryview(sock.recv(4096))):
             pass
 
-    for _ in range(200):
-        exchange()
-    return lambda: one_at_a_time(exchange, spec["count"], spec["size"])
+    return warmed_up(exchange, spec)
 
 
 def consume(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:

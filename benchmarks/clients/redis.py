@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.clients.pump import LoadError, connect, one_at_a_time, pump, timed
+from benchmarks.clients.pump import LoadError, connect, pump, timed, warmed_up
 
 CHUNK_BYTES = 256_000
 RANGE_COUNT = 1000
@@ -69,9 +69,7 @@ def latency(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         if not reply.startswith(b"$"):
             raise LoadError(f"Redis answered {reply!r}")
 
-    for _ in range(200):
-        exchange()
-    return lambda: one_at_a_time(exchange, spec["count"], spec["size"])
+    return warmed_up(exchange, spec)
 
 
 def _read_range(sock: socket.socket, entries_end: bytes, size: int) -> tuple[int, bytes]:

@@ -167,7 +167,7 @@ def times_as_fast(took: Rounds, first: str, second: str) -> Cost:
     )
 
 
-def tell(load: str, rows: int, took: Rounds, targets: dict[str, float]) -> None:
+def report(load: str, rows: int, took: Rounds, targets: dict[str, float]) -> None:
     ours, *others = took
     print(f"{load}, µs of a core for a row, and rows/s by the clock:")
     for way, rounds in took.items():
@@ -226,7 +226,7 @@ def main() -> int:
                 took = reading(spark, broker.bootstrap, size, count, options.rounds, ways)
                 results[f"local[{cores}] {size} B"] = took
                 targets = {"bench-ceiling": CEILING_MIN[size], "kafka": CONNECTOR_MIN[size]}
-                tell(f"local[{cores}], {size} B", count, took, targets)
+                report(f"local[{cores}], {size} B", count, took, targets)
             stop(spark)
         if "stream" in parts or "archive" in parts:
             spark = session(TASKS, options.conf)
@@ -237,7 +237,7 @@ def main() -> int:
                     spark, costs, broker.bootstrap, "bench-100", options.rounds
                 )
                 results["to Parquet"] = rounds
-                tell("to Parquet", rows[100], rounds, {"arrow files": ARCHIVE_MIN})
+                report("to Parquet", rows[100], rounds, {"arrow files": ARCHIVE_MIN})
             stop(spark)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2))

@@ -17,7 +17,6 @@ import subprocess
 import time
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 _COMMAND_SECONDS_MAX = 60.0
@@ -80,12 +79,7 @@ class Volume:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -21,7 +21,7 @@ from sim.clients.looks import Looks
 from sim.clients.moves import Moves
 from sim.clients.own_topics import OwnTopic, State, find_wrong
 from sim.clients.scribbles import Scribbles
-from sim.clients.session import PASSING, Session
+from sim.clients.session import RETRIABLE, Session
 from sim.clients.settings import VALUES, Settings
 from sim.clients.wire import Kafka, Lost
 from sim.clients.wrong import Wrong
@@ -220,7 +220,7 @@ class Admin:
     def _expect(self, code: ErrorCode, what: str, also: set[ErrorCode] | None = None) -> None:
         """A refusal that may be."""
         self._scene.count(f"refused {code.name}")
-        if code not in PASSING | (also or set()):
+        if code not in RETRIABLE | (also or set()):
             self._scene.violation(f"{self._name}: {what}: {code.name}")
 
     async def _check(self, session: Session, topic: OwnTopic) -> None:

@@ -8,7 +8,7 @@ Only in worlds where that time is a minute (knobs.py).
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.describe_transactions import DescribeTransactionsRequest
@@ -22,12 +22,10 @@ from sim.clients.group_member import GROUPS, committed_offsets
 from sim.clients.logs import TOPIC
 from sim.clients.transactor import TRANSACTIONS
 from sim.clients.wire import COORDINATOR_GONE, Kafka, Lost
+from sim.cluster import Cluster
 from sim.process import ClientProcess
 from sim.scene import Scene
 from sim.workload import Workload
-
-if TYPE_CHECKING:
-    from sim.world import World
 
 _KEPT_SECONDS: Final = 60.0
 _SHORT_SECONDS: Final = 4.0
@@ -147,8 +145,8 @@ class Owner:
 class Forgotten(Workload):
     """Times come from wall clocks: they have to be right."""
 
-    def __init__(self, world: "World") -> None:
-        super().__init__(world)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         self._owner: tuple[Owner, ClientProcess] | None = None
 
     def begin(self) -> None:

@@ -126,7 +126,7 @@ class GroupBook:
     def lost(self, claim: Claim, offset: int, sent_at: int, member: tuple[str, int]) -> None:
         """A commit of which nobody knows whether it is stored, now or later."""
         place = claim.place
-        self.scene.count("ghosts")
+        self.scene.count("commits in doubt")
         claim.ghost = offset if claim.ghost is None else min(claim.ghost, offset)
         self._ghosts[place].append((offset, claim, *member, sent_at))
         self._floors[place] = min(self._floors[place], offset)

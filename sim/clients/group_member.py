@@ -388,11 +388,11 @@ class GroupMember:
             ],
         )
 
-    async def haunt(self) -> None:
+    async def commit_as_zombie(self) -> None:
         """Commit as it was once, where others have been given its partitions: that is refused."""
         now = self._book.now()
         for claim in self.given_up:
             if claim.position is not None and self._book.successor(claim, now) is not None:
-                self._scene.count("haunts")
+                self._scene.count("zombie commits")
                 await self.commit_as(claim.member_id, claim.epoch, [(claim, claim.position)])
                 return

@@ -53,7 +53,7 @@ class GroupSeat:
                 self._scene.count("crashes")
             member.die()
             await self._away(rng.choice((0.2, 3.0, 12.0)))
-            await member.haunt()
+            await member.commit_as_zombie()
             member.die()
 
     def _member(self) -> GroupMember:

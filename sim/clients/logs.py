@@ -1,20 +1,18 @@
 """Producers of plain and compacted topics, those who follow them, and the verdict on both."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from faults.checker import check
 from sim.clients.ends import find_wrong_ends
 from sim.clients.producer import Producer
 from sim.clients.reader import Reader
 from sim.clients.wire import Place
+from sim.cluster import Cluster
 from sim.plan import Plan
 from sim.process import ClientProcess
 from sim.scene import Violation
 from sim.workload import TopicWanted, Workload, raise_unless_clean
-
-if TYPE_CHECKING:
-    from sim.world import World
 
 TOPIC: Final = "log"
 COMPACTED: Final = "state"
@@ -29,8 +27,8 @@ def wait_seconds(plan: Plan) -> float:
 class Logs(Workload):
     """Idempotent producers, and one reader of each partition."""
 
-    def __init__(self, world: "World") -> None:
-        super().__init__(world)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         self.places: list[Place] = [(TOPIC, index) for index in range(self.plan.partitions)]
         self._readers: list[tuple[Reader, ClientProcess]] = []
 
@@ -67,8 +65,8 @@ class Logs(Workload):
 class Compacted(Workload):
     """Producers of keys, of which only the last of each must stay."""
 
-    def __init__(self, world: "World") -> None:
-        super().__init__(world)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         self._history = self.scene.new_history("compacted")
 
     def topics(self) -> list[TopicWanted]:

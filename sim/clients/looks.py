@@ -35,7 +35,7 @@ from moldau.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from sim.clients.own_topics import BROKER_KIND
-from sim.clients.session import PASSING, Session
+from sim.clients.session import RETRIABLE, Session
 from sim.clients.wire import Kafka
 from sim.machine import ask_http
 from sim.scene import Scene
@@ -159,7 +159,7 @@ class Looks:
     def _expect(self, number: int, what: str) -> None:
         code = ErrorCode(number)
         allowed = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        if code not in PASSING | allowed:
+        if code not in RETRIABLE | allowed:
             self._scene.violation(f"{what}: {code.name}")
 
     async def _metadata(self, session: Session, names: Sequence[str]) -> None:

@@ -13,11 +13,11 @@ from moldau.wire.messages.list_partition_reassignments import (
 )
 from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sim.clients.own_topics import OwnTopic, State
-from sim.clients.session import PASSING, Session
+from sim.clients.session import RETRIABLE, Session
 from sim.clients.wire import Kafka, Place
 from sim.scene import Scene
 
-_MAY_BE = PASSING | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+_MAY_BE = RETRIABLE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class Moves:

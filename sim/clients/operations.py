@@ -12,17 +12,17 @@ class Operations(Workload):
     """They judge what they see themselves."""
 
     def begin(self) -> None:
-        world, scene, plan = self.world, self.scene, self.plan
+        cluster, scene, plan = self.cluster, self.scene, self.plan
         if plan.admin:
             process = scene.process("admin")
             load = (TOPIC, plan.partitions, plan.replication)
             process.run(Admin(scene, process, load=load, is_alone=not plan.operator).run())
         if plan.web:
             process = scene.process("web")
-            process.run(Web(world, scene, process).run())
+            process.run(Web(cluster, scene, process).run())
         if plan.rogue_peer:
             process = scene.process("rogue-peer")
-            process.run(RoguePeer(world, scene, process).run())
+            process.run(RoguePeer(cluster, scene, process).run())
         if plan.operator:
             process = scene.process("operator")
-            process.run(Operator(world, scene, process).run())
+            process.run(Operator(cluster, scene, process).run())

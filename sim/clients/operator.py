@@ -7,7 +7,7 @@ partition has all its replicas in sync and the metadata has three voters.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -15,16 +15,13 @@ from moldau.client import http
 from moldau.client.cluster_client import TOPOLOGY_PATH
 from moldau.model.topology import Topology
 from moldau.server.config.schema import Address
+from sim.cluster import HTTP_PORT, Cluster
 from sim.machine import ask_http
 from sim.node import Node
 from sim.process import ClientProcess
 from sim.rot import Rot, flip, flip_snapshot
 from sim.scene import Scene
 
-if TYPE_CHECKING:
-    from sim.world import World
-
-HTTP_PORT: Final = 8080
 BROKERS_MAX: Final = 6
 FINISH_SECONDS: Final = 150.0
 """So long after all is healed, what was begun has come to its end."""
@@ -37,11 +34,11 @@ _DOUBT_SECONDS: Final = 40.0
 class Operator:
     """Acts on machines by hand, and on the cluster over HTTP."""
 
-    def __init__(self, world: "World", scene: Scene, process: ClientProcess) -> None:
-        self._world = world
+    def __init__(self, cluster: Cluster, scene: Scene, process: ClientProcess) -> None:
+        self._cluster = cluster
         self._scene = scene
         self._rng: random.Random = process.rng
-        self._numbers: dict[Node, int] = {node: i for i, node in enumerate(world.nodes, 1)}
+        self._numbers: dict[Node, int] = {node: i for i, node in enumerate(cluster.nodes, 1)}
         self._rotten: set[tuple[str, int]] = set()
         self._rots: list[Rot] = []
 
@@ -65,11 +62,11 @@ class Operator:
     # ---- deeds
 
     async def _join(self) -> None:
-        if len(self._world.nodes) < BROKERS_MAX:
+        if len(self._cluster.nodes) < BROKERS_MAX:
             await self._add()
 
     async def _add(self) -> None:
-        node = self._world.add_node(is_named=self._rng.random() < 0.5)
+        node = self._cluster.add_node(is_named=self._rng.random() < 0.5)
         await self._until(lambda: node.is_ready, lambda: f"{node.name} did not join")
         if node.process is not None and node.process.info is not None:
             self._numbers[node] = node.process.info.broker_id
@@ -77,7 +74,7 @@ class Operator:
 
     async def _leave(self) -> None:
         """Drained, and perhaps kept."""
-        nodes = self._world.nodes
+        nodes = self._cluster.nodes
         if len(nodes) <= _COPIES:
             return
         node = self._rng.choice(nodes)
@@ -98,26 +95,26 @@ class Operator:
             lambda: node.process is None or node.process is not process,
             lambda: f"{node.name} was removed, and goes on",
         )
-        self._world.retire(node)
+        self._cluster.retire(node)
         self._scene.count("brokers left")
 
     async def _wipe(self) -> None:
         """Its disk is lost: another broker takes its place, and its number is removed."""
-        nodes = self._world.nodes
+        nodes = self._cluster.nodes
         if self._rot_left() is not None or not await self._is_whole():
             return
         if self._scene.is_over:
             return
         is_bootstrap_broker = nodes[0].number == 1 and self._rng.random() < 0.8
         node = nodes[0] if is_bootstrap_broker else self._rng.choice(nodes)
-        self._world.wipe(node)
+        self._cluster.wipe(node)
         await self._scene.pause(self._rng, self._rng.choice((0.1, 3.0)))
         if node.number == 1:
             # Others have an address to join, and would; this one has none.
-            self._world.start_without_disk(node)
+            self._cluster.start_without_disk(node)
             await self._scene.pause(self._rng, 1.0)
             node.kill()
-        if len(self._world.nodes) < BROKERS_MAX:
+        if len(self._cluster.nodes) < BROKERS_MAX:
             await self._add()
         while await self._order("leave", node) is not True:
             if self._has_waited():
@@ -141,12 +138,12 @@ class Operator:
         if not places:
             return
         topic, partition = self._rng.choice(places)
-        nodes = [n for n in self._world.nodes if self._numbers.get(n) in partition.replicas]
+        nodes = [n for n in self._cluster.nodes if self._numbers.get(n) in partition.replicas]
         if not nodes:
             return
         node = self._rng.choice(nodes)
         folder = f"topics/{topic.name}/{topic.id}/{partition.partition}"
-        rot = self._world.rot(node, lambda: flip(node, folder, self._rng))
+        rot = self._cluster.rot(node, lambda: flip(node, folder, self._rng))
         if rot is None:
             return
         self._rotten.add((topic.id, partition.partition))
@@ -162,26 +159,26 @@ class Operator:
             return
         topic = self._rng.choice(topology.topics)
         partition = self._rng.choice(topic.partitions)
-        nodes = {self._numbers.get(node): node for node in self._world.nodes}
+        nodes = {self._numbers.get(node): node for node in self._cluster.nodes}
         leader = nodes.get(partition.leader)
         others = [nodes[each] for each in partition.replicas if each in nodes]
         if leader is None or leader not in others or len(others) < _COPIES:
             return
         others.remove(leader)
         node = self._rng.choice(others)
-        self._world.lose_log(node, f"topics/{topic.name}/{topic.id}/{partition.partition}")
+        self._cluster.lose_log(node, f"topics/{topic.name}/{topic.id}/{partition.partition}")
         if self._rng.random() < 0.7:
-            self._world.restart(leader, 1.0 + 4.0 * self._rng.random())
+            self._cluster.restart(leader, 1.0 + 4.0 * self._rng.random())
         self._scene.count("logs lost")
 
     async def _rot_metadata(self) -> None:
         """In the newest snapshot of a broker: it may not go on without it. Then it is restored."""
         if await self._whole() is None or self._rot_left() is not None:
             return
-        node = self._rng.choice(self._world.nodes)
+        node = self._rng.choice(self._cluster.nodes)
         failures = node.failures
-        self._world.rotten.add(node)
-        rot = self._world.rot(node, lambda: flip_snapshot(node, self._rng))
+        self._cluster.rotten.add(node)
+        rot = self._cluster.rot(node, lambda: flip_snapshot(node, self._rng))
         await self._until(
             lambda: node.is_ready or node.failures > failures,
             lambda: f"{node.name} neither starts with rotten metadata nor refuses to",
@@ -190,7 +187,7 @@ class Operator:
             self._scene.count("rotten metadata refused")
         if rot is not None:
             rot.mend()
-        self._world.rotten.discard(node)
+        self._cluster.rotten.discard(node)
 
     def _rot_left(self) -> str | None:
         self._rots = [rot for rot in self._rots if rot.is_there]
@@ -216,7 +213,7 @@ class Operator:
 
     async def _order(self, what: str, node: Node) -> bool | None:
         """Sent to any broker; False: it was rejected. None: unknown, it may still be done."""
-        asked = self._rng.choice(self._world.nodes)
+        asked = self._rng.choice(self._cluster.nodes)
         body = msgspec.json.encode({"broker": self._numbers[node]})
         answer = await self._ask(asked, "POST", f"/api/v1/cluster/{what}", body)
         if answer is None or answer.status >= 500:
@@ -225,7 +222,7 @@ class Operator:
 
     async def _topology(self) -> Topology | None:
         """As the controller sees it, at its word."""
-        for node in self._rng.sample(self._world.nodes, len(self._world.nodes)):
+        for node in self._rng.sample(self._cluster.nodes, len(self._cluster.nodes)):
             answer = await self._ask(node, "GET", TOPOLOGY_PATH)
             if answer is not None and answer.status < 300:
                 found = msgspec.json.decode(answer.body, type=Topology)
@@ -252,7 +249,7 @@ class Operator:
         topology = await self._whole()
         if topology is None:
             return False
-        controller = [n for n in self._world.nodes if self._numbers.get(n) == topology.controller]
+        controller = [n for n in self._cluster.nodes if self._numbers.get(n) == topology.controller]
         voters = controller[0].metadata_voters() if controller else ()
         return len(voters) >= _COPIES and set(voters) <= {broker.id for broker in topology.brokers}
 
@@ -278,7 +275,7 @@ class Operator:
     # ---- waiting
 
     def _has_waited(self) -> bool:
-        return self._scene.scheduler.now > self._world.healed_at + FINISH_SECONDS
+        return self._scene.scheduler.now > self._scene.healed_at + FINISH_SECONDS
 
     async def _until(self, is_done: Callable[[], bool], failure: Callable[[], str]) -> None:
         while not is_done() and not self._scene.found:

@@ -19,6 +19,7 @@ from sim.scene import Scene
 from sim.scheduler import WALL_MS
 
 IN_FLIGHT_MAX: Final = 5
+_RECORDS_MAX: Final = 5
 RETRIED: Final = LEADER_GONE | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -47,7 +48,6 @@ class Producer:
         places: Sequence[Place],
         *,
         pause_seconds: float,
-        records_max: int = 5,
         keys: int = 0,
         history: History | None = None,
     ) -> None:
@@ -58,7 +58,6 @@ class Producer:
         self._rng: random.Random = process.rng
         self._places = list(places)
         self._pause_seconds = pause_seconds
-        self._records_max = records_max
         self._keys = keys
         self._history = scene.history if history is None else history
         self._sent = 0
@@ -100,7 +99,7 @@ class Producer:
     def _batch(self, place: Place) -> _Batch:
         numbers = []
         records: list[Record] = []
-        for _ in range(self._rng.randint(1, self._records_max)):
+        for _ in range(self._rng.randint(1, _RECORDS_MAX)):
             number, self._sent = self._sent, self._sent + 1
             records.append(self._record(place, number, len(records)))
             numbers.append(number)

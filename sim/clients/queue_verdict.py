@@ -92,7 +92,7 @@ def _contents(history: list[Event], board: Board) -> Iterator[str]:
         if places.setdefault(value, place) != place:
             yield f"queue: {value} is at {places[value]}, but {event}"
         if value not in board.sent:
-            yield f"queue: nobody sent {value}: {event}"
+            yield f"queue: {value} was never sent: {event}"
         elif event["op"] == "x-got" and event["at"] < board.later.get(value, 0) - _AHEAD:
             yield f"queue: it was for {board.later[value]}, but came early: {event}"
 

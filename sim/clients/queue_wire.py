@@ -83,7 +83,7 @@ class Stream:
             if self._connection.last_contact_at < asked:
                 # As gRPC's keepalive does: nobody is there any more.
                 self._connection.close()
-            raise Refused(StatusCode.DEADLINE_EXCEEDED, text="no answer in time") from None
+            raise Refused(StatusCode.DEADLINE_EXCEEDED, text="no response in time") from None
         if self._arrived:
             return self._answer.FromString(self._arrived.pop(0).data)
         if isinstance(self._over, Refused):

@@ -241,7 +241,7 @@ class Worker:
     async def _toil(self, address: str, messages: list[pb.Message]) -> None:
         chance = 1.0 if self._scene.is_over else self._rng.random()
         if chance < 0.02:
-            self._scene.count("dawdled")
+            self._scene.count("leases outlived")
             await asyncio.sleep(VISIBILITY_MS / 1000 * 1.5)
         elif chance < 0.05:
             await self._extend(address, messages)

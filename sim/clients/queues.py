@@ -1,29 +1,23 @@
 """All who use work queues in one world, and the verdict on them."""
 
-from typing import TYPE_CHECKING, Final
-
 from sim.clients import queue_verdict
 from sim.clients.queue_admin import QueueAdmin
 from sim.clients.queue_sender import Sender
 from sim.clients.queue_worker import TOPIC, Board, OrderedWorker, Worker
+from sim.cluster import GRPC_PORT, Cluster
 from sim.scene import Violation
 from sim.workload import TopicWanted, Workload
-
-if TYPE_CHECKING:
-    from sim.world import World
-
-GRPC_PORT: Final = 8000
 
 
 class Queues(Workload):
     """Senders, workers of both modes, and somebody who looks after the groups."""
 
-    def __init__(self, world: "World") -> None:
-        super().__init__(world)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         self._board = Board(self._addresses, self.plan.partitions)
 
     def _addresses(self) -> list[str]:
-        return [f"{node.address}:{GRPC_PORT}" for node in self.world.nodes]
+        return [f"{node.address}:{GRPC_PORT}" for node in self.cluster.nodes]
 
     def topics(self) -> list[TopicWanted]:
         return [TopicWanted(TOPIC, self.plan.partitions)] if self.plan.has_queues else []
@@ -53,6 +47,6 @@ class Queues(Workload):
 
     def judge(self) -> None:
         if wrong := queue_verdict.judge(
-            self.scene.history, self._board, self.world.invariants.elected
+            self.scene.history, self._board, self.cluster.invariants.elected
         ):
             raise Violation("; ".join(wrong[:5]))

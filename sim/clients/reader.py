@@ -27,7 +27,7 @@ from sim.scene import Scene
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-PASSING: Final = LEADER_GONE | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
+RETRIABLE: Final = LEADER_GONE | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
 COMMITTED: Final = 1
 _ISOLATION_FROM: Final = 2
 
@@ -186,7 +186,7 @@ class Reader:
             return
         reported = answer.topics[0].partitions[0]
         code = ErrorCode(reported.error_code)
-        if code in PASSING:
+        if code in RETRIABLE:
             kafka.forget_leader(self._place)
             await self._scene.pause(self._rng, 0.2)
             if self._rng.random() < 0.3:

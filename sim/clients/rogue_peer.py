@@ -1,4 +1,4 @@
-"""One who calls brokers where only brokers call: as nobody, and as a broker that is mad.
+"""A client that calls brokers as a broker: an unknown one, and a known one that sends garbage.
 
 What it sends is never right. A broker closes the connection or refuses the hello, and goes on as if
 nothing had been said; what it does then is judged by everybody else in the world.
@@ -7,7 +7,7 @@ nothing had been said; what it does then is judged by everybody else in the worl
 import asyncio
 import random
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from moldau.log.datadir import Identity, read_identity
 from moldau.model.errors import CorruptionError
@@ -16,14 +16,11 @@ from moldau.net.peers.frames import MORE_FOLLOWS, FrameKind, frame_head
 from moldau.net.peers.handshake import Hello, decode_hello_response, encode_hello
 from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_append
+from sim.cluster import RAFT_PORT, Cluster
+from sim.node import Node
 from sim.process import ClientProcess
 from sim.scene import Scene
 
-if TYPE_CHECKING:
-    from sim.node import Node
-    from sim.world import World
-
-_PORT: Final = 19092
 _LENGTH: Final = struct.Struct(">I")
 _RUN: Final = struct.Struct(">BI")
 _CONTROL: Final = struct.Struct(">BBiH")
@@ -34,30 +31,30 @@ _TIMEOUT_SECONDS: Final = 45.0
 class RoguePeer:
     """One call after the other."""
 
-    def __init__(self, world: "World", scene: Scene, process: ClientProcess) -> None:
-        self._world = world
+    def __init__(self, cluster: Cluster, scene: Scene, process: ClientProcess) -> None:
+        self._cluster = cluster
         self._scene = scene
         self._rng: random.Random = process.rng
 
     async def run(self) -> None:
         while not self._scene.is_over:
             try:
-                deeds = (self._as_nobody, self._as_nobody, self._as_broker, self._as_leader)
+                deeds = (self._as_unknown, self._as_unknown, self._as_broker, self._as_leader)
                 await self._rng.choice(deeds)()
-                self._scene.count("strange calls")
+                self._scene.count("rogue calls")
             except (OSError, EOFError, TimeoutError):
-                self._scene.count("strange calls lost")
+                self._scene.count("rogue calls lost")
             await self._scene.pause(self._rng, 0.4)
 
     # ---- whom it calls, and who it says it is
 
-    def _identity(self, node: "Node") -> Identity | None:
+    def _identity(self, node: Node) -> Identity | None:
         try:
             return read_identity(node.disk)
         except (CorruptionError, OSError):
             return None
 
-    def _hello(self, sender: "Node", target: "Node") -> Hello | None:
+    def _hello(self, sender: Node, target: Node) -> Hello | None:
         """As a true one would call."""
         identity, server = self._identity(sender), target.server
         if identity is None or identity.cluster_id is None or server is None:
@@ -75,16 +72,16 @@ class RoguePeer:
         )
 
     def _two(self) -> "tuple[Node, Node] | None":
-        nodes = [node for node in self._world.nodes if node.is_ready]
+        nodes = [node for node in self._cluster.nodes if node.is_ready]
         if len(nodes) < 2:
             return None
         first, second = self._rng.sample(nodes, 2)
         return first, second
 
-    async def _call(self, target: "Node", data: bytes) -> bytes:
+    async def _call(self, target: Node, data: bytes) -> bytes:
         """All that is answered until the broker closes. Raises OSError, TimeoutError."""
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            reader, writer = await asyncio.open_connection(target.address, _PORT)
+            reader, writer = await asyncio.open_connection(target.address, RAFT_PORT)
             try:
                 writer.write(data)
                 return await reader.read(-1)
@@ -93,7 +90,7 @@ class RoguePeer:
 
     # ---- nobody
 
-    async def _as_nobody(self) -> None:
+    async def _as_unknown(self) -> None:
         two = self._two()
         good = self._hello(*two) if two is not None else None
         if two is None or good is None:
@@ -124,7 +121,7 @@ class RoguePeer:
         ):
             self._scene.violation(f"{target.name} took {chosen!r} for a peer")
 
-    # ---- somebody, who is mad
+    # ---- a known broker that sends garbage
 
     async def _as_broker(self) -> None:
         """It takes the place of a true one, who calls again; what it says makes no sense."""
@@ -189,10 +186,10 @@ class RoguePeer:
         parts += [_CONTROL.pack(1, 1, 1 << 30, 0)]
         return bytes(self._rng.choice(parts))
 
-    async def _speak(self, target: "Node", hello: Hello, frame: bytes) -> None:
+    async def _speak(self, target: Node, hello: Hello, frame: bytes) -> None:
         body = encode_hello(hello)
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            reader, writer = await asyncio.open_connection(target.address, _PORT)
+            reader, writer = await asyncio.open_connection(target.address, RAFT_PORT)
             try:
                 writer.write(_LENGTH.pack(len(body)) + body)
                 (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
@@ -200,6 +197,6 @@ class RoguePeer:
                 if not answer.reason:
                     writer.write(frame)
                     await self._scene.pause(self._rng, 0.1)
-                    self._scene.count("mad calls")
+                    self._scene.count("rogue appends")
             finally:
                 writer.close()

@@ -20,7 +20,7 @@ from moldau.wire.messages.list_offsets import (
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from sim.clients.own_topics import OwnTopic
 from sim.clients.reader import values_of
-from sim.clients.session import PASSING, Session
+from sim.clients.session import RETRIABLE, Session
 from sim.clients.wire import Kafka
 from sim.scene import Scene
 
@@ -77,7 +77,7 @@ class Scribbles:
             ],
         )
         if acks == 0:
-            session.tell(request)
+            session.send(request)
             return
         answer = await session.ask(request)
         self._expect(answer.topics[0].partitions[0].error_code, f"write to {topic.name}", _GONE)
@@ -146,6 +146,6 @@ class Scribbles:
     def _expect(self, number: int, what: str, also: frozenset[ErrorCode]) -> bool:
         """Whether it was done."""
         code = ErrorCode(number)
-        if code not in PASSING | also | {ErrorCode.NONE}:
+        if code not in RETRIABLE | also | {ErrorCode.NONE}:
             self._scene.violation(f"{self._kafka.name}: {what}: {code.name}")
         return code is ErrorCode.NONE

@@ -12,7 +12,7 @@ from moldau.model.errors import ErrorCode
 from moldau.wire.schema import Request
 from sim.clients.wire import LEADER_GONE, Kafka, Lost
 
-PASSING: Final = LEADER_GONE - {
+RETRIABLE: Final = LEADER_GONE - {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
 } | {
@@ -62,9 +62,9 @@ class Session:
                 return await future
         except TimeoutError:
             self._connection.close()
-            raise Lost(f"{self.address} did not answer") from None
+            raise Lost(f"{self.address} did not respond") from None
 
-    def tell(self, request: Request, *, first: int = 0) -> None:
+    def send(self, request: Request, *, first: int = 0) -> None:
         """What is never answered."""
         version = drawn_version(request, self._kafka.rng, first)
         self._connection.send(request, version, self._kafka.name).cancel()

@@ -17,7 +17,7 @@ from moldau.wire.messages.incremental_alter_configs import (
 )
 from moldau.wire.schema import Request
 from sim.clients.own_topics import BROKER_KIND, TOPIC_KIND, OwnTopic
-from sim.clients.session import PASSING, Session
+from sim.clients.session import RETRIABLE, Session
 from sim.clients.wire import Kafka
 from sim.scene import Scene
 
@@ -169,5 +169,5 @@ class Settings:
     def _expect(self, code: ErrorCode, what: str, also: set[ErrorCode] | None = None) -> None:
         """A refusal that may be."""
         self._scene.count(f"refused {code.name}")
-        if code not in PASSING | (also or set()):
+        if code not in RETRIABLE | (also or set()):
             self._scene.violation(f"{self._kafka.name}: {what}: {code.name}")

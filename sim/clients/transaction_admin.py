@@ -146,7 +146,7 @@ class TransactionAdmin:
         elif reported.error_code in LEADER_GONE:
             self._kafka.forget_leader(place)
         else:
-            self._expect("a marker of nobody", reported.error_code, ErrorCode.NONE)
+            self._expect("a marker of an unknown producer", reported.error_code, ErrorCode.NONE)
 
     async def _commit_offsets(self) -> None:
         name = self._rng.choice([*self._names, _NOBODY])

@@ -15,6 +15,7 @@ from sim.scene import Scene
 TIMEOUTS_MS: Final = (4_000, 15_000, 60_000)
 _LEFT_MS_MAX: Final = 15_000
 """Of a transaction that is left open: not every world shall wait for a minute."""
+_RECORDS_MAX: Final = 4
 _ABORT_CHANCE: Final = 0.2
 _CRASH_CHANCE: Final = 0.05
 _ZOMBIE_CHANCE: Final = 0.04
@@ -166,12 +167,10 @@ class TransactionalProducer(Application):
         history: History,
         *,
         pause_seconds: float,
-        records_max: int = 4,
     ) -> None:
         super().__init__(scene, process, process.name, pause_seconds=pause_seconds)
         self.places = list(places)
         self.history = history
-        self.records_max = records_max
 
     def instance(self, name: str, kafka: Kafka, transactor: Transactor) -> Instance:
         return _Writes(self, name, kafka, transactor)
@@ -229,7 +228,7 @@ class _Writes(Instance):
 
     def _numbers(self, place: Place) -> list[int]:
         numbers = []
-        for _ in range(self.rng.randint(1, self._writer.records_max)):
+        for _ in range(self.rng.randint(1, _RECORDS_MAX)):
             self._writer.history.add(
                 "send",
                 p=self.name,

@@ -1,7 +1,7 @@
 """All who use transactions in one world, and the verdict on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from faults.checker import check
 from sim.clients.list_append import ListAppend, Lists
@@ -12,13 +12,11 @@ from sim.clients.transaction_admin import TransactionAdmin
 from sim.clients.transactional import Application, TransactionalProducer
 from sim.clients.transformer import Transformer, judge_once
 from sim.clients.wire import Place
+from sim.cluster import Cluster
 from sim.history import History
 from sim.process import ClientProcess
 from sim.scene import Violation
 from sim.workload import TopicWanted, Workload, raise_unless_clean
-
-if TYPE_CHECKING:
-    from sim.world import World
 
 INPUT: Final = "txn-in"
 OUTPUT: Final = "txn-out"
@@ -31,8 +29,8 @@ _PARTITIONS: Final = 2
 class Transactions(Workload):
     """Producers, transformers, those who append to lists, and readers of both kinds."""
 
-    def __init__(self, world: "World") -> None:
-        super().__init__(world)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         scene = self.scene
         self._written = scene.new_history("written")
         """What transactional producers did, and what those saw who read what is committed."""

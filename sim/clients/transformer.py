@@ -14,7 +14,7 @@ from moldau.wire.messages.offset_fetch import (
     OffsetFetchRequestGroupTopic,
     OffsetFetchRequestTopic,
 )
-from sim.clients.reader import COMMITTED, LATEST, PASSING, list_offset, values_of
+from sim.clients.reader import COMMITTED, LATEST, RETRIABLE, list_offset, values_of
 from sim.clients.transactional import Application, Instance
 from sim.clients.transactor import GROUPS, Aborting, Ended, Transactor
 from sim.clients.wire import COORDINATOR_GONE, Kafka, Lost, Place
@@ -58,7 +58,7 @@ async def fetch_committed(
         return None
     reported = answer.topics[0].partitions[0]
     if reported.error_code:
-        if reported.error_code not in PASSING:
+        if reported.error_code not in RETRIABLE:
             code = ErrorCode(reported.error_code).name
             scene.violation(f"{kafka.name} fetched {place} at {position}: {code}")
         kafka.forget_leader(place)

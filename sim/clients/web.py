@@ -3,17 +3,14 @@
 import asyncio
 import json
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from moldau.server.config.schema import Address
+from sim.cluster import HTTP_PORT, Cluster
 from sim.machine import ask_http
 from sim.process import ClientProcess
 from sim.scene import Scene
 
-if TYPE_CHECKING:
-    from sim.world import World
-
-HTTP_PORT: Final = 8080
 PARTITIONS: Final = 2
 TOPIC: Final = "web"
 _UNAVAILABLE: Final = 503
@@ -23,8 +20,8 @@ _REDIRECT: Final = 307
 class Web:
     """Writes to any broker, which hands the records over to who leads."""
 
-    def __init__(self, world: "World", scene: Scene, process: ClientProcess) -> None:
-        self._world = world
+    def __init__(self, cluster: Cluster, scene: Scene, process: ClientProcess) -> None:
+        self._cluster = cluster
         self._scene = scene
         self._rng: random.Random = process.rng
         self._sent = 0
@@ -44,7 +41,7 @@ class Web:
         wanted = {
             "name": TOPIC,
             "partitions": PARTITIONS,
-            "replication_factor": self._world.plan.replication,
+            "replication_factor": self._cluster.plan.replication,
         }
         while not self._scene.is_over:
             status, _ = await self._ask("POST", "/api/v1/topics", wanted)
@@ -55,7 +52,7 @@ class Web:
 
     async def _ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and content; 0: no answer."""
-        node = self._rng.choice(self._world.nodes)
+        node = self._rng.choice(self._cluster.nodes)
         process = node.process
         data = b"" if body is None else json.dumps(body).encode()
         try:
@@ -113,7 +110,7 @@ class Web:
 
     async def _tail(self) -> None:
         """For a moment, until the reader disconnects."""
-        node = self._rng.choice(self._world.nodes)
+        node = self._rng.choice(self._cluster.nodes)
         path = f"/api/v1/topics/{TOPIC}/tail?partition={self._rng.randrange(PARTITIONS)}"
         try:
             async with asyncio.timeout(2.0):

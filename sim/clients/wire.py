@@ -203,7 +203,7 @@ class Kafka:
         except TimeoutError:
             # As clients do: who does not answer in time is cut off, and asked on a new connection.
             connection.close()
-            raise Lost(f"{address} did not answer") from None
+            raise Lost(f"{address} did not respond") from None
 
     async def ask(self, broker: int, request: Request, **named: Any) -> Any:
         """Raises Lost."""
@@ -219,7 +219,7 @@ class Kafka:
         """Raises Lost."""
         known = self.known
         self.rng.shuffle(known)
-        failure = Lost("nobody is known")
+        failure = Lost("no broker is known")
         for address in known[:3]:
             try:
                 return await self.ask_at(address, request, **named)
@@ -238,7 +238,7 @@ class Kafka:
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         answer = await self.ask_any(
             MetadataRequest(topics=asked, allow_auto_topic_creation=False),
-            # From 10 on it tells the ids of topics, which newer requests name them by.
+            # From 10 on it has the ids of topics, which newer requests name them by.
             version=max(10, self.version_of(MetadataRequest(topics=None))),
         )
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}

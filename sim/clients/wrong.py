@@ -10,16 +10,16 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.server.config.schema import Address
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
-from sim.clients.session import PASSING, Session
+from sim.clients.session import RETRIABLE, Session
 from sim.clients.wire import Kafka, Lost
 from sim.clients.wrong_cases import LOAD, cases
+from sim.cluster import HTTP_PORT
 from sim.machine import ask_http
 from sim.scene import Scene
 
 E = ErrorCode
 _HEAD: Final = struct.Struct(">ihhih")
 _AT_A_TIME: Final = 8
-_HTTP_PORT: Final = 8080
 _PLACE: Final = ["10.9.9.9", 9]
 _JOINS: Final[tuple[dict[str, Any], ...]] = (
     {"broker_id": -7},
@@ -59,7 +59,7 @@ class Wrong:
         for request, code_of, expected in self._rng.sample(cases(), _AT_A_TIME):
             first = {20: 6, 43: 1, 1: 7, 45: 1}.get(request.API_KEY, 0)
             code = ErrorCode(code_of(await session.ask(request, first=first)))
-            if code not in expected | PASSING:
+            if code not in expected | RETRIABLE:
                 self._scene.violation(f"{request} was answered with {code.name}")
             self._scene.count("mistakes")
 
@@ -85,7 +85,7 @@ class Wrong:
             try:
                 async with asyncio.timeout(20.0):
                     answer = await ask_http(
-                        Address(host, _HTTP_PORT), "POST", f"/api/v1/cluster/{path}", data
+                        Address(host, HTTP_PORT), "POST", f"/api/v1/cluster/{path}", data
                     )
             except (OSError, EOFError, TimeoutError) as error:
                 raise Lost(str(error)) from None
@@ -118,7 +118,7 @@ class Wrong:
         answer = await session.ask(ProduceRequest(acks=acks, timeout_ms=1000, topics=[topic]))
         code = ErrorCode(answer.topics[0].partitions[0].error_code)
         gone = {E.UNKNOWN_TOPIC_OR_PARTITION, E.UNKNOWN_TOPIC_ID}
-        if code not in expected | PASSING | gone:
+        if code not in expected | RETRIABLE | gone:
             self._scene.violation(f"a bad batch, acks {acks}, was answered with {code.name}")
 
     async def _noise(self) -> None:

@@ -4,7 +4,7 @@ A simulation is worth what it finds. Most of these are mistakes that real system
 back a repair that was made here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +21,7 @@ class Mutant(Struct, frozen=True, kw_only=True):
     name: str
     layer: str
     about: str
-    patches: Callable[[], list[Patch]]
+    patches: tuple[Patch, ...]
     faults: dict[str, float] | None
     """What the world is like in which it is looked for: mean seconds between faults, by kind.
     None: chance hardly ever brings it about, and a script has to."""
@@ -44,7 +44,7 @@ def mutant(
         name=name,
         layer=layer,
         about=about,
-        patches=lambda: list(patches),
+        patches=patches,
         faults=faults,
         plan=plan,
         scenarios=scenarios,
@@ -55,6 +55,6 @@ def mutant(
 def planted(mutant: Mutant) -> Iterator[None]:
     """While it lasts, the product makes this mistake."""
     with ExitStack() as stack:
-        for owner, name, replacement in mutant.patches():
+        for owner, name, replacement in mutant.patches:
             stack.enter_context(patch.object(owner, name, replacement))
         yield

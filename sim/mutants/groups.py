@@ -11,7 +11,7 @@ from moldau.groups.group import Group
 from moldau.groups.offsets import CommitOffsetsWrite
 from moldau.groups.results import FetchOffsetsResult
 from moldau.model.errors import ErrorCode
-from sim.mutants import Mutant, Patch
+from sim.mutants import Mutant, Patch, mutant
 from sim.plan import GroupPlan
 
 CLASSIC = [GroupPlan(["classic"], 3, False), GroupPlan(["classic"], 3, True)]
@@ -60,14 +60,7 @@ def _mutant(
     faults: dict[str, float] = LEADERS,
     **plan: Any,
 ) -> Mutant:
-    return Mutant(
-        name=name,
-        layer="groups",
-        about=about,
-        patches=lambda: list(patches),
-        faults=faults,
-        plan={"groups": groups, "partitions": 3, **plan},
-    )
+    return mutant(name, "groups", about, faults, *patches, groups=groups, partitions=3, **plan)
 
 
 MUTANTS = (
@@ -86,15 +79,15 @@ MUTANTS = (
         (CommitOffsetsWrite, "failed", lambda self, now, error: None),
     ),
     _mutant(
-        "TellsStaleOffsets",
-        "A coordinator tells offsets without asking whether it still is one.",
+        "ReturnsStaleOffsets",
+        "A coordinator returns offsets without asking whether it still is one.",
         CLASSIC + CONSUMER,
         (GroupService, "fetch_offsets", _fetch_known),
         faults={"forsake": 4.0},
     ),
     _mutant(
-        "TellsWhileLoading",
-        "A coordinator tells offsets before it has read them.",
+        "ReturnsWhileLoading",
+        "A coordinator returns offsets before it has read them.",
         CLASSIC + CONSUMER,
         (GroupCoordinator, "fetch_offsets", _fetch_while_loading),
         (GroupService, "fetch_offsets", _fetch_known),

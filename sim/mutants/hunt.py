@@ -112,10 +112,8 @@ def _play_scripts(mutant: Mutant) -> Found | None:
         played = run_scenario(written)
         events += played.events
         if played.text != written:
-            reported = zip(played.text.splitlines(), written.splitlines(), strict=False)
-            line = next(
-                (reported for reported, wanted in reported if reported != wanted), "the end"
-            )
+            lines = zip(played.text.splitlines(), written.splitlines(), strict=False)
+            line = next((got for got, wanted in lines if got != wanted), "the end")
             return Found(f"{name}.txt", events, line)
     return None
 

@@ -22,8 +22,8 @@ async def _commit_at_once(self: MetadataStore, command: Any) -> Any:
 _commit = MetadataStore._commit
 
 
-def _decode_without_ids(payload: bytes) -> Image:
-    return replace(decode_image(payload), next_producer_id=ProducerId(0))
+def _decode_without_ids(data: bytes, *rest: int) -> Image:
+    return replace(decode_image(data, *rest), next_producer_id=ProducerId(0))
 
 
 def _apply_appended(self: MetadataStore, replica: MetadataReplica) -> None:

@@ -57,7 +57,7 @@ MUTANTS = (
         admin=True,
     ),
     mutant(
-        "HearsNoRefusals",
+        "IgnoresRefusals",
         "net/peers",
         "a refusal is taken for an empty answer",
         ELECTIONS,

@@ -61,9 +61,9 @@ def _uncounted(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) 
     return Waiting(lease.attempts - 1, now)
 
 
-async def _write_or_not(self: DeadLetterWriter, origin: Any, topic: str, letters: Any) -> Any:
+async def _write_or_not(self: DeadLetterWriter, origin: Any, topic_name: str, letters: Any) -> Any:
     try:
-        return await _write_letters(self, origin, topic, letters)
+        return await _write_letters(self, origin, topic_name, letters)
     except RefusedError:
         return {letter.record.offset for letter in letters}
 
@@ -113,7 +113,7 @@ MUTANTS = (
         **QUEUE,
     ),
     mutant(
-        "BuriesTheUnwritten",
+        "DropsUnwrittenDeadLetters",
         "queues",
         "a dead letter that could not be written is forgotten",
         LEADERS,

@@ -5,7 +5,7 @@ from typing import Any
 from moldau.raft import core as raft_core
 from moldau.raft import leader as raft_leader
 from moldau.replica import driver
-from sim.mutants import Mutant, Patch, cores
+from sim.mutants import Mutant, Patch, cores, mutant
 
 ELECTIONS = {"kill": 5.0, "isolate": 6.0, "cut": 8.0, "pause": 8.0}
 DIVERGENCE = {"isolate": 4.0, "cut": 5.0, "stall": 4.0, "kill": 8.0}
@@ -31,18 +31,8 @@ def part(mutated: type) -> Patch:
 
 
 def _core(core: type, faults: dict[str, float] | None, *scenarios: str, **plan: Any) -> Mutant:
-    def patches() -> list[Patch]:
-        return [part(core)]
-
-    return Mutant(
-        name=core.__name__,
-        layer="raft",
-        about=(core.__doc__ or "").strip(),
-        patches=patches,
-        faults=faults,
-        plan=plan,
-        scenarios=scenarios,
-    )
+    about = (core.__doc__ or "").strip()
+    return mutant(core.__name__, "raft", about, faults, part(core), scenarios=scenarios, **plan)
 
 
 MUTANTS = (

@@ -46,9 +46,9 @@ def _leave(self: Partitions, topic: Any, index: PartitionIndex) -> None:
 
 
 def _forget_logs(
-    self: Partitions, gone: Iterable[tuple[str, TopicId, PartitionIndex]], image: Any
+    self: Partitions, removed: Iterable[tuple[str, TopicId, PartitionIndex]], image: Any
 ) -> None:
-    for name, topic_id, index in gone:
+    for name, topic_id, index in removed:
         hosted = self._hosted.get((name, index))
         if hosted is None or hosted.replica.topic_id != topic_id:
             self._drop_log(name, topic_id, index)
@@ -71,8 +71,8 @@ def _load_any(self: MetadataStore) -> None:
     self._earlier_replicas = {*left, *metadata_store._replicas_of(image, self._me)}
 
 
-def _found_again(config: Any, storage: Any, machine: Any) -> Any:
-    return _found(replace(config, bootstrap=True), storage, machine)
+def _bootstrap_again(config: Any, storage: Any, machine: Any) -> Any:
+    return _bootstrap(replace(config, bootstrap=True), storage, machine)
 
 
 def _expired(self: GroupOffsets, group: Any) -> Iterator[TopicPartition]:
@@ -98,7 +98,7 @@ def _call_settled(draft: Any, checksum: int, token: Any, member: str, now: Any) 
 
 
 _load = MetadataStore._load
-_found = membership._bootstrap
+_bootstrap = membership._bootstrap
 _decide_end = transaction_decide._decide_end_v2
 _check_token = queue_decide._check_token
 
@@ -159,11 +159,11 @@ MUTANTS = (
         knobs=frozenset({"tight"}),
     ),
     mutant(
-        "FoundsAgain",
+        "BootstrapsAgain",
         "server",
         "a broker that lost its disk bootstraps its cluster a second time",
         {},
-        (membership, "_bootstrap", _found_again),
+        (membership, "_bootstrap", _bootstrap_again),
         operator=True,
     ),
     mutant(

@@ -51,7 +51,7 @@ def _forget_vote(self: VoteWriter, group: str) -> Any:
     return (NO_EPOCH, NO_BROKER)
 
 
-def _write_and_tell(self: VoteWriter) -> None:
+def _write_and_report(self: VoteWriter) -> None:
     asked = dict(self._requested)
     _write(self)
     if asked:
@@ -163,11 +163,11 @@ MUTANTS = (
         scenarios=("vote_then_crash",),
     ),
     mutant(
-        "TellsVotesEarly",
+        "ReportsVotesEarly",
         "replica",
         "a vote counts as written while it is being written",
         POWER | {"isolate": 6.0},
-        (VoteWriter, "write", _write_and_tell),
+        (VoteWriter, "write", _write_and_report),
         brokers=5,
         flush_seconds=0.2,
     ),

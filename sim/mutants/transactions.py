@@ -19,7 +19,7 @@ from sim.mutants.groups import LEADERS
 from sim.mutants.raft import ELECTIONS, LATE
 
 
-def _same_epoch(stored: Any, event: Any, now_ms: Any, *, goes_on: bool) -> Any:
+def _same_epoch(stored: Any, event: Any, now_ms: Any, *, continues: bool) -> Any:
     return WriteState(
         decide._initialized(
             event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch
@@ -36,13 +36,13 @@ def _answer_ends_early(
     now: float,
     entry: TransactionEntry,
     event: Any,
-    verdict: decide.TransactionDecision,
+    decision: decide.TransactionDecision,
 ) -> None:
-    if isinstance(event, EndTransaction) and isinstance(verdict, WriteState):
-        self._reply(event, coordinator._answer(event, NoChange(), verdict.stored))
-        self._write(TransactionWrite(entry, [verdict.stored]))
+    if isinstance(event, EndTransaction) and isinstance(decision, WriteState):
+        self._reply(event, coordinator._answer(event, NoChange(), decision.stored))
+        self._write(TransactionWrite(entry, [decision.stored]))
     else:
-        _execute(self, now, entry, event, verdict)
+        _execute(self, now, entry, event, decision)
 
 
 _execute = TransactionCoordinator._execute
@@ -65,9 +65,9 @@ def _list_nothing(
     return []
 
 
-def _tell_groups_of_commits(self: GroupService, *args: Any) -> Any:
-    tell = _transaction_ends(self, *args)
-    return lambda is_commit: tell(True)
+def _report_commits_to_groups(self: GroupService, *args: Any) -> Any:
+    report = _transaction_ends(self, *args)
+    return lambda is_commit: report(True)
 
 
 _transaction_ends = GroupService.transaction_ends
@@ -110,7 +110,7 @@ MUTANTS = (
     mutant(
         "ListsNoAborted",
         "transactions",
-        "who reads committed does not hear what was aborted",
+        "who reads committed is not sent what was aborted",
         LATE,
         (AbortedTransactions, "between", _list_nothing),
         transactional=2,
@@ -120,7 +120,7 @@ MUTANTS = (
         "transactions",
         "offsets of a transaction that was aborted count",
         LATE,
-        (GroupService, "transaction_ends", _tell_groups_of_commits),
+        (GroupService, "transaction_ends", _report_commits_to_groups),
         transformers=2,
     ),
     mutant(

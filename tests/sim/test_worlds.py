@@ -59,7 +59,7 @@ def test_a_failing_world_is_made_smaller() -> None:
             for seed in range(1, 10)
             if run_one(plan := plan_for(planted_mutant, seed))[1] is not None
         )
-        small = shrink(plan, seconds_max=5.0, tell=lambda _: None)
+        small = shrink(plan, seconds_max=5.0, report=lambda _: None)
         world, failure = run_one(small, trace=True)
     assert failure is not None
     assert small.seconds <= plan.seconds

@@ -31,5 +31,5 @@ def leader_lost_with_acks_one(run: Run) -> None:
     run.restart(leader)
     run.await_whole()
     run.expect(acks > 0, "nothing was acked by the leader alone")
-    run.proof(f"{acks} acks by a leader that nobody heard, before signal 9")
+    run.proof(f"{acks} acks by an isolated leader, before signal 9")
     expect_loss(run)

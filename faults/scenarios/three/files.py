@@ -94,7 +94,7 @@ def _start(run: Run, node: Node, path: Path, before: bytes) -> bool:
         # Records: it must have said so, or cut what was never acknowledged.
         run.await_true(
             lambda: path.name in node.last_output or path.read_bytes() != damaged,
-            f"{path.name}: nobody noticed the damage",
+            f"{path.name}: the damage was not noticed",
         )
     return True
 

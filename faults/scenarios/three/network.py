@@ -117,7 +117,7 @@ def deafen_one_leader(run: Run) -> None:
     _await_step_down(run, leader, 0)
     run.await_acks_of(everything(run), 20)
     run.healed()
-    run.expect(run.cluster.epochs()[0] > before, "nobody else was elected")
+    run.expect(run.cluster.epochs()[0] > before, "no other leader was elected")
     _prove(run, name_of(others[0].number), name_of(leader.number), leader)
     run.network.heal()
 

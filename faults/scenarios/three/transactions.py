@@ -32,7 +32,7 @@ def coordinator(run: Run, topic: str = STATE) -> Node:
         if lead is not None and lead.leader > 0 and run.cluster.node(lead.leader).alive():
             return run.cluster.node(lead.leader)
         time.sleep(0.1)
-    raise NodeError(f"nobody leads {topic}")
+    raise NodeError(f"no leader of {topic}")
 
 
 def _count(run: Run, operation: str) -> int:
