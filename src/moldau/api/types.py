@@ -42,5 +42,4 @@ from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.metadata.topic_configs import ConfigEntry
 from moldau.replica.raft_replica import Proposal
-from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.transactions.records import TransactionState
