@@ -67,6 +67,7 @@ _RETRIABLE = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
+"""Fewer than `is_unavailable`: a full disk of the metadata leader is reported at once."""
 _UNSENT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 
 RemovedReplica = tuple[str, TopicId, PartitionIndex]
