@@ -123,7 +123,7 @@ class ClusterService:
             return NO_LEADER
         return announced if announced.broker in self.image.brokers else NO_LEADER
 
-    def places(
+    def leaders_and_in_sync(
         self, topic: Topic, partitions: Iterable[Partition]
     ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
         """Leader and in-sync replicas of each, both empty without a leader. Like `leader_of`, but
@@ -172,8 +172,8 @@ class ClusterService:
         topics = []
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
             parts = []
-            placements = self.places(topic, topic.partitions)
-            for partition, (leader, in_sync) in zip(topic.partitions, placements, strict=True):
+            known = self.leaders_and_in_sync(topic, topic.partitions)
+            for partition, (leader, in_sync) in zip(topic.partitions, known, strict=True):
                 if leader.broker not in alive:
                     leader = NO_LEADER
                 led[leader.broker] = led.get(leader.broker, 0) + 1
@@ -321,28 +321,28 @@ class ClusterService:
             election=election,
         )
         found = self.image.topic_by_id(transfer.topic_id)
-        payload = msgspec.msgpack.encode((transfer.topic_id, transfer.partition, transfer.taker))
-        if transfer.giver == self._me:
-            await self.answer_transfer(self._me, payload)
+        payload = msgspec.msgpack.encode((transfer.topic_id, transfer.partition, transfer.target))
+        if transfer.source == self._me:
+            await self.on_transfer_request(self._me, payload)
         else:
             await self._transport.call(
-                transfer.giver, PeerMethod.TRANSFER_LEADERSHIP, payload, _ELECT_SECONDS_MAX
+                transfer.source, PeerMethod.TRANSFER_LEADERSHIP, payload, _ELECT_SECONDS_MAX
             )
         deadline = self._clock.monotonic() + _ELECT_SECONDS_MAX
         while found is not None and self._clock.monotonic() < deadline:
-            if self.leader_of(found, partition).broker == transfer.taker:
+            if self.leader_of(found, partition).broker == transfer.target:
                 return
             await asyncio.sleep(_POLL_SECONDS)
         raise RefusedError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"broker {transfer.taker} did not become leader of partition {partition} of '{topic}' "
+            f"broker {transfer.target} did not become leader of partition {partition} of '{topic}' "
             f"within {_ELECT_SECONDS_MAX:.0f} s",
         )
 
-    async def answer_transfer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_transfer_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle the RPC to transfer leadership of a partition. Raises RefusedError."""
         try:
-            topic_id, index, taker = msgspec.msgpack.decode(payload, type=tuple[bytes, int, int])
+            topic_id, index, target = msgspec.msgpack.decode(payload, type=tuple[bytes, int, int])
         except msgspec.MsgspecError as error:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, f"invalid transfer request: {error}"
@@ -352,13 +352,13 @@ class ClusterService:
         if hosted is None or not hosted.replica.is_leader:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         group = hosted.replica.group
-        if taker not in self._driver.in_sync(group, ALIVE_MS):
+        if target not in self._driver.in_sync(group, ALIVE_MS):
             # Writes would stall until it has caught up.
             raise RefusedError(
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {taker} has not caught up"
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {target} has not caught up"
             )
         try:
-            self._driver.transfer(group, BrokerId(taker))
+            self._driver.transfer(group, BrokerId(target))
         except RaftRejection as error:
             raise RefusedError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, str(error)) from None
         return b""

@@ -96,13 +96,13 @@ class LeaderAnnouncements:
         """This broker no longer leads it. The next leader announces itself."""
         self._mine.pop(key, None)
 
-    def only(self, image: Image) -> None:
+    def remove_deleted_topics(self, image: Image) -> None:
         """Remove topics that were deleted since the last image."""
         topics = image.topics_by_id
         before, self._topics = self._topics, topics
         if before is topics or before.keys() <= topics.keys():
             return
-        self.leaders = self.leaders.only(image)
+        self.leaders = self.leaders.restricted_to(image)
         deleted = [key for key in self._in_sync if key[0] not in topics]
         for key in deleted:
             del self._in_sync[key]
@@ -166,7 +166,7 @@ class LeaderAnnouncements:
             if self._known[peer] >= self._version:
                 return
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_announcement(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle an announcement. Returns the version that this broker has of the sender."""
         try:
             announcement = _decoder.decode(payload)

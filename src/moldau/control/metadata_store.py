@@ -409,7 +409,7 @@ class MetadataStore:
         offset, encoded = msgspec.msgpack.decode(reply, type=tuple[int, list[bytes]])
         return [decode_record(record) for record in encoded], Offset(offset)
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_command(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle a command forwarded by another broker. Raises RefusedError."""
         command = decode_command(payload)
         if not self._replica.is_ready:
@@ -470,7 +470,7 @@ class MetadataStore:
         )
         return Offset(int.from_bytes(reply, "big"))
 
-    async def answer_fresh(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_fresh_offset_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle the RPC for the read index. Raises RefusedError."""
         if not self._replica.is_ready:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, "another broker leads the metadata group")

@@ -133,7 +133,7 @@ class AppendForwarder:
                 )
         return proposal.base_offset
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """The RPC handler of the leader. Raises RefusedError."""
         try:
             request = _decode_request(payload)

@@ -83,7 +83,7 @@ class ReplicaSafety:
             log.debug("broker %d did not say whether it can lose a replica: %s", leader, error)
             return False
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """The RPC handler."""
         try:
             name, index, topic_id = _decode_request(payload)

@@ -81,7 +81,7 @@ class ReplicatedOffsets:
             for replica, offset in zip(followed, response, strict=False)
         }
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """The RPC handler."""
         try:
             request = _decode_request(payload)

@@ -311,7 +311,7 @@ class BrokerServer:
             self._on_removed()
         self._partitions.forget_logs(removed, image)
         await self._partitions.reconcile(image)
-        self._announcements.only(image)
+        self._announcements.remove_deleted_topics(image)
         self._broker.queues.on_image(image)
 
     def _on_storage_failure(self, error: StorageError) -> None:
@@ -370,12 +370,12 @@ class BrokerServer:
             driver=driver,
         )
         serve = transport.rpc.serve
-        serve(PeerMethod.SUBMIT_COMMAND, self._metadata.answer)
-        serve(PeerMethod.FRESH_METADATA_OFFSET, self._metadata.answer_fresh)
-        serve(PeerMethod.ANNOUNCE_LEADERS, self._announcements.answer)
-        serve(PeerMethod.TRANSFER_LEADERSHIP, self._cluster.answer_transfer)
+        serve(PeerMethod.SUBMIT_COMMAND, self._metadata.on_command)
+        serve(PeerMethod.FRESH_METADATA_OFFSET, self._metadata.on_fresh_offset_request)
+        serve(PeerMethod.ANNOUNCE_LEADERS, self._announcements.on_announcement)
+        serve(PeerMethod.TRANSFER_LEADERSHIP, self._cluster.on_transfer_request)
         self._replicated_offsets = ReplicatedOffsets(self._partitions, transport)
-        serve(PeerMethod.REPLICATED_OFFSETS, self._replicated_offsets.answer)
+        serve(PeerMethod.REPLICATED_OFFSETS, self._replicated_offsets.on_request)
         self._replica_safety = ReplicaSafety(
             partitions=self._partitions,
             driver=driver,
@@ -384,7 +384,7 @@ class BrokerServer:
             me=self._broker_id,
             leader_of=self._cluster.leader_of,
         )
-        serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.answer)
+        serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.on_request)
 
     def _make_upkeep(self) -> Maintenance:
         repair = ReplicaRepair(

@@ -83,8 +83,8 @@ async def _cluster(broker: Broker) -> AsyncIterator[MetricFamily]:
     for topic in image.topics.values():
         for at in range(0, len(topic.partitions), _ITEMS_PER_TURN):
             some = topic.partitions[at : at + _ITEMS_PER_TURN]
-            places = broker.cluster.places(topic, some)
-            for partition, (leader, in_sync) in zip(some, places, strict=True):
+            known = broker.cluster.leaders_and_in_sync(topic, some)
+            for partition, (leader, in_sync) in zip(some, known, strict=True):
                 leaderless += leader.broker not in alive
                 there = {*in_sync, *partition.adding}
                 under_replicated += not there.issuperset(partition.replicas)

@@ -79,7 +79,7 @@ class Dispatcher:
         if isinstance(result, Response):
             body = result.encode(version)
             connection.reply(frame_response(key, version, correlation_id, body))
-            call.note()
+            call.record_duration()
         else:
             call.defer()
             self._spawn(call, result)

@@ -80,10 +80,10 @@ class Call:
 
     def no_reply(self) -> None:
         self.connection.no_reply()
-        self.note()
+        self.record_duration()
 
-    def note(self) -> None:
-        """Records the duration; for handlers that reply directly on the connection."""
+    def record_duration(self) -> None:
+        """For handlers that reply directly on the connection."""
         # Histogram.add, inlined.
         seconds = perf_counter() - self.began
         self.seconds.counts[bisect_left(SECONDS, seconds)] += 1
@@ -97,7 +97,7 @@ class Call:
             self.connection.reply(chunks)
         else:
             self.reply_later.complete(chunks)
-        self.note()
+        self.record_duration()
 
 
 class Api(Struct, frozen=True):

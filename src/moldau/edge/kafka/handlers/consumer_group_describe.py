@@ -6,7 +6,7 @@ from typing import Final
 from moldau.api.types import DescribedConsumer
 from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import answer_each
+from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import RefusedError
 from moldau.model.ids import TopicId
 from moldau.wire.messages.consumer_group_describe import (
@@ -30,7 +30,7 @@ async def handle(
         if request.include_authorized_operations
         else authorized_operations.NOT_REQUESTED
     )
-    groups = await answer_each(
+    groups = await handle_each(
         request.group_ids, lambda group_id: _describe(call, group_id, operations), _refused
     )
     return ConsumerGroupDescribeResponse(groups=groups)

@@ -3,7 +3,7 @@
 from moldau.api.types import shown
 from moldau.edge.kafka import authorized_operations
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import answer_each
+from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_groups import (
     DescribedGroup,
@@ -21,7 +21,7 @@ async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsRe
         if request.include_authorized_operations
         else authorized_operations.NOT_REQUESTED
     )
-    groups = await answer_each(
+    groups = await handle_each(
         request.groups, lambda group_id: _describe(call, group_id, operations), _refused
     )
     return DescribeGroupsResponse(groups=groups)

@@ -96,7 +96,7 @@ def _look_up(
 
 
 def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
-    places = placements_of(call.broker, topic, topic.partitions, alive)
+    placements = placements_of(call.broker, topic, topic.partitions, alive)
     partitions = [
         MetadataResponsePartition(
             error_code=error,
@@ -107,7 +107,7 @@ def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataR
             isr_nodes=in_sync,
             offline_replicas=offline,
         )
-        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(places)
+        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(placements)
     ]
     return MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions

@@ -64,7 +64,7 @@ def _handle_single(
     )
     if acks != ACKS_ALL or proposal.is_acknowledged():
         call.connection.reply((reply,))
-        call.note()
+        call.record_duration()
         return None
     later = call.defer()
     deadlines = call.deadlines
@@ -73,7 +73,7 @@ def _handle_single(
         deadlines.remove(later)
         if code is ErrorCode.NONE:
             later.complete((reply,))
-            call.note()
+            call.record_duration()
         else:
             answer = _refused(partition.index, RefusedError(code))
             call.reply(_response_of(call, topic, answer))
