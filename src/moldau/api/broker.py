@@ -17,7 +17,6 @@ from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
 from moldau.data.produce import ProduceService
-from moldau.data.record_reader import ReadPage, RecordFilter, offset_at, read_page
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.metadata.image import Image
 from moldau.model.clock import Clock
@@ -53,22 +52,3 @@ class Broker(Struct, frozen=True, kw_only=True):
     @property
     def image(self) -> Image:
         return self.metadata.image
-
-    async def read_page(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        limit: int,
-        wants: RecordFilter | None = None,
-        wait_ms_max: int = 0,
-    ) -> ReadPage:
-        """See record_reader.read_page. Raises RefusedError."""
-        return await read_page(
-            self.fetch, topic, partition, offset, limit=limit, wants=wants, wait_ms_max=wait_ms_max
-        )
-
-    def offset_at(self, topic: str, partition: int, timestamp: int) -> int:
-        """The first offset at or after a timestamp, EARLIEST or LATEST. Raises RefusedError."""
-        return offset_at(self.offsets, topic, partition, timestamp)

@@ -8,7 +8,8 @@ from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import EARLIEST, LATEST
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from moldau.data.record_reader import ReadPage
+from moldau.data.record_reader import ReadPage, offset_at, read_page
+from moldau.data.stored_batches import bytes_in
 from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
 from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
 from moldau.groups.consumer_protocol import read_assignment, subscribed_topics

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic, remote_leader
-from moldau.api.types import LATEST, LONG_MAX, ReadPage
+from moldau.api.types import LATEST, LONG_MAX, ReadPage, read_page
 from moldau.edge.http.query_parameters import parse_int
 from moldau.edge.http.record_json import RecordSelection, show_all
 from moldau.edge.http.records import (
@@ -104,7 +104,8 @@ class Tails:
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{subscription.topic}' was deleted"
             )
-        return await self._broker.read_page(
+        return await read_page(
+            self._broker.fetch,
             subscription.topic,
             subscription.partition,
             offset,
