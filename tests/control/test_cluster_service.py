@@ -393,10 +393,10 @@ async def test_what_is_asked_about_brokers_and_replicas_becomes_a_command() -> N
         KeepBroker(broker_id=THREE),
         ReassignPartition(topic="t", partition=ZERO, replicas=[4, 1, 2]),
     ]
-    (move,) = world.service.reassignments(None)
-    assert (move.topic, move.adding, move.removing) == ("t", (4,), (3,))
-    assert world.service.reassignments({"t": [0, 7], "u": [0]}) == [move]
-    assert world.service.reassignments({}) == []
+    ((topic, move),) = world.service.reassignments(None)
+    assert (topic, move.adding, move.removing) == ("t", (4,), (3,))
+    assert world.service.reassignments([("t", 0), ("t", 7), ("u", 0)]) == [("t", move)]
+    assert world.service.reassignments([]) == []
 
 
 async def test_the_leader_here_hands_over_and_the_new_one_is_waited_for() -> None:

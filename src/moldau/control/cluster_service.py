@@ -1,7 +1,7 @@
 """The cluster: brokers and leaders, join, drain, reassignment and leader election."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from moldau.metadata.commands import DrainBroker, KeepBroker, ReassignPartition,
 from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic
 from moldau.metadata.leader_balance import ElectionType, elect_leader, elections_due
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, Leaders
-from moldau.metadata.replica_rules import Reassignment, reassignments
+from moldau.metadata.replica_rules import reassignments
 from moldau.metadata.snapshot import encode_image
 from moldau.model.clock import Clock
 from moldau.model.cluster_ids import is_named
@@ -298,12 +298,11 @@ class ClusterService:
             )
         )
 
-    def reassignments(self, wanted: Mapping[str, Sequence[int]] | None) -> list[Reassignment]:
-        """Reassignments in progress, of these partitions or of all."""
-        if wanted is None:
-            return reassignments(self.image)
-        pairs = [(topic, index) for topic, indexes in wanted.items() for index in indexes]
-        return reassignments(self.image, pairs)
+    def reassignments(
+        self, wanted: Iterable[tuple[str, int]] | None
+    ) -> list[tuple[str, Partition]]:
+        """Partitions under reassignment, these or all, with the names of their topics."""
+        return reassignments(self.image, wanted)
 
     # ---- leaders
 
