@@ -6,6 +6,8 @@ removed brokers are remembered, and neither their id nor their directory can be 
 
 from typing import Final
 
+from msgspec.structs import asdict
+
 from moldau.metadata.checks import count_brokers
 from moldau.metadata.commands import (
     DrainBroker,
@@ -46,21 +48,8 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
         raise _invalid(f"The cluster has {BROKERS_MAX} brokers, which is the limit")
     if known is not None and _same_registration(known, command):
         return []
-    return [
-        BrokerRegistered(
-            id=broker_id,
-            host=command.host,
-            port=command.port,
-            rack=command.rack,
-            incarnation=command.incarnation,
-            process=command.process,
-            raft=command.raft,
-            http=command.http,
-            epoch=1 if known is None else known.epoch + 1,
-            feature_level_max=command.feature_level_max,
-            grpc=command.grpc,
-        )
-    ]
+    epoch = 1 if known is None else known.epoch + 1
+    return [BrokerRegistered(**asdict(command) | {"id": broker_id, "epoch": epoch})]
 
 
 def drain_broker(command: DrainBroker, image: Image) -> list[MetadataRecord]:
