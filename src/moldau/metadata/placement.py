@@ -128,7 +128,7 @@ class ReplicaPlacer:
         """`replicas` with `leaving` replaced by another broker, or dropped if there is none."""
         kept = tuple(broker for broker in replicas if broker != leaving)
         added = self._chosen(kept, replication_factor)[len(kept) :]
-        self._forget(replicas)
+        self._count(replicas, -1)
         # At the same position: the successor of a preferred leader becomes the preferred leader.
         position = replicas.index(leaving)
         replaced = (*replicas[:position], *added, *replicas[position + 1 :])
@@ -212,15 +212,8 @@ class ReplicaPlacer:
             self._led.setdefault(to, {})[position] = None
             to = giver
 
-    def _count(self, replicas: Replicas) -> None:
-        self._topic.add(replicas)
-        self._share(replicas, 1)
-
-    def _forget(self, replicas: Replicas) -> None:
-        self._topic.add(replicas, -1)
-        self._share(replicas, -1)
-
-    def _share(self, replicas: Replicas, change: int) -> None:
+    def _count(self, replicas: Replicas, change: int = 1) -> None:
+        self._topic.add(replicas, change)
         for broker in replicas:
             if broker in self._turn:
                 self._rack_load[self._rack_of[broker]] += change
