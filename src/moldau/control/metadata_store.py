@@ -162,7 +162,8 @@ class MetadataStore:
         self._moved = asyncio.Event()
         self._applied_event = asyncio.Event()
         self._leader_event = asyncio.Event()
-        self._applying: asyncio.Task[None] | None = None
+        self.applying: asyncio.Task[None] | None = None
+        """The background task; it ends by itself only on an internal error."""
         self.on_deleted: Callable[[frozenset[str]], None] = lambda names: None
         """Called with deleted topics before the next record is applied, which may create another
         topic with the same name."""
@@ -217,21 +218,16 @@ class MetadataStore:
     def start(self) -> None:
         """Start following the log."""
         self._replica.on_progress = self.on_progress
-        self._applying = asyncio.create_task(self._apply_images())
+        self.applying = asyncio.create_task(self._apply_images())
         self._moved.set()
         self.on_progress(self._replica)
 
-    @property
-    def applying(self) -> "asyncio.Task[None] | None":
-        """The background task; it ends by itself only on an internal error."""
-        return self._applying
-
     async def stop(self) -> None:
         """Take a last snapshot, so that the next start has a committed image."""
-        if self._applying is not None:
-            self._applying.cancel()
+        if self.applying is not None:
+            self.applying.cancel()
             with suppress(asyncio.CancelledError):
-                await self._applying
+                await self.applying
         if self._settled == self._applied:
             with suppress(DiskFullError):
                 self.compact()

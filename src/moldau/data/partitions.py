@@ -165,7 +165,7 @@ class Partitions:
         self.newest_image: Callable[[], Image] = lambda: EMPTY_IMAGE
         self._leaving: dict[tuple[str, int], Topic] = {}
         """Moved to other brokers by the image, but still active members of their groups."""
-        self.on_replaced: Callable[[Replica], None] = lambda _: None
+        self.on_voter_replaced: Callable[[Replica], None] = lambda _: None
         """Called when a replica leads and a voter came back without its log."""
 
     # ---- lookup
@@ -225,10 +225,6 @@ class Partitions:
                 # Opened again when there is free space.
                 replica.log.discard()
             self.on_leadership(replica)
-
-    def on_voter_replaced(self, replica: Replica) -> None:
-        """Called by the replica."""
-        self.on_replaced(replica)
 
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
         """Called by the replica: its group stopped."""

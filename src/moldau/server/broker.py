@@ -197,7 +197,7 @@ class BrokerServer:
         self._build_cluster(transport, driver)
         self._build_services(defaults, transport)
         self._partitions.on_leadership = self._on_partition_leadership
-        self._partitions.on_replaced = self._reconciler.repair
+        self._partitions.on_voter_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
