@@ -137,10 +137,8 @@ class Cleaner:
             return False
         try:
             error = await self._clean(hosted)
-        except WorkerLostError as lost:
-            error = str(lost)
-        except DiskFullError as full:
-            error = str(full)
+        except (WorkerLostError, DiskFullError) as failure:
+            error = str(failure)
         key = hosted.replica.partition
         if not error:
             self._failed.pop(key, None)

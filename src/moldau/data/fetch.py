@@ -307,9 +307,8 @@ class ParkedFetch:
         return self._bytes_available >= self._bytes_min
 
     def on_progress(self, replica: Replica) -> None:
-        if not self._is_enough(replica):
-            return
-        self.try_complete()
+        if self._is_enough(replica):
+            self.try_complete()
 
     def try_complete(self, *, is_last: bool = False) -> list[PartitionFetchResult] | None:
         """Completes if there is enough data; otherwise returns what there is."""
