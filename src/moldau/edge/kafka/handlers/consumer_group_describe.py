@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from moldau.api.types import DescribedConsumer
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.authorized_operations import ON_GROUP, if_requested
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import RefusedError
@@ -25,11 +25,7 @@ _MEMBER_TYPE_CONSUMER: Final = 1
 async def handle(
     call: Call, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    operations = (
-        authorized_operations.ON_GROUP
-        if request.include_authorized_operations
-        else authorized_operations.NOT_REQUESTED
-    )
+    operations = if_requested(request.include_authorized_operations, ON_GROUP)
     groups = await handle_each(
         request.group_ids, lambda group_id: _describe(call, group_id, operations), _refused
     )

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state and members of groups."""
 
 from moldau.api.types import shown
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.authorized_operations import ON_GROUP, if_requested
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import ErrorCode, RefusedError
@@ -16,11 +16,7 @@ _NOT_FOUND_FROM = 6
 
 
 async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    operations = (
-        authorized_operations.ON_GROUP
-        if request.include_authorized_operations
-        else authorized_operations.NOT_REQUESTED
-    )
+    operations = if_requested(request.include_authorized_operations, ON_GROUP)
     groups = await handle_each(
         request.groups, lambda group_id: _describe(call, group_id, operations), _refused
     )
