@@ -111,23 +111,16 @@ class ClusterService:
 
     def leader_of(self, topic: Topic, index: int) -> Leader:
         """The leader of a partition: from the local replica, or as announced."""
-        announced = self.leaders.of(topic.topic_id, PartitionIndex(index))
-        hosted = self._partitions.get(topic.name, index)
-        if hosted is not None and hosted.replica.topic_id == topic.topic_id:
-            core = hosted.replica.group.core
-            is_known = core.leader >= 0 and (core.leader != self._me or hosted.replica.is_ready)
-            if is_known and core.epoch >= announced.epoch:
-                announced = Leader(core.leader, core.epoch)
-        if announced.broker == self._me and (hosted is None or not hosted.replica.is_ready):
-            # Announced once; leadership was lost since, and the successor is unknown.
-            return NO_LEADER
-        return announced if announced.broker in self.image.brokers else NO_LEADER
+        ((leader, _),) = self.leaders_and_in_sync(topic, (topic.partitions[index],))
+        return leader
 
     def leaders_and_in_sync(
         self, topic: Topic, partitions: Iterable[Partition]
     ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
-        """Leader and in-sync replicas of each, both empty without a leader. Like `leader_of`, but
-        fast enough for Metadata requests with hundreds of partitions."""
+        """Leader and in-sync replicas of each, both empty without a leader.
+
+        Fast enough for Metadata requests with hundreds of partitions.
+        """
         me, topic_id, brokers = self._me, topic.topic_id, self.image.brokers
         announced, in_sync = self.leaders.of, self._announcements.in_sync
         find = self._partitions.get
@@ -148,6 +141,7 @@ class ClusterService:
                 ):
                     leader = Leader(broker, epoch)
             if leader.broker == me and (hosted is None or not hosted.replica.is_ready):
+                # Announced once; leadership was lost since, and the successor is unknown.
                 yield NO_LEADER, ()
             elif leader.broker in brokers:
                 yield leader, in_sync((topic_id, index), leader) or (leader.broker,)
