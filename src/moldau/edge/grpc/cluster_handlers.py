@@ -6,7 +6,6 @@ from moldau.api.broker import Broker
 from moldau.api.lookup import select_topics
 from moldau.api.metadata_changes import MetadataChanges, await_leaders
 from moldau.api.queues import invalid
-from moldau.edge.grpc.calls import Call
 from moldau.edge.grpc.checks import (
     INT_MAX,
     endpoint,
@@ -38,9 +37,7 @@ class ClusterHandlers:
         self._broker = broker
         self._decisions = MetadataChanges(broker)
 
-    async def create_topic(
-        self, request: CreateTopicRequest, call: Call[CreateTopicRequest, CreateTopicResponse]
-    ) -> CreateTopicResponse:
+    async def create_topic(self, request: CreateTopicRequest) -> CreateTopicResponse:
         partitions = number("partitions", request.partitions, most=PARTITIONS_PER_TOPIC_MAX)
         factor = number("replication_factor", request.replication_factor, most=_REPLICAS_MAX)
         created = await self._decisions.result(
@@ -58,17 +55,13 @@ class ClusterHandlers:
             replication_factor=created.replication_factor,
         )
 
-    async def topology(
-        self, request: TopologyRequest, call: Call[TopologyRequest, TopologyResponse]
-    ) -> TopologyResponse:
+    async def topology(self, request: TopologyRequest) -> TopologyResponse:
         found = self._broker.cluster.topology()
         return _show(
             found, select_topics(found, request.topics) if request.topics else found.topics
         )
 
-    async def manage_brokers(
-        self, request: ManageBrokersRequest, call: Call[ManageBrokersRequest, ManageBrokersResponse]
-    ) -> ManageBrokersResponse:
+    async def manage_brokers(self, request: ManageBrokersRequest) -> ManageBrokersResponse:
         match request.WhichOneof("action"):
             case "add":
                 joining = _join_request(request.add)

@@ -28,7 +28,7 @@ def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
         "Connect": unary(pb.ConnectRequest, consuming.connect),
         "Disconnect": unary(pb.DisconnectRequest, consuming.disconnect),
         "Heartbeat": calls.stream_stream(pb.HeartbeatRequest, consuming.heartbeat),
-        "Poll": unary(pb.PollRequest, consuming.poll),
+        "Poll": calls.unary_with_call(pb.PollRequest, consuming.poll),
         "Ack": unary(pb.AckRequest, consuming.ack),
         "Nack": unary(pb.NackRequest, consuming.nack),
         "Extend": unary(pb.ExtendRequest, consuming.extend),
