@@ -329,7 +329,7 @@ class Partitions:
             yield openings
 
     def _resolve(self, topic: Topic) -> TopicConfig:
-        return TopicConfig.resolve_layers(topic.configs, self._layers)
+        return TopicConfig.resolve(topic.configs, self._layers)
 
     def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
         for partition in topic.partitions:
