@@ -5,7 +5,6 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
-from moldau.api.local_replicas import LocalReplicas
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.metadata_store import MetadataStore
@@ -16,6 +15,7 @@ from moldau.coordination.transaction_service import TransactionService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
+from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.metadata.image import Image
@@ -33,7 +33,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     clock: Clock
     metadata: MetadataStore
     cluster: ClusterService
-    replicas: LocalReplicas
+    partitions: Partitions
+    """The replicas of this broker."""
     produce: ProduceService
     transactional_produce: TransactionalProduce
     fetch: FetchService
