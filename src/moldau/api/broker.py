@@ -25,8 +25,6 @@ from moldau.queues.service import QueueService
 
 
 class Broker(Struct, frozen=True, kw_only=True):
-    """The use cases of one broker, independent of protocols."""
-
     broker_id: BrokerId
     auto_create_topics: bool
     data_dir: str

@@ -104,7 +104,6 @@ class ClusterQueries:
         )
 
     async def on_extents_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """The RPC handler."""
         return respond_each(payload, self._extent)
 
     # ---- groups
@@ -149,5 +148,4 @@ class ClusterQueries:
         ]
 
     async def on_groups_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """The RPC handler."""
         return msgspec.msgpack.encode(self._list_groups())

@@ -43,8 +43,6 @@ _CUT_OFF_SECONDS = 4.0
 
 
 class ClusterService:
-    """The cluster as this broker knows it."""
-
     def __init__(
         self,
         *,

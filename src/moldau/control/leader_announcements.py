@@ -32,8 +32,6 @@ Key = tuple[TopicId, PartitionIndex]
 
 
 class LedPartition(NamedTuple):
-    """One partition that a broker leads."""
-
     topic_id: bytes
     partition: int
     epoch: int

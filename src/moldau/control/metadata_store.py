@@ -132,8 +132,6 @@ class MetadataReplica(RaftReplica):
 
 
 class MetadataStore:
-    """The cluster's metadata on this broker."""
-
     def __init__(
         self,
         replica: MetadataReplica,

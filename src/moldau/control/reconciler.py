@@ -42,8 +42,6 @@ _VOTE_SECONDS_MAX = 10.0
 
 
 class Reconciler:
-    """The background work of one broker for its Raft groups."""
-
     def __init__(
         self,
         *,

@@ -55,8 +55,6 @@ _UNCERTAIN_CODES: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQU
 
 
 class AppendForwarder:
-    """Appends on this broker, or forwards to the leader."""
-
     def __init__(
         self,
         *,

@@ -41,8 +41,6 @@ _NOTHING_REPLICATED: Final = Offset(0)
 
 
 class CleanerConfig(Struct, frozen=True, kw_only=True):
-    """Intervals, and the memory limit of the cleaner process."""
-
     check_seconds: float = 15.0
     retry_seconds: float = 15.0
     map_bytes_max: int = MAP_BYTES_MAX

@@ -22,8 +22,6 @@ _NO_EPOCH = -1
 
 
 class PartitionFetch(NamedTuple):
-    """One partition of a fetch."""
-
     topic: str | None
     """None: unknown topic id."""
     partition: int
@@ -36,8 +34,6 @@ class PartitionFetch(NamedTuple):
 
 
 class PartitionFetchResult(NamedTuple):
-    """The result of one partition."""
-
     error: ErrorCode
     high_watermark: int
     log_start_offset: int
@@ -51,8 +47,6 @@ class PartitionFetchResult(NamedTuple):
 
 
 class FetchService:
-    """Reads from the partitions of this broker."""
-
     def __init__(
         self,
         loop: AbstractEventLoop,
@@ -249,8 +243,6 @@ class FetchService:
 
 
 class ParkedFetch:
-    """A fetch that waits for data."""
-
     __slots__ = (
         "_bytes_available",
         "_bytes_max",

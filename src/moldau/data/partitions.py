@@ -133,8 +133,6 @@ def first_members(partition: Partition) -> Members:
 
 
 class Opening(NamedTuple):
-    """A partition to open."""
-
     topic: Topic
     partition: Partition
     config: TopicConfig
@@ -151,8 +149,6 @@ Opened = PartitionLog | CorruptionError | DiskFullError
 
 
 class Partitions:
-    """Every partition that this broker hosts."""
-
     def __init__(
         self,
         *,

@@ -34,8 +34,6 @@ _decode_response: Final = msgspec.msgpack.Decoder(bool).decode
 
 
 class ReplicaSafety:
-    """Queries the leaders, and responds for partitions led here."""
-
     def __init__(
         self,
         *,
@@ -84,7 +82,6 @@ class ReplicaSafety:
             return False
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """The RPC handler."""
         try:
             name, index, topic_id = _decode_request(payload)
         except msgspec.MsgspecError as error:

@@ -24,8 +24,6 @@ _decode: Final = msgspec.msgpack.Decoder(list[Offset]).decode
 
 
 class ReplicatedOffsets:
-    """Queries the leaders, and responds for partitions led here."""
-
     def __init__(self, partitions: Partitions, caller: PeerCaller) -> None:
         self._partitions = partitions
         self._caller = caller
@@ -45,7 +43,6 @@ class ReplicatedOffsets:
         )
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """The RPC handler."""
         return respond_each(payload, self._replicated_offset)
 
     def _replicated_offset(self, topic: str, partition: int, topic_id: bytes) -> Offset:

@@ -72,8 +72,6 @@ class _Queue:
 
 
 class TransactionalProduce:
-    """Appends batches of transactional producers."""
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -33,8 +33,6 @@ NO_LEADER: Final = Leader()
 
 
 class LeaderAnnouncement(NamedTuple):
-    """A broker announces that it leads a partition."""
-
     topic_id: TopicId
     partition: PartitionIndex
     leader: Leader

@@ -137,7 +137,6 @@ class ConfigEntry(Struct, frozen=True, kw_only=True):
 def topic_config_entries(
     topic_overrides: Mapping[str, str], broker_layers: tuple[Layer, ...] = ()
 ) -> list[ConfigEntry]:
-    """Every topic setting with value and source."""
     entries = []
     for definition in TOPIC_CONFIGS.values():
         found = []

@@ -31,8 +31,6 @@ _REPLICAS_MAX = 32_767
 
 
 class ClusterHandlers:
-    """Handlers of calls about the cluster."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._decisions = MetadataChanges(broker)

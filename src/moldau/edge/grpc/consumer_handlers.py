@@ -73,8 +73,6 @@ _STARTS: Final = {
 
 
 class ConsumerHandlers:
-    """Adapts the queue service to gRPC."""
-
     def __init__(self, queues: QueueService, calls: Calls) -> None:
         self._queues = queues
         self._calls = calls

@@ -30,8 +30,6 @@ _STARTS: Final = {
 
 
 class ReadFromHandler:
-    """All ReadFrom calls of this broker."""
-
     def __init__(self, broker: Broker, calls: Calls) -> None:
         self._broker = broker
         self._calls = calls

@@ -17,7 +17,6 @@ SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["Queue"].full_name
 
 
 def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
-    """Handlers by the name of the call."""
     cluster, sending = ClusterHandlers(broker), SendHandlers(broker, calls)
     consuming, reading = ConsumerHandlers(broker.queues, calls), ReadFromHandler(broker, calls)
     unary = calls.unary

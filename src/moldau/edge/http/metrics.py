@@ -38,8 +38,6 @@ _ITEMS_PER_TURN: Final = 200
 
 
 class HttpTraffic(NamedTuple):
-    """The counters of the HTTP server."""
-
     connections: ConnectionCounts
     middleware: LimitsMiddleware
     tails: int

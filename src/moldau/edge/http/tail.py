@@ -40,8 +40,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _Subscription(NamedTuple):
-    """The partition and filter of one client."""
-
     topic: str
     topic_id: TopicId
     partition: int
@@ -49,8 +47,6 @@ class _Subscription(NamedTuple):
 
 
 class Tails:
-    """All tail streams of this broker."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._is_stopping = False

@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Serves the frames of all Kafka connections."""
-
     def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
         self._broker = broker
         self._seconds = {key: Histogram() for key in apis}

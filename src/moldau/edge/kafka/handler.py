@@ -26,8 +26,6 @@ from moldau.wire.schema import Request, Response
 
 
 class Call:
-    """One request: its connection, client and version, and how to reply."""
-
     __slots__ = (
         "api_key",
         "began",
@@ -101,8 +99,6 @@ class Call:
 
 
 class Api(Struct, frozen=True):
-    """One served API."""
-
     request: type[Request]
     versions: tuple[int, int]
     """First and last version served."""
