@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -29,6 +30,7 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.net.peers.caller import decode_request
 from moldau.net.peers.methods import PeerMethod
 from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members
@@ -40,6 +42,7 @@ ALIVE_MS = 2000
 _ELECT_SECONDS_MAX = 5.0
 _POLL_SECONDS = 0.02
 _CUT_OFF_SECONDS = 4.0
+_decode_transfer: Final = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
 
 class ClusterService:
@@ -332,12 +335,7 @@ class ClusterService:
 
     async def on_transfer_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle the RPC to transfer leadership of a partition. Raises RefusedError."""
-        try:
-            topic_id, index, target = msgspec.msgpack.decode(payload, type=tuple[bytes, int, int])
-        except msgspec.MsgspecError as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"invalid transfer request: {error}"
-            ) from None
+        topic_id, index, target = decode_request(_decode_transfer, payload)
         topic = self.image.topic_by_id(TopicId(topic_id))
         hosted = self._partitions.get(topic.name, index) if topic is not None else None
         if hosted is None or not hosted.replica.is_leader:

@@ -15,10 +15,10 @@ import msgspec
 
 from moldau.metadata.image import Image
 from moldau.metadata.leaders import Leader, LeaderAnnouncement, Leaders
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
-from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class _Announcement(msgspec.Struct, frozen=True, array_like=True):
     led: list[LedPartition]
 
 
-_decoder: Final = msgspec.msgpack.Decoder(_Announcement)
+_decode: Final = msgspec.msgpack.Decoder(_Announcement).decode
 
 
 class LeaderAnnouncements:
@@ -166,12 +166,7 @@ class LeaderAnnouncements:
 
     async def on_announcement(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle an announcement. Returns the version that this broker has of the sender."""
-        try:
-            announcement = _decoder.decode(payload)
-        except msgspec.MsgspecError as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"invalid announcement: {error}"
-            ) from None
+        announcement = decode_request(_decode, payload)
         session, version = self._received.get(sender, (announcement.session, 0))
         if session != announcement.session:
             version = 0

@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicPartition
-from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ _PARTITIONS_PER_CALL_MAX: Final = 10_000
 
 PartitionKey = tuple[str, int, bytes]
 """Topic name, partition and topic id, as a topic may be recreated with the same name."""
-_decode_request: Final = msgspec.msgpack.Decoder(list[PartitionKey]).decode
+_decode: Final = msgspec.msgpack.Decoder(list[PartitionKey]).decode
 
 T = TypeVar("T")
 
@@ -56,10 +56,4 @@ async def query_leaders(
 
 def respond_each(payload: bytes, respond: Callable[[str, int, bytes], object]) -> bytes:
     """The leader's response: `respond` for each partition. Raises RefusedError."""
-    try:
-        request = _decode_request(payload)
-    except msgspec.MsgspecError as error:
-        raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"invalid query about partitions: {error}"
-        ) from None
-    return msgspec.msgpack.encode([respond(*one) for one in request])
+    return msgspec.msgpack.encode([respond(*one) for one in decode_request(_decode, payload)])
