@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from moldau.metadata.checks import existing_topic
+from moldau.metadata.checks import existing_partition
 from moldau.metadata.image import Image, Partition
 from moldau.metadata.leaders import NO_LEADER_ID, Leaders
 from moldau.model.errors import ErrorCode, RefusedError
@@ -86,13 +86,7 @@ def elect_leader(
     election: ElectionType,
 ) -> LeaderTransfer:
     """One partition of ElectLeaders. Raises RefusedError with the code of that partition."""
-    found = existing_topic(image, topic)
-    if not 0 <= partition < len(found.partitions):
-        raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Topic '{topic}' has {len(found.partitions)} partitions; {partition} is unknown",
-        )
-    found_partition = found.partitions[partition]
+    found, found_partition = existing_partition(image, topic, partition)
     source = leaders.of(found.topic_id, found_partition.index).broker
     if election is ElectionType.UNCLEAN:
         if source != NO_LEADER_ID and source in alive:

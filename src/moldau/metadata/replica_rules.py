@@ -8,7 +8,7 @@ by one, and reports when they match. Until then every broker that may be a voter
 from collections.abc import Iterable
 from typing import Final
 
-from moldau.metadata.checks import check_replicas, existing_topic
+from moldau.metadata.checks import check_replicas, existing_partition
 from moldau.metadata.commands import ReassignPartition, ReportReplicas, SpreadInternalTopics
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.placement import ReplicaPlacer, Replicas, cluster_loads
@@ -38,14 +38,7 @@ def reassignments(
 
 
 def reassign_partition(command: ReassignPartition, image: Image) -> list[MetadataRecord]:
-    topic = existing_topic(image, command.topic)
-    if not 0 <= command.partition < len(topic.partitions):
-        raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Topic '{topic.name}' has {len(topic.partitions)} partitions; "
-            f"{command.partition} is unknown",
-        )
-    partition = topic.partitions[command.partition]
+    topic, partition = existing_partition(image, command.topic, command.partition)
     if command.replicas is None:
         return _cancel(topic, partition)
     target = check_replicas(partition.index, command.replicas, image, partition.desired)
