@@ -208,11 +208,6 @@ class MetadataStore:
                         left += _removed_replicas(before, image, change.topic_id, self._me)
         return image, left
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing was ever stored here."""
-        return self._replica.log.end_index == 0
-
     def start(self) -> None:
         """Start following the log."""
         self._replica.on_progress = self.on_progress

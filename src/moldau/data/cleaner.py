@@ -44,7 +44,6 @@ class CleanerConfig(Struct, frozen=True, kw_only=True):
     check_seconds: float = 15.0
     retry_seconds: float = 15.0
     map_bytes_max: int = MAP_BYTES_MAX
-    merges: bool = True
 
 
 class CleanerMetrics:
@@ -162,7 +161,6 @@ class Cleaner:
             end_offset=replica.high_watermark,
             replicated_offset=self._replicated.get(replica.partition, _NOTHING_REPLICATED),
             first_unstable=replica.producers.first_unstable,
-            merges=self._config.merges,
             map_bytes_max=self._config.map_bytes_max,
         )
 

@@ -86,10 +86,6 @@ class TransactionalProduce:
         self._queues: dict[_Key, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def waiting_count(self) -> int:
-        return sum(len(queue.writes) for queue in self._queues.values())
-
     def append(self, write: TransactionalWrite, on_done: Callable[[AppendOutcome], None]) -> None:
         """Appends now, or when the coordinator has confirmed; `on_done` is called once."""
         try:
