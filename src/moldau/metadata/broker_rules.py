@@ -220,15 +220,10 @@ def _check_identity(broker_id: BrokerId, command: RegisterBroker, image: Image) 
 
 
 def _same_registration(known: Broker, command: RegisterBroker) -> bool:
-    return (
-        (known.host, known.port) == (command.host, command.port)
-        and known.rack == command.rack
-        and known.process == command.process
-        and known.raft == command.raft
-        and known.http == command.http
-        and known.grpc == command.grpc
-        and known.feature_level_max == command.feature_level_max
-    )
+    given = asdict(command)
+    # It may be absent: the broker has got one.
+    del given["id"]
+    return all(getattr(known, name) == value for name, value in given.items())
 
 
 def _known_broker(broker_id: BrokerId, image: Image) -> Broker:
