@@ -9,6 +9,7 @@ but does not get all replicas of a topic.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 from zlib import crc32
 
 from msgspec import Struct, field
@@ -53,12 +54,8 @@ class _Counted:
             self._loads.add(partition.desired, change)
 
 
-_counted = _Counted()
-
-
-def cluster_loads(image: Image) -> Loads:
-    """The desired replicas and preferred leaders of every broker."""
-    return _counted.count(image)
+cluster_loads: Final = _Counted().count
+"""The desired replicas and preferred leaders of every broker."""
 
 
 def place(
