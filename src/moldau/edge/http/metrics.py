@@ -48,29 +48,23 @@ def routes(
 ) -> list[Route]:
     # As with probes, unknown parameters are ignored.
     async def metrics(request: Request) -> Response:
-        families = [family async for family in collect(broker, sources)]
-        families += _http(traffic())
+        families = [*await collect(broker, sources), *_http(traffic())]
         return Response(render(families), headers=HEADERS, media_type=MEDIA_TYPE)
 
     return [Route("/metrics", metrics, methods=["GET"])]
 
 
-async def collect(broker: Broker, sources: MetricSources) -> AsyncIterator[MetricFamily]:
+async def collect(broker: Broker, sources: MetricSources) -> list[MetricFamily]:
     """All families, in a fixed order."""
-    async for family in _cluster(broker):
-        yield family
-    async for family in _hosted(broker):
-        yield family
-    for family in _traffic(broker, sources):
-        yield family
-    async for family in _groups(broker):
-        yield family
-    for family in _transactions(broker):
-        yield family
-    for family in _storage(broker, sources):
-        yield family
-    for family in process_families():
-        yield family
+    return [
+        *[family async for family in _cluster(broker)],
+        *[family async for family in _hosted(broker)],
+        *_traffic(broker, sources),
+        *[family async for family in _groups(broker)],
+        *_transactions(broker),
+        *_storage(broker, sources),
+        *process_families(),
+    ]
 
 
 async def _cluster(broker: Broker) -> AsyncIterator[MetricFamily]:
