@@ -164,13 +164,13 @@ class World:
     def said(self) -> Leader:
         """The leader of the only partition; both ways to read it agree."""
         leader = self.service.leader_of(self.topic, 0)
-        ((listed, _),) = self.service.places(self.topic, self.topic.partitions)
+        ((listed, _),) = self.service.leaders_and_in_sync(self.topic, self.topic.partitions)
         assert listed == leader
         return leader
 
     @property
     def in_sync(self) -> tuple[BrokerId, ...]:
-        ((_, in_sync),) = self.service.places(self.topic, self.topic.partitions)
+        ((_, in_sync),) = self.service.leaders_and_in_sync(self.topic, self.topic.partitions)
         return in_sync
 
 
@@ -393,10 +393,10 @@ async def test_what_is_asked_about_brokers_and_replicas_becomes_a_command() -> N
         KeepBroker(broker_id=THREE),
         ReassignPartition(topic="t", partition=ZERO, replicas=[4, 1, 2]),
     ]
-    (move,) = world.service.reassignments(None)
-    assert (move.topic, move.adding, move.removing) == ("t", (4,), (3,))
-    assert world.service.reassignments({"t": [0, 7], "u": [0]}) == [move]
-    assert world.service.reassignments({}) == []
+    ((topic, move),) = world.service.reassignments(None)
+    assert (topic, move.adding, move.removing) == ("t", (4,), (3,))
+    assert world.service.reassignments([("t", 0), ("t", 7), ("u", 0)]) == [("t", move)]
+    assert world.service.reassignments([]) == []
 
 
 async def test_the_leader_here_hands_over_and_the_new_one_is_waited_for() -> None:
@@ -434,7 +434,7 @@ async def test_a_leader_elsewhere_is_asked_to_hand_over() -> None:
     # What it was asked is what the other side understands.
     other = World()
     replica = other.replicas["t", 0] = FakeReplica(ONE, 4, is_ready=True)
-    await other.service.answer_transfer(TWO, payload)
+    await other.service.on_transfer_request(TWO, payload)
     assert other.transfers == [(replica.group, TWO)]
 
 
@@ -493,6 +493,6 @@ async def test_only_what_is_led_here_can_be_handed_over(payload: bytes, code: Er
     world = World()
     world.replicas["t", 0] = FakeReplica(TWO, 4)
     with pytest.raises(RefusedError) as caught:
-        await world.service.answer_transfer(THREE, payload)
+        await world.service.on_transfer_request(THREE, payload)
     assert caught.value.code is code
     assert world.transfers == []

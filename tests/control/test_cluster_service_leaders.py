@@ -71,6 +71,6 @@ def test_the_leader_is_the_latest_that_can_lead(
 ) -> None:
     known = cluster(heard, own)
     assert known.leader_of(TOPIC, 0) == expected
-    ((leader, in_sync),) = known.places(TOPIC, TOPIC.partitions)
+    ((leader, in_sync),) = known.leaders_and_in_sync(TOPIC, TOPIC.partitions)
     assert leader == expected
     assert (leader.broker in in_sync) == (expected != NO_LEADER)

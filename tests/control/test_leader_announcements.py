@@ -64,7 +64,7 @@ class Net:
                 if peer in net.lost or broker in net.lost:
                     raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "no link")
                 net.sizes.append((broker, peer, len(msgspec.msgpack.decode(payload)[3])))
-                answer = await net.brokers[peer].answer(broker, payload)
+                answer = await net.brokers[peer].on_announcement(broker, payload)
                 if net.late_answers:
                     net.late_answers -= 1
                     raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, "too late")
@@ -283,7 +283,7 @@ async def test_one_peer_that_does_not_answer_keeps_nobody_else_waiting() -> None
         await hanging.wait()
         raise AssertionError
 
-    three.answer = hang  # type: ignore[method-assign]
+    three.on_announcement = hang  # type: ignore[method-assign]
     tasks = await running(one)
     for partition in range(5):
         one.lead(key(partition), Epoch(0), (ONE,))
@@ -301,12 +301,12 @@ async def test_deleted_topics_are_forgotten_everywhere() -> None:
     one, two = net.start(ONE), net.start(TWO)
     tasks = await running(one)
     for broker in (one, two):
-        broker.only(image_of(1, 2))
+        broker.remove_deleted_topics(image_of(1, 2))
     one.lead(key(0, topic=1), Epoch(0), (ONE,))
     one.lead(key(0, topic=2), Epoch(0), (ONE,))
     await until(lambda: two.leaders.of(*key(0, topic=2)) != NO_LEADER, "the peer knows a leader")
     for broker in (one, two):
-        broker.only(image_of(2))
+        broker.remove_deleted_topics(image_of(2))
         assert broker.leaders.of(*key(0, topic=1)) == NO_LEADER
         assert broker.in_sync(key(0, topic=1), Leader(ONE, Epoch(0))) == ()
         assert broker.leaders.of(*key(0, topic=2)) != NO_LEADER
@@ -322,7 +322,7 @@ async def test_topics_that_come_and_go_leave_nothing_behind() -> None:
     tasks = await running(one)
     for number in range(1, 60):
         for broker in (one, two):
-            broker.only(image_of(number))
+            broker.remove_deleted_topics(image_of(number))
         one.lead(key(0, topic=number), Epoch(0), (ONE,))
         await until(
             lambda number=number: two.leaders.of(*key(0, topic=number)) != NO_LEADER,
@@ -339,13 +339,13 @@ async def test_a_topic_that_is_announced_before_it_is_known_is_not_lost_with_del
     net = Net()
     one, two = net.start(ONE), net.start(TWO)
     tasks = await running(one)
-    two.only(image_of(1))
+    two.remove_deleted_topics(image_of(1))
     one.lead(key(0, topic=1), Epoch(0), (ONE,))
     one.lead(key(0, topic=2), Epoch(0), (ONE,))
     await until(lambda: two.leaders.of(*key(0, topic=2)) != NO_LEADER, "the peer knows a leader")
     # It hears of the deletion of the one before it hears of the other at all.
-    two.only(image_of())
-    two.only(image_of(2))
+    two.remove_deleted_topics(image_of())
+    two.remove_deleted_topics(image_of(2))
     await until(
         lambda: two.leaders.of(*key(0, topic=2)) == Leader(ONE, Epoch(0)),
         "the peer knows the leader",
@@ -356,12 +356,12 @@ async def test_a_topic_that_is_announced_before_it_is_known_is_not_lost_with_del
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode([1, 2])])
 async def test_what_is_no_announcement_is_refused(payload: bytes) -> None:
     with pytest.raises(RefusedError) as caught:
-        await Net().start(ONE).answer(TWO, payload)
+        await Net().start(ONE).on_announcement(TWO, payload)
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
 async def test_numbers_out_of_all_bounds_cost_no_memory() -> None:
     one = Net().start(ONE)
     told = (9, 0, 1, [(topic_id(1), partition, 0, (2,)) for partition in (-1, 2**31, 2**62)])
-    await one.answer(TWO, msgspec.msgpack.encode(told))
+    await one.on_announcement(TWO, msgspec.msgpack.encode(told))
     assert not one.leaders._topics

@@ -73,7 +73,10 @@ async def test_only_the_leader_answers_its_peers() -> None:
         await start(cluster)
         follower, _ = await cluster.followers()
         command = metadata_store.encode_command(topic("t", 1))
-        for question in (follower.store.answer(ME, command), follower.store.answer_fresh(ME, b"")):
+        for question in (
+            follower.store.on_command(ME, command),
+            follower.store.on_fresh_offset_request(ME, b""),
+        ):
             with pytest.raises(RefusedError) as refused:
                 await question
             assert refused.value.code is ErrorCode.NOT_CONTROLLER

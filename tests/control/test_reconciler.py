@@ -499,7 +499,7 @@ async def test_nothing_is_balanced_by_who_does_not_lead_it_or_stops() -> None:
 
 
 def obey(replica: FakeReplica, _: BrokerId) -> None:
-    """The taker leads from now on."""
+    """The target leads from now on."""
     replica.is_leader = replica.is_ready = False
 
 
@@ -508,7 +508,7 @@ async def test_before_a_stop_others_lead_everything_and_share_it() -> None:
     world.create(*[[1, 2, 3] for _ in range(10)])
     world.on_transfer = obey
     await asyncio.wait_for(world.reconciler.hand_over(), 30)
-    takers = [taker for _, taker in world.transfers]
+    takers = [target for _, target in world.transfers]
     # The metadata group as well.
     assert len(takers) == 11
     assert abs(takers.count(BrokerId(2)) - takers.count(BrokerId(3))) <= 1
@@ -539,11 +539,11 @@ async def test_a_transfer_that_fails_is_tried_again_with_the_rest_of_the_time(
     world.metadata.is_leader = False
     tries = 0
 
-    def third_time(replica: FakeReplica, taker: BrokerId) -> None:
+    def third_time(replica: FakeReplica, target: BrokerId) -> None:
         nonlocal tries
         tries += 1
         if tries == 3:
-            obey(replica, taker)
+            obey(replica, target)
 
     world.on_transfer = third_time
     await asyncio.wait_for(world.reconciler.hand_over(), 30)

@@ -56,7 +56,7 @@ class World:
 
     async def call(self, peer, method, payload, timeout_seconds):
         assert (peer, method) == (2, PeerMethod.APPEND)
-        return await self.peer.service.answer(1, payload)
+        return await self.peer.service.on_request(1, payload)
 
     def append(self, acks=ACKS_ALL, timeout_seconds=60.0):
         return run_virtually(
@@ -98,7 +98,7 @@ def test_a_refusal_comes_back_with_its_words(leader, through_another):
 
     async def call(peer, method, payload, timeout_seconds):
         # As the peer links do it.
-        return await leader.service.answer(1, payload)
+        return await leader.service.on_request(1, payload)
 
     world = World(leader) if through_another else leader
     world.call = call
@@ -151,7 +151,7 @@ def test_a_leader_that_has_not_heard_of_the_topic_yet_is_asked_again(leader):
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode(["t"])])
 def test_a_question_that_is_none_is_refused(leader, payload):
     with pytest.raises(RefusedError) as caught:
-        run_virtually(leader.service.answer(1, payload))
+        run_virtually(leader.service.on_request(1, payload))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 

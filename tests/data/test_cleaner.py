@@ -246,15 +246,15 @@ async def test_the_process_starts_on_demand_and_ends_when_idle(tmp_path: Path) -
     process = CleanerProcess(str(tmp_path), idle_seconds=0.05)
     world.cleaner._run_command = process.run
     hosted = world.add(batches=40)
-    assert process.pid is None
+    assert process._process is None
     assert await world.cleaner.clean_next()
     assert count(hosted.replica.log) < 12
-    await until(lambda: process.pid is None, "the process has ended")
+    await until(lambda: process._process is None, "the process has ended")
     fill(hosted.replica.log, 40)
     hosted.replica.high_watermark = hosted.replica.log.end_offset
     assert await world.cleaner.clean_next()
     await process.close()
-    assert process.pid is None
+    assert process._process is None
     assert world.cleaner.metrics.cleanings == 2
     world.close()
 
@@ -265,7 +265,8 @@ async def test_a_process_that_dies_at_work_costs_one_try(tmp_path: Path) -> None
     world.cleaner._run_command = process.run
     hosted = world.add(batches=400)
     cleaning = asyncio.create_task(world.cleaner.clean_next())
-    os.kill(await until(lambda: process.pid, "the process runs"), signal.SIGKILL)
+    started = await until(lambda: process._process, "the process runs")
+    os.kill(started.pid, signal.SIGKILL)
     assert await asyncio.wait_for(cleaning, wait_seconds_max())
     assert world.cleaner.metrics.failures == 1
     assert count(hosted.replica.log) == 400
@@ -282,11 +283,11 @@ async def test_a_cancelled_request_ends_the_process(tmp_path: Path) -> None:
     world.cleaner._run_command = process.run
     world.add(batches=40)
     running = asyncio.create_task(world.cleaner.run())
-    await until(lambda: process.pid, "the process runs")
+    await until(lambda: process._process, "the process runs")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert process.pid is None
+    assert process._process is None
     await process.close()
     world.close()
 

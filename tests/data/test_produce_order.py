@@ -36,7 +36,7 @@ def code_of(service: ProduceService, sequence: int) -> ErrorCode:
 async def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(first: int) -> None:
     flusher = make_flusher(threads=0)
     replica = await lead_replica(MemoryLog(LogConfig()), flusher)
-    hosted = HostedPartition(replica, TopicConfig.resolve_layers({}, ()), False)
+    hosted = HostedPartition(replica, TopicConfig.resolve({}, ()), False)
     disk = DiskGuard()
     service = ProduceService(cast("Any", OnePartition(hosted)), disk, ManualClock())
     for sequence in range(first):

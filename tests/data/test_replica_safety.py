@@ -67,7 +67,7 @@ class World:
 
     async def told(self, broker: BrokerId, topic_id: bytes = TOPIC_ID, index: int = 0) -> bool:
         payload = msgspec.msgpack.encode(("t", index, topic_id))
-        answer: bool = msgspec.msgpack.decode(await self.spares.answer(broker, payload))
+        answer: bool = msgspec.msgpack.decode(await self.spares.on_request(broker, payload))
         return answer
 
 
@@ -119,4 +119,4 @@ async def test_a_leader_asks_itself_and_grants_nobody_else_meanwhile() -> None:
 
 async def test_a_question_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(RefusedError):
-        await World(leader=ME).spares.answer(OTHER, b"?")
+        await World(leader=ME).spares.on_request(OTHER, b"?")

@@ -51,7 +51,7 @@ class Net:
         assert method == PeerMethod.REPLICATED_OFFSETS
         if peer != LEADER:
             raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, "silence")
-        return await self.leader.answer(ME, payload)
+        return await self.leader.on_request(ME, payload)
 
 
 def service(*replicas: Any, caller: Any = None) -> ReplicatedOffsets:
@@ -82,4 +82,4 @@ async def test_each_leader_is_asked_once_for_all_that_it_leads() -> None:
 
 async def test_what_is_no_question_is_refused() -> None:
     with pytest.raises(RefusedError):
-        await service().answer(LEADER, msgspec.msgpack.encode({"a": 1}))
+        await service().on_request(LEADER, msgspec.msgpack.encode({"a": 1}))

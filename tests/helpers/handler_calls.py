@@ -74,7 +74,7 @@ class FakeCluster:
     def leader_of(self, found: Topic, index: int) -> Leader:
         return self.led.get((found.name, index), NO_LEADER)
 
-    def places(
+    def leaders_and_in_sync(
         self, found: Topic, partitions: Iterable[Partition]
     ) -> Iterator[tuple[Leader, tuple[int, ...]]]:
         for partition in partitions:

@@ -244,7 +244,7 @@ class QueueWorld:
             return None
         policy = "compact" if topic in self.compacted else "delete"
         config = TopicConfig.resolve(
-            {"max.message.bytes": str(self.message_bytes_max), "cleanup.policy": policy}
+            {"max.message.bytes": str(self.message_bytes_max), "cleanup.policy": policy}, ()
         )
         return HostedPartition(replica, config, internal=False)
 

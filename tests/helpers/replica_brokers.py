@@ -133,8 +133,10 @@ class MetadataBroker(Broker):
             self._note,
             on_committed=self.driver.send_heartbeats_now,
         )
-        self.transport.rpc.serve(PeerMethod.SUBMIT_COMMAND, self.store.answer)
-        self.transport.rpc.serve(PeerMethod.FRESH_METADATA_OFFSET, self.store.answer_fresh)
+        self.transport.rpc.serve(PeerMethod.SUBMIT_COMMAND, self.store.on_command)
+        self.transport.rpc.serve(
+            PeerMethod.FRESH_METADATA_OFFSET, self.store.on_fresh_offset_request
+        )
         self.store.start()
         return self.replica.group
 

@@ -49,8 +49,8 @@ def led(*brokers: int) -> Leaders:
     )
 
 
-def transfer(partition: int, giver: int, taker: int) -> LeaderTransfer:
-    return LeaderTransfer(ID, PartitionIndex(partition), BrokerId(giver), BrokerId(taker))
+def transfer(partition: int, source: int, target: int) -> LeaderTransfer:
+    return LeaderTransfer(ID, PartitionIndex(partition), BrokerId(source), BrokerId(target))
 
 
 def test_leadership_goes_back_to_the_preferred_leader() -> None:

@@ -59,10 +59,10 @@ def test_deleted_topics_are_forgotten() -> None:
     record = TopicCreated(name="a", topic_id=A, partitions=((BrokerId(1),),))
     image = apply(EMPTY_IMAGE, record)
     leaders = Leaders().announced([said(A, 0, 1, 1), said(B, 0, 1, 1)])
-    kept = leaders.only(image)
+    kept = leaders.restricted_to(image)
     assert (of(kept, A, 0), kept.of(B, PartitionIndex(0))) == ((1, 1), NO_LEADER)
     assert list(kept._topics) == [A]
-    assert kept.only(image) is kept
+    assert kept.restricted_to(image) is kept
 
 
 @given(

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +18,12 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 
 
+def resolve(topic: Mapping[str, str], broker: Mapping[str, str] | None = None) -> TopicConfig:
+    return TopicConfig.resolve(topic, ((ConfigSource.STATIC_BROKER_CONFIG, broker or {}),))
+
+
 def test_defaults_are_kafkas() -> None:
-    config = TopicConfig.resolve({})
+    config = resolve({})
     assert config.retention_ms == 604_800_000
     assert config.retention_bytes == -1
     assert config.segment_bytes == 1_073_741_824
@@ -32,7 +38,7 @@ def test_defaults_are_kafkas() -> None:
 
 def test_the_topic_wins_over_the_broker_and_the_broker_over_the_default() -> None:
     broker = {"log.retention.ms": "10", "log.segment.bytes": "20", "log.flush": "never"}
-    config = TopicConfig.resolve({"retention.ms": "1"}, broker)
+    config = resolve({"retention.ms": "1"}, broker)
     assert (config.retention_ms, config.segment_bytes, config.flush) == (1, 20, "never")
 
 
@@ -48,7 +54,7 @@ def test_the_topic_wins_over_the_broker_and_the_broker_over_the_default() -> Non
     ],
 )
 def test_a_broker_gives_its_retention_in_any_unit(broker: dict[str, str], expected: int) -> None:
-    assert TopicConfig.resolve({}, broker).retention_ms == expected
+    assert resolve({}, broker).retention_ms == expected
 
 
 def test_a_setting_made_at_run_time_wins_over_a_finer_one_in_the_file() -> None:
@@ -59,13 +65,13 @@ def test_a_setting_made_at_run_time_wins_over_a_finer_one_in_the_file() -> None:
         }
     )
     layers = broker_layers(image, BrokerId(1), {"log.retention.ms": "5"})
-    config = TopicConfig.resolve_layers({}, layers)
+    config = TopicConfig.resolve({}, layers)
     assert config.retention_ms == 3_600_000
     assert config.segment_bytes == 60
 
 
 def test_the_older_timestamp_bound_limits_both_directions() -> None:
-    config = TopicConfig.resolve(
+    config = resolve(
         {"message.timestamp.difference.max.ms": "5", "message.timestamp.after.max.ms": "3"}
     )
     assert (config.timestamp_before_max_ms, config.timestamp_after_max_ms) == (5, 3)
@@ -124,7 +130,7 @@ def test_a_checked_value_always_resolves(name: str, value: str | None) -> None:
         checked = check_topic_configs({name: value})
     except RefusedError:
         return
-    TopicConfig.resolve(checked)
+    resolve(checked)
 
 
 @given(
@@ -136,7 +142,7 @@ def test_a_checked_broker_value_always_resolves(name: str, value: str) -> None:
         checked = check_broker_configs({name: value})
     except RefusedError:
         return
-    TopicConfig.resolve({}, checked)
+    resolve({}, checked)
 
 
 def test_the_listing_names_value_source_and_synonyms() -> None:

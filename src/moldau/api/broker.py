@@ -5,7 +5,6 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
-from moldau.api.local_replicas import LocalReplicas
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.metadata_store import MetadataStore
@@ -16,8 +15,8 @@ from moldau.coordination.transaction_service import TransactionService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
+from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
-from moldau.data.record_reader import ReadPage, RecordFilter, offset_at, read_page
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.metadata.image import Image
 from moldau.model.clock import Clock
@@ -26,15 +25,14 @@ from moldau.queues.service import QueueService
 
 
 class Broker(Struct, frozen=True, kw_only=True):
-    """The use cases of one broker, independent of protocols."""
-
     broker_id: BrokerId
     auto_create_topics: bool
     data_dir: str
     clock: Clock
     metadata: MetadataStore
     cluster: ClusterService
-    replicas: LocalReplicas
+    partitions: Partitions
+    """The replicas of this broker."""
     produce: ProduceService
     transactional_produce: TransactionalProduce
     fetch: FetchService
@@ -53,22 +51,3 @@ class Broker(Struct, frozen=True, kw_only=True):
     @property
     def image(self) -> Image:
         return self.metadata.image
-
-    async def read_page(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        limit: int,
-        wants: RecordFilter | None = None,
-        wait_ms_max: int = 0,
-    ) -> ReadPage:
-        """See record_reader.read_page. Raises RefusedError."""
-        return await read_page(
-            self.fetch, topic, partition, offset, limit=limit, wants=wants, wait_ms_max=wait_ms_max
-        )
-
-    def offset_at(self, topic: str, partition: int, timestamp: int) -> int:
-        """The first offset at or after a timestamp, EARLIEST or LATEST. Raises RefusedError."""
-        return offset_at(self.offsets, topic, partition, timestamp)

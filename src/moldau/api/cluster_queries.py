@@ -14,17 +14,17 @@ import msgspec
 
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.group_service import GroupService
+from moldau.data.leader_queries import PartitionKey, query_leaders, respond_each
 from moldau.data.partitions import Partitions
 from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import BrokerId, PartitionIndex, TopicPartition
+from moldau.model.ids import BrokerId, TopicPartition
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 
 log = logging.getLogger(__name__)
 
 _CALL_SECONDS_MAX: Final = 3.0
-_PARTITIONS_PER_CALL_MAX: Final = 10_000
 GROUPS_PER_BROKER_MAX: Final = 20_000
 """Limits the size of a response between brokers."""
 
@@ -47,9 +47,6 @@ class GroupListing(NamedTuple):
     group_type: str
 
 
-_Request = list[tuple[str, int, bytes]]
-"""Topic name, partition and topic id, as a topic may be recreated with the same name."""
-_decode_request: Final = msgspec.msgpack.Decoder(_Request).decode
 _decode_extents: Final = msgspec.msgpack.Decoder(list[PartitionExtent | None]).decode
 _decode_groups: Final = msgspec.msgpack.Decoder(list[GroupListing]).decode
 
@@ -78,47 +75,24 @@ class ClusterQueries:
         self, wanted: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, PartitionExtent]:
         """Without the partitions whose leader does not respond."""
-        by_leader: dict[BrokerId, _Request] = defaultdict(list)
-        for name, index in wanted:
-            topic = self._cluster.image.topic(name)
-            if topic is not None and 0 <= index < len(topic.partitions):
-                leader = self._cluster.leader_of(topic, index).broker
-                if leader != NO_LEADER_ID:
-                    by_leader[leader].append((name, index, topic.topic_id))
+        by_leader: dict[BrokerId, list[PartitionKey]] = defaultdict(list)
         found: dict[TopicPartition, PartitionExtent] = {}
-        for response in await asyncio.gather(
-            *(
-                self._query_leader(leader, request[at : at + _PARTITIONS_PER_CALL_MAX])
-                for leader, request in by_leader.items()
-                for at in range(0, len(request), _PARTITIONS_PER_CALL_MAX)
-            )
-        ):
-            found.update(response)
-        return found
-
-    async def _query_leader(
-        self, leader: BrokerId, request: _Request
-    ) -> Mapping[TopicPartition, PartitionExtent]:
-        response: list[PartitionExtent | None]
-        if leader == self._me:
-            response = [self._extent(*one) for one in request]
-        else:
-            try:
-                reply = await self._caller.call(
-                    leader,
-                    PeerMethod.PARTITION_EXTENTS,
-                    msgspec.msgpack.encode(request),
-                    _CALL_SECONDS_MAX,
-                )
-                response = _decode_extents(reply)
-            except (RefusedError, msgspec.MsgspecError) as error:
-                log.debug("broker %d returned no partition offsets: %s", leader, error)
-                return {}
-        return {
-            TopicPartition(name, PartitionIndex(index)): extent
-            for (name, index, _), extent in zip(request, response, strict=False)
-            if extent is not None
-        }
+        for partition in wanted:
+            name, index = partition
+            topic = self._cluster.image.topic(name)
+            if topic is None or not 0 <= index < len(topic.partitions):
+                continue
+            leader = self._cluster.leader_of(topic, index).broker
+            if leader == self._me:
+                extent = self._extent(name, index, topic.topic_id)
+                if extent is not None:
+                    found[partition] = extent
+            elif leader != NO_LEADER_ID:
+                by_leader[leader].append((name, index, topic.topic_id))
+        method = PeerMethod.PARTITION_EXTENTS
+        return found | await query_leaders(
+            self._caller, method, by_leader, _decode_extents, _CALL_SECONDS_MAX
+        )
 
     def _extent(self, topic: str, partition: int, topic_id: bytes) -> PartitionExtent | None:
         hosted = self._partitions.get(topic, partition)
@@ -130,14 +104,7 @@ class ClusterQueries:
         )
 
     async def on_extents_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """The RPC handler."""
-        try:
-            request = _decode_request(payload)
-        except msgspec.MsgspecError as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"invalid request for partition offsets: {error}"
-            ) from None
-        return msgspec.msgpack.encode([self._extent(*one) for one in request])
+        return respond_each(payload, self._extent)
 
     # ---- groups
 
@@ -181,5 +148,4 @@ class ClusterQueries:
         ]
 
     async def on_groups_request(self, sender: BrokerId, payload: bytes) -> bytes:
-        """The RPC handler."""
         return msgspec.msgpack.encode(self._list_groups())

@@ -68,4 +68,7 @@ def _has_leaders(broker: Broker, name: str) -> bool:
     topic = broker.image.topic(name)
     if topic is None:
         return True
-    return all(leader.broker >= 0 for leader, _ in broker.cluster.places(topic, topic.partitions))
+    return all(
+        leader.broker >= 0
+        for leader, _ in broker.cluster.leaders_and_in_sync(topic, topic.partitions)
+    )

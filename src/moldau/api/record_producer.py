@@ -86,17 +86,18 @@ class RecordProducer:
     def _next_partition(self, topic: Topic) -> int:
         """Round robin; prefers partitions led by this broker, which saves an RPC."""
         self._turn += 1
-        is_leader, count = self._broker.replicas.is_leader, len(topic.partitions)
+        find, count = self._broker.partitions.get, len(topic.partitions)
         for step in range(count):
             index = (self._turn + step) % count
-            if is_leader(topic.name, index):
+            hosted = find(topic.name, index)
+            if hosted is not None and hosted.replica.is_leader:
                 return index
         return self._turn % count
 
     def _batch_bytes_max(self, topic: Topic) -> int:
-        known = self._broker.replicas.message_bytes_max(topic.name)
-        if known is not None:
-            return known
+        hosted = self._broker.partitions.get(topic.name, 0)
+        if hosted is not None:
+            return hosted.config.message_bytes_max
         for entry in self._broker.configs.describe_topic(topic):
             if entry.name == "max.message.bytes":
                 return int(entry.value)

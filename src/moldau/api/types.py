@@ -7,8 +7,10 @@ from moldau.control.config_service import ResourceKind
 from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import EARLIEST, LATEST
+from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from moldau.data.record_reader import ReadPage
+from moldau.data.record_reader import ReadPage, offset_at, read_page
+from moldau.data.stored_batches import bytes_in
 from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
 from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
 from moldau.groups.consumer_protocol import read_assignment, subscribed_topics
@@ -42,5 +44,4 @@ from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.metadata.topic_configs import ConfigEntry
 from moldau.replica.raft_replica import Proposal
-from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.transactions.records import TransactionState

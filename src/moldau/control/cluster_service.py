@@ -1,7 +1,8 @@
 """The cluster: brokers and leaders, join, drain, reassignment and leader election."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,7 @@ from moldau.metadata.commands import DrainBroker, KeepBroker, ReassignPartition,
 from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic
 from moldau.metadata.leader_balance import ElectionType, elect_leader, elections_due
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, Leaders
-from moldau.metadata.replica_rules import Reassignment, reassignments
+from moldau.metadata.replica_rules import reassignments
 from moldau.metadata.snapshot import encode_image
 from moldau.model.clock import Clock
 from moldau.model.cluster_ids import is_named
@@ -29,6 +30,7 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.net.peers.caller import decode_request
 from moldau.net.peers.methods import PeerMethod
 from moldau.raft.errors import RaftRejection
 from moldau.raft.membership import Members
@@ -40,11 +42,10 @@ ALIVE_MS = 2000
 _ELECT_SECONDS_MAX = 5.0
 _POLL_SECONDS = 0.02
 _CUT_OFF_SECONDS = 4.0
+_decode_transfer: Final = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
 
 class ClusterService:
-    """The cluster as this broker knows it."""
-
     def __init__(
         self,
         *,
@@ -111,23 +112,16 @@ class ClusterService:
 
     def leader_of(self, topic: Topic, index: int) -> Leader:
         """The leader of a partition: from the local replica, or as announced."""
-        announced = self.leaders.of(topic.topic_id, PartitionIndex(index))
-        hosted = self._partitions.get(topic.name, index)
-        if hosted is not None and hosted.replica.topic_id == topic.topic_id:
-            core = hosted.replica.group.core
-            is_known = core.leader >= 0 and (core.leader != self._me or hosted.replica.is_ready)
-            if is_known and core.epoch >= announced.epoch:
-                announced = Leader(core.leader, core.epoch)
-        if announced.broker == self._me and (hosted is None or not hosted.replica.is_ready):
-            # Announced once; leadership was lost since, and the successor is unknown.
-            return NO_LEADER
-        return announced if announced.broker in self.image.brokers else NO_LEADER
+        ((leader, _),) = self.leaders_and_in_sync(topic, (topic.partitions[index],))
+        return leader
 
-    def places(
+    def leaders_and_in_sync(
         self, topic: Topic, partitions: Iterable[Partition]
     ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
-        """Leader and in-sync replicas of each, both empty without a leader. Like `leader_of`, but
-        fast enough for Metadata requests with hundreds of partitions."""
+        """Leader and in-sync replicas of each, both empty without a leader.
+
+        Fast enough for Metadata requests with hundreds of partitions.
+        """
         me, topic_id, brokers = self._me, topic.topic_id, self.image.brokers
         announced, in_sync = self.leaders.of, self._announcements.in_sync
         find = self._partitions.get
@@ -148,6 +142,7 @@ class ClusterService:
                 ):
                     leader = Leader(broker, epoch)
             if leader.broker == me and (hosted is None or not hosted.replica.is_ready):
+                # Announced once; leadership was lost since, and the successor is unknown.
                 yield NO_LEADER, ()
             elif leader.broker in brokers:
                 yield leader, in_sync((topic_id, index), leader) or (leader.broker,)
@@ -172,8 +167,8 @@ class ClusterService:
         topics = []
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
             parts = []
-            placements = self.places(topic, topic.partitions)
-            for partition, (leader, in_sync) in zip(topic.partitions, placements, strict=True):
+            known = self.leaders_and_in_sync(topic, topic.partitions)
+            for partition, (leader, in_sync) in zip(topic.partitions, known, strict=True):
                 if leader.broker not in alive:
                     leader = NO_LEADER
                 led[leader.broker] = led.get(leader.broker, 0) + 1
@@ -298,12 +293,11 @@ class ClusterService:
             )
         )
 
-    def reassignments(self, wanted: Mapping[str, Sequence[int]] | None) -> list[Reassignment]:
-        """Reassignments in progress, of these partitions or of all."""
-        if wanted is None:
-            return reassignments(self.image)
-        pairs = [(topic, index) for topic, indexes in wanted.items() for index in indexes]
-        return reassignments(self.image, pairs)
+    def reassignments(
+        self, wanted: Iterable[tuple[str, int]] | None
+    ) -> list[tuple[str, Partition]]:
+        """Partitions under reassignment, these or all, with the names of their topics."""
+        return reassignments(self.image, wanted)
 
     # ---- leaders
 
@@ -321,44 +315,39 @@ class ClusterService:
             election=election,
         )
         found = self.image.topic_by_id(transfer.topic_id)
-        payload = msgspec.msgpack.encode((transfer.topic_id, transfer.partition, transfer.taker))
-        if transfer.giver == self._me:
-            await self.answer_transfer(self._me, payload)
+        payload = msgspec.msgpack.encode((transfer.topic_id, transfer.partition, transfer.target))
+        if transfer.source == self._me:
+            await self.on_transfer_request(self._me, payload)
         else:
             await self._transport.call(
-                transfer.giver, PeerMethod.TRANSFER_LEADERSHIP, payload, _ELECT_SECONDS_MAX
+                transfer.source, PeerMethod.TRANSFER_LEADERSHIP, payload, _ELECT_SECONDS_MAX
             )
         deadline = self._clock.monotonic() + _ELECT_SECONDS_MAX
         while found is not None and self._clock.monotonic() < deadline:
-            if self.leader_of(found, partition).broker == transfer.taker:
+            if self.leader_of(found, partition).broker == transfer.target:
                 return
             await asyncio.sleep(_POLL_SECONDS)
         raise RefusedError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"broker {transfer.taker} did not become leader of partition {partition} of '{topic}' "
+            f"broker {transfer.target} did not become leader of partition {partition} of '{topic}' "
             f"within {_ELECT_SECONDS_MAX:.0f} s",
         )
 
-    async def answer_transfer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_transfer_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle the RPC to transfer leadership of a partition. Raises RefusedError."""
-        try:
-            topic_id, index, taker = msgspec.msgpack.decode(payload, type=tuple[bytes, int, int])
-        except msgspec.MsgspecError as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"invalid transfer request: {error}"
-            ) from None
+        topic_id, index, target = decode_request(_decode_transfer, payload)
         topic = self.image.topic_by_id(TopicId(topic_id))
         hosted = self._partitions.get(topic.name, index) if topic is not None else None
         if hosted is None or not hosted.replica.is_leader:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         group = hosted.replica.group
-        if taker not in self._driver.in_sync(group, ALIVE_MS):
+        if target not in self._driver.in_sync(group, ALIVE_MS):
             # Writes would stall until it has caught up.
             raise RefusedError(
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {taker} has not caught up"
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {target} has not caught up"
             )
         try:
-            self._driver.transfer(group, BrokerId(taker))
+            self._driver.transfer(group, BrokerId(target))
         except RaftRejection as error:
             raise RefusedError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, str(error)) from None
         return b""

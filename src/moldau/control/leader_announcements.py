@@ -15,10 +15,10 @@ import msgspec
 
 from moldau.metadata.image import Image
 from moldau.metadata.leaders import Leader, LeaderAnnouncement, Leaders
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
-from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ Key = tuple[TopicId, PartitionIndex]
 
 
 class LedPartition(NamedTuple):
-    """One partition that a broker leads."""
-
     topic_id: bytes
     partition: int
     epoch: int
@@ -49,7 +47,7 @@ class _Announcement(msgspec.Struct, frozen=True, array_like=True):
     led: list[LedPartition]
 
 
-_decoder: Final = msgspec.msgpack.Decoder(_Announcement)
+_decode: Final = msgspec.msgpack.Decoder(_Announcement).decode
 
 
 class LeaderAnnouncements:
@@ -96,13 +94,13 @@ class LeaderAnnouncements:
         """This broker no longer leads it. The next leader announces itself."""
         self._mine.pop(key, None)
 
-    def only(self, image: Image) -> None:
+    def remove_deleted_topics(self, image: Image) -> None:
         """Remove topics that were deleted since the last image."""
         topics = image.topics_by_id
         before, self._topics = self._topics, topics
         if before is topics or before.keys() <= topics.keys():
             return
-        self.leaders = self.leaders.only(image)
+        self.leaders = self.leaders.restricted_to(image)
         deleted = [key for key in self._in_sync if key[0] not in topics]
         for key in deleted:
             del self._in_sync[key]
@@ -166,14 +164,9 @@ class LeaderAnnouncements:
             if self._known[peer] >= self._version:
                 return
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_announcement(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle an announcement. Returns the version that this broker has of the sender."""
-        try:
-            announcement = _decoder.decode(payload)
-        except msgspec.MsgspecError as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"invalid announcement: {error}"
-            ) from None
+        announcement = decode_request(_decode, payload)
         session, version = self._received.get(sender, (announcement.session, 0))
         if session != announcement.session:
             version = 0

@@ -67,6 +67,7 @@ _RETRIABLE = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
+"""Fewer than `is_unavailable`: a full disk of the metadata leader is reported at once."""
 _UNSENT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 
 RemovedReplica = tuple[str, TopicId, PartitionIndex]
@@ -131,8 +132,6 @@ class MetadataReplica(RaftReplica):
 
 
 class MetadataStore:
-    """The cluster's metadata on this broker."""
-
     def __init__(
         self,
         replica: MetadataReplica,
@@ -161,7 +160,8 @@ class MetadataStore:
         self._moved = asyncio.Event()
         self._applied_event = asyncio.Event()
         self._leader_event = asyncio.Event()
-        self._applying: asyncio.Task[None] | None = None
+        self.applying: asyncio.Task[None] | None = None
+        """The background task; it ends by itself only on an internal error."""
         self.on_deleted: Callable[[frozenset[str]], None] = lambda names: None
         """Called with deleted topics before the next record is applied, which may create another
         topic with the same name."""
@@ -208,29 +208,19 @@ class MetadataStore:
                         left += _removed_replicas(before, image, change.topic_id, self._me)
         return image, left
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing was ever stored here."""
-        return self._replica.log.end_index == 0
-
     def start(self) -> None:
         """Start following the log."""
         self._replica.on_progress = self.on_progress
-        self._applying = asyncio.create_task(self._apply_images())
+        self.applying = asyncio.create_task(self._apply_images())
         self._moved.set()
         self.on_progress(self._replica)
 
-    @property
-    def applying(self) -> "asyncio.Task[None] | None":
-        """The background task; it ends by itself only on an internal error."""
-        return self._applying
-
     async def stop(self) -> None:
         """Take a last snapshot, so that the next start has a committed image."""
-        if self._applying is not None:
-            self._applying.cancel()
+        if self.applying is not None:
+            self.applying.cancel()
             with suppress(asyncio.CancelledError):
-                await self._applying
+                await self.applying
         if self._settled == self._applied:
             with suppress(DiskFullError):
                 self.compact()
@@ -408,7 +398,7 @@ class MetadataStore:
         offset, encoded = msgspec.msgpack.decode(reply, type=tuple[int, list[bytes]])
         return [decode_record(record) for record in encoded], Offset(offset)
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_command(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle a command forwarded by another broker. Raises RefusedError."""
         command = decode_command(payload)
         if not self._replica.is_ready:
@@ -469,7 +459,7 @@ class MetadataStore:
         )
         return Offset(int.from_bytes(reply, "big"))
 
-    async def answer_fresh(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_fresh_offset_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """Handle the RPC for the read index. Raises RefusedError."""
         if not self._replica.is_ready:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, "another broker leads the metadata group")

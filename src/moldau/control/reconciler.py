@@ -42,8 +42,6 @@ _VOTE_SECONDS_MAX = 10.0
 
 
 class Reconciler:
-    """The background work of one broker for its Raft groups."""
-
     def __init__(
         self,
         *,
@@ -250,9 +248,9 @@ class Reconciler:
             )
         try:
             if self._me not in step.voters:
-                takers = [broker for broker in step.voters if broker in ready]
-                if takers:
-                    driver.transfer(group, takers[0])
+                targets = [broker for broker in step.voters if broker in ready]
+                if targets:
+                    driver.transfer(group, targets[0])
             else:
                 driver.change_members(group, step)
         except RaftRejection as rejection:
@@ -279,17 +277,17 @@ class Reconciler:
         image = self._metadata.image
         for transfer in balance_leaders(image, self._cluster.leaders, self._cluster.alive):
             topic = image.topic_by_id(transfer.topic_id)
-            if transfer.giver != self._me or topic is None or self._is_stopping:
+            if transfer.source != self._me or topic is None or self._is_stopping:
                 continue
             hosted = self._partitions.get(topic.name, transfer.partition)
             if hosted is not None and hosted.replica.is_ready:
-                self._transfer(hosted.replica, transfer.taker)
+                self._transfer(hosted.replica, transfer.target)
 
-    def _transfer(self, replica: RaftReplica, taker: BrokerId) -> bool:
-        if taker not in self._caught_up(replica):
+    def _transfer(self, replica: RaftReplica, target: BrokerId) -> bool:
+        if target not in self._caught_up(replica):
             return False
         try:
-            self._driver.transfer(replica.group, taker)
+            self._driver.transfer(replica.group, target)
         except RaftRejection as rejection:
             log.debug("%s: leadership transfer rejected: %s", replica.group.name, rejection)
             return False
@@ -317,11 +315,11 @@ class Reconciler:
                 led.append(self._metadata_replica)
             is_any = False
             for replica in led:
-                takers = self._caught_up(replica)
-                is_any = is_any or bool(takers)
-                if takers and replica.group.core.may_propose:
-                    taker = min(takers, key=lambda broker: (load[broker], broker))
-                    load[taker] += self._transfer(replica, taker)
+                targets = self._caught_up(replica)
+                is_any = is_any or bool(targets)
+                if targets and replica.group.core.may_propose:
+                    target = min(targets, key=lambda broker: (load[broker], broker))
+                    load[target] += self._transfer(replica, target)
             if not is_any:
                 # This broker leads nothing, or no other broker has caught up.
                 return

@@ -20,8 +20,6 @@ INTERNAL_SEGMENT_BYTES_MAX = 100 * 1024 * 1024
 
 
 class TopicService:
-    """Changes topics through the metadata."""
-
     def __init__(
         self,
         *,

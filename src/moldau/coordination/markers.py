@@ -24,8 +24,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
-from moldau.records.control import EndMarker
-from moldau.replica.producers import TRANSACTIONS_V2
+from moldau.records.control import TRANSACTIONS_V2, EndMarker
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from moldau.model.ids import (
 )
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
+from moldau.records.control import TRANSACTIONS_V2
 from moldau.transactions.coordinator import TransactionCoordinator
-from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.transactions.events import (
     AddPartitions,
     EndTransaction,

@@ -15,7 +15,7 @@ from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 from moldau.replica.raft_replica import wait_for_code
 
@@ -48,15 +48,13 @@ class UncertainAppendError(RefusedError):
     """The batches may or may not be stored."""
 
 
-_decode_request: Final = msgspec.msgpack.Decoder(ForwardedAppend).decode
+_decode_append: Final = msgspec.msgpack.Decoder(ForwardedAppend).decode
 _decode_reply: Final = msgspec.msgpack.Decoder(int | tuple[int, str]).decode
 """The offset; or code and message of an uncertain result."""
 _UNCERTAIN_CODES: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 
 
 class AppendForwarder:
-    """Appends on this broker, or forwards to the leader."""
-
     def __init__(
         self,
         *,
@@ -133,14 +131,9 @@ class AppendForwarder:
                 )
         return proposal.base_offset
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
+    async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """The RPC handler of the leader. Raises RefusedError."""
-        try:
-            request = _decode_request(payload)
-        except msgspec.MsgspecError as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"invalid append request: {error}"
-            ) from None
+        request = decode_request(_decode_append, payload)
         topic = self._image().topic(request.topic)
         if topic is None:
             # Unknown right after a start, or deleted: the sender retries and finds out.

@@ -41,12 +41,9 @@ _NOTHING_REPLICATED: Final = Offset(0)
 
 
 class CleanerConfig(Struct, frozen=True, kw_only=True):
-    """Intervals, and the memory limit of the cleaner process."""
-
     check_seconds: float = 15.0
     retry_seconds: float = 15.0
     map_bytes_max: int = MAP_BYTES_MAX
-    merges: bool = True
 
 
 class CleanerMetrics:
@@ -137,10 +134,8 @@ class Cleaner:
             return False
         try:
             error = await self._clean(hosted)
-        except WorkerLostError as lost:
-            error = str(lost)
-        except DiskFullError as full:
-            error = str(full)
+        except (WorkerLostError, DiskFullError) as failure:
+            error = str(failure)
         key = hosted.replica.partition
         if not error:
             self._failed.pop(key, None)
@@ -166,7 +161,6 @@ class Cleaner:
             end_offset=replica.high_watermark,
             replicated_offset=self._replicated.get(replica.partition, _NOTHING_REPLICATED),
             first_unstable=replica.producers.first_unstable,
-            merges=self._config.merges,
             map_bytes_max=self._config.map_bytes_max,
         )
 

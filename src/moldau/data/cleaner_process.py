@@ -43,11 +43,6 @@ class CleanerProcess:
         self._idle: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
 
-    @property
-    def pid(self) -> int | None:
-        """Of the process, while there is one."""
-        return self._process.pid if self._process is not None else None
-
     async def run(self, command: WorkerCommand) -> WorkerReply:
         """Sends a command. Raises WorkerLostError. If this is cancelled, the process is killed."""
         async with self._turn:

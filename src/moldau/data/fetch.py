@@ -22,8 +22,6 @@ _NO_EPOCH = -1
 
 
 class PartitionFetch(NamedTuple):
-    """One partition of a fetch."""
-
     topic: str | None
     """None: unknown topic id."""
     partition: int
@@ -36,8 +34,6 @@ class PartitionFetch(NamedTuple):
 
 
 class PartitionFetchResult(NamedTuple):
-    """The result of one partition."""
-
     error: ErrorCode
     high_watermark: int
     log_start_offset: int
@@ -51,8 +47,6 @@ class PartitionFetchResult(NamedTuple):
 
 
 class FetchService:
-    """Reads from the partitions of this broker."""
-
     def __init__(
         self,
         loop: AbstractEventLoop,
@@ -249,8 +243,6 @@ class FetchService:
 
 
 class ParkedFetch:
-    """A fetch that waits for data."""
-
     __slots__ = (
         "_bytes_available",
         "_bytes_max",
@@ -307,9 +299,8 @@ class ParkedFetch:
         return self._bytes_available >= self._bytes_min
 
     def on_progress(self, replica: Replica) -> None:
-        if not self._is_enough(replica):
-            return
-        self.try_complete()
+        if self._is_enough(replica):
+            self.try_complete()
 
     def try_complete(self, *, is_last: bool = False) -> list[PartitionFetchResult] | None:
         """Completes if there is enough data; otherwise returns what there is."""

@@ -24,8 +24,6 @@ _PARTITIONS_PER_TURN = 50
 
 
 class MaintenanceConfig(Struct, frozen=True, kw_only=True):
-    """Intervals, and the reserve of free disk space."""
-
     retention_check_ms: int
     flush_interval_ms: int
     producer_id_expiry_ms: int
@@ -42,8 +40,6 @@ def _skip_if_disk_full() -> Iterator[None]:
 
 
 class Maintenance:
-    """Background work over all partitions."""
-
     def __init__(
         self,
         *,

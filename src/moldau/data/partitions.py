@@ -16,13 +16,13 @@ from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, RefusedError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import BrokerId, LogId, PartitionIndex, RaftIndex, TopicId, TopicPartition
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.compression import Codec
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.peer_codec import GroupKey
-from moldau.replica.replica import Replica
+from moldau.replica.replica import LAG_MS_MAX, Replica
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,23 @@ class HostedPartition:
         )
         """Batches are appended unchanged and unchecked: the usual case, decided once."""
 
+    def follower_lag(self) -> dict[BrokerId, int]:
+        """Records of a leader that each follower has not flushed yet.
+
+        By offsets: Raft indexes count control entries, too.
+        """
+        log, lag = self.replica.log, {}
+        start_index = RaftIndex(log.start.offset + log.start.control_count)
+        for peer, progress in self.replica.group.core.progress.items():
+            flushed = log.offset_of(max(progress.match, start_index))
+            lag[peer] = max(0, log.end_offset - flushed)
+        return lag
+
+    def is_under_min_insync(self) -> bool:
+        """Whether acks=all is rejected: fewer replicas in sync than min.insync.replicas."""
+        wanted = self.config.insync_replicas_min
+        return wanted > 1 and len(self.replica.in_sync(LAG_MS_MAX)) < wanted
+
 
 def codec_of(compression_type: str) -> Codec | None:
     """The codec that a topic requires; None if it keeps that of the producer."""
@@ -116,8 +133,6 @@ def first_members(partition: Partition) -> Members:
 
 
 class Opening(NamedTuple):
-    """A partition to open."""
-
     topic: Topic
     partition: Partition
     config: TopicConfig
@@ -134,8 +149,6 @@ Opened = PartitionLog | CorruptionError | DiskFullError
 
 
 class Partitions:
-    """Every partition that this broker hosts."""
-
     def __init__(
         self,
         *,
@@ -165,7 +178,7 @@ class Partitions:
         self.newest_image: Callable[[], Image] = lambda: EMPTY_IMAGE
         self._leaving: dict[tuple[str, int], Topic] = {}
         """Moved to other brokers by the image, but still active members of their groups."""
-        self.on_replaced: Callable[[Replica], None] = lambda _: None
+        self.on_voter_replaced: Callable[[Replica], None] = lambda _: None
         """Called when a replica leads and a voter came back without its log."""
 
     # ---- lookup
@@ -225,10 +238,6 @@ class Partitions:
                 # Opened again when there is free space.
                 replica.log.discard()
             self.on_leadership(replica)
-
-    def on_voter_replaced(self, replica: Replica) -> None:
-        """Called by the replica."""
-        self.on_replaced(replica)
 
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
         """Called by the replica: its group stopped."""
@@ -333,7 +342,7 @@ class Partitions:
             yield openings
 
     def _resolve(self, topic: Topic) -> TopicConfig:
-        return TopicConfig.resolve_layers(topic.configs, self._layers)
+        return TopicConfig.resolve(topic.configs, self._layers)
 
     def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
         for partition in topic.partitions:

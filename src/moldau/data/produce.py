@@ -24,8 +24,6 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 
 class ProduceService:
-    """Appends to the partitions of this broker."""
-
     def __init__(self, partitions: Partitions, disk: DiskGuard, clock: Clock) -> None:
         self._partitions = partitions
         self._disk = disk

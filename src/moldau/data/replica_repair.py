@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaRepair:
-    """Rebuilds offline replicas, one per step."""
-
     def __init__(
         self,
         *,

@@ -15,9 +15,9 @@ from moldau.data.partitions import HostedPartition, Partitions
 from moldau.metadata.image import Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
-from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import RaftDriver
@@ -29,13 +29,11 @@ _GRANT_SECONDS: Final = 600.0
 """After it, the replica has been rebuilt and the leader knows it, or is down."""
 
 _Request = tuple[str, int, bytes]
-_decode_request: Final = msgspec.msgpack.Decoder(_Request).decode
+_decode: Final = msgspec.msgpack.Decoder(_Request).decode
 _decode_response: Final = msgspec.msgpack.Decoder(bool).decode
 
 
 class ReplicaSafety:
-    """Queries the leaders, and responds for partitions led here."""
-
     def __init__(
         self,
         *,
@@ -83,14 +81,8 @@ class ReplicaSafety:
             log.debug("broker %d did not say whether it can lose a replica: %s", leader, error)
             return False
 
-    async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
-        """The RPC handler."""
-        try:
-            name, index, topic_id = _decode_request(payload)
-        except msgspec.MsgspecError as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"invalid request to lose a replica: {error}"
-            ) from None
+    async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
+        name, index, topic_id = decode_request(_decode, payload)
         return msgspec.msgpack.encode(self._grant(sender, name, index, topic_id))
 
     def _grant(self, broker: BrokerId, name: str, index: int, topic_id: bytes) -> bool:

@@ -31,8 +31,6 @@ class ScrubMetrics(Struct):
 
 
 class Scrubber:
-    """Checks all partitions at an interval."""
-
     def __init__(
         self,
         *,
@@ -57,7 +55,6 @@ class Scrubber:
             await self.scrub_all()
 
     async def scrub_all(self) -> None:
-        """All partitions, once."""
         for hosted in self._partitions:
             try:
                 await self._check(hosted)

@@ -72,8 +72,6 @@ class _Queue:
 
 
 class TransactionalProduce:
-    """Appends batches of transactional producers."""
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -87,10 +85,6 @@ class TransactionalProduce:
         self._gate = gate
         self._queues: dict[_Key, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def waiting_count(self) -> int:
-        return sum(len(queue.writes) for queue in self._queues.values())
 
     def append(self, write: TransactionalWrite, on_done: Callable[[AppendOutcome], None]) -> None:
         """Appends now, or when the coordinator has confirmed; `on_done` is called once."""

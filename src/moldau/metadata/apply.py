@@ -4,11 +4,10 @@ A record that changes nothing returns the image itself, so part of the log can b
 about a deleted object is skipped for the same reason.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import assert_never
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic, collision_key
 from moldau.metadata.queue_groups import QueueGroup
@@ -69,7 +68,8 @@ def apply(image: Image, record: MetadataRecord) -> Image:  # noqa: C901 - one ca
         case QueueGroupSet():
             return _set_queue_group(image, record)
         case QueueGroupDropped():
-            return _next(image, queue_groups=_without(image.queue_groups, record.name))
+            left = {name: one for name, one in image.queue_groups.items() if name != record.name}
+            return _next(image, queue_groups=left)
         case _:
             assert_never(record)
 
@@ -92,21 +92,9 @@ def _register_broker(image: Image, record: BrokerRegistered) -> Image:
     known = image.brokers.get(record.id)
     if known is not None and record.epoch < known.epoch:
         return image
-    broker = Broker(
-        id=record.id,
-        host=record.host,
-        port=record.port,
-        rack=record.rack,
-        incarnation=record.incarnation,
-        process=record.process,
-        raft=record.raft,
-        http=record.http,
-        epoch=record.epoch,
-        feature_level_max=record.feature_level_max,
-        grpc=record.grpc,
-        # A restart does not cancel a drain.
-        state=BrokerState.ACTIVE if known is None else known.state,
-    )
+    # A restart does not cancel a drain.
+    state = BrokerState.ACTIVE if known is None else known.state
+    broker = Broker(**asdict(record), state=state)
     return _next(image, brokers={**image.brokers, record.id: broker})
 
 
@@ -176,7 +164,7 @@ def _set_queue_group(image: Image, record: QueueGroupSet) -> Image:
         for name, topic_id in zip(record.group.topics, record.topic_ids, strict=False)
         if (topic := image.topics.get(name)) is not None and topic.topic_id == topic_id
     )
-    group = msgspec.structs.replace(record.group, topics=kept)
+    group = replace(record.group, topics=kept)
     return _next(image, queue_groups={**image.queue_groups, group.name: group})
 
 
@@ -184,11 +172,7 @@ def _without_topic(group: QueueGroup, topic: str) -> QueueGroup:
     if topic not in group.topics:
         return group
     kept = tuple(name for name in group.topics if name != topic)
-    return msgspec.structs.replace(group, topics=kept)
-
-
-def _without(groups: Mapping[str, QueueGroup], name: str) -> Mapping[str, QueueGroup]:
-    return {other: group for other, group in groups.items() if other != name}
+    return replace(group, topics=kept)
 
 
 def _create_partitions(image: Image, record: PartitionsCreated) -> Image:

@@ -6,6 +6,8 @@ removed brokers are remembered, and neither their id nor their directory can be 
 
 from typing import Final
 
+from msgspec.structs import asdict
+
 from moldau.metadata.checks import count_brokers
 from moldau.metadata.commands import (
     DrainBroker,
@@ -46,21 +48,8 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
         raise _invalid(f"The cluster has {BROKERS_MAX} brokers, which is the limit")
     if known is not None and _same_registration(known, command):
         return []
-    return [
-        BrokerRegistered(
-            id=broker_id,
-            host=command.host,
-            port=command.port,
-            rack=command.rack,
-            incarnation=command.incarnation,
-            process=command.process,
-            raft=command.raft,
-            http=command.http,
-            epoch=1 if known is None else known.epoch + 1,
-            feature_level_max=command.feature_level_max,
-            grpc=command.grpc,
-        )
-    ]
+    epoch = 1 if known is None else known.epoch + 1
+    return [BrokerRegistered(**asdict(command) | {"id": broker_id, "epoch": epoch})]
 
 
 def drain_broker(command: DrainBroker, image: Image) -> list[MetadataRecord]:
@@ -231,15 +220,10 @@ def _check_identity(broker_id: BrokerId, command: RegisterBroker, image: Image) 
 
 
 def _same_registration(known: Broker, command: RegisterBroker) -> bool:
-    return (
-        (known.host, known.port) == (command.host, command.port)
-        and known.rack == command.rack
-        and known.process == command.process
-        and known.raft == command.raft
-        and known.http == command.http
-        and known.grpc == command.grpc
-        and known.feature_level_max == command.feature_level_max
-    )
+    given = asdict(command)
+    # It may be absent: the broker has got one.
+    del given["id"]
+    return all(getattr(known, name) == value for name, value in given.items())
 
 
 def _known_broker(broker_id: BrokerId, image: Image) -> Broker:

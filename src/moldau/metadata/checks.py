@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.metadata.config_types import shown
-from moldau.metadata.image import BrokerState, Image, Topic
+from moldau.metadata.image import BrokerState, Image, Partition, Topic
 from moldau.metadata.placement import Replicas
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
@@ -21,6 +21,16 @@ def existing_topic(image: Image, name: str) -> Topic:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {shown(name)} does not exist"
         )
     return topic
+
+
+def existing_partition(image: Image, name: str, index: int) -> tuple[Topic, Partition]:
+    topic = existing_topic(image, name)
+    if not 0 <= index < len(topic.partitions):
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"Topic '{name}' has {len(topic.partitions)} partitions; {index} is unknown",
+        )
+    return topic, topic.partitions[index]
 
 
 def check_replication_factor(factor: int, image: Image) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from moldau.metadata.commands import ConfigChange, ConfigOperation
-from moldau.metadata.config_types import ConfigDefinition, ConfigType, join_list, shown, split_list
+from moldau.metadata.config_types import ConfigDefinition, ConfigType, shown, split_list
 from moldau.model.errors import ErrorCode, RefusedError
 
 
@@ -49,5 +49,5 @@ def _changed_list(
     items = split_list(definition.default if current is None else current)
     changed = split_list(change.value)
     if change.operation is ConfigOperation.APPEND:
-        return join_list((*items, *(item for item in changed if item not in items)))
-    return join_list([item for item in items if item not in changed])
+        return ",".join((*items, *(item for item in changed if item not in items)))
+    return ",".join(item for item in items if item not in changed)

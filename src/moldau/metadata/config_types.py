@@ -3,7 +3,6 @@
 The table of settings is in `topic_config_table`; `topic_configs` resolves overrides.
 """
 
-from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -144,10 +143,6 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
 def split_list(text: str) -> tuple[str, ...]:
     """Items of a comma-separated value, without empty ones and repetitions."""
     return tuple(dict.fromkeys(item for part in text.split(",") if (item := part.strip())))
-
-
-def join_list(items: Sequence[str]) -> str:
-    return ",".join(items)
 
 
 def shown(text: str) -> str:

@@ -68,7 +68,7 @@ from moldau.metadata.replica_rules import (
 from moldau.metadata.topic_config_table import TOPIC_CONFIGS
 from moldau.metadata.topic_configs import BROKER_CONFIGS, check_broker_configs, check_topic_configs
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId, TopicId
+from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
 
 _PRODUCER_ID_MAX: Final = 2**63 - 1
@@ -215,7 +215,7 @@ def _topic_to_delete(command: DeleteTopic, image: Image) -> Topic:
     topic = image.topic_by_id(command.topic_id)
     if topic is None or command.name not in (None, topic.name):
         raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {_hex(command.topic_id)}"
+            ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {command.topic_id.hex()}"
         )
     return topic
 
@@ -313,7 +313,3 @@ def _allocate_producer_ids(command: AllocateProducerIds, image: Image) -> list[M
             ErrorCode.INVALID_REQUEST, f"cannot allocate {command.count} producer ids"
         )
     return [ProducerIdsAllocated(first=ProducerId(image.next_producer_id), count=command.count)]
-
-
-def _hex(topic_id: TopicId) -> str:
-    return bytes(topic_id).hex()

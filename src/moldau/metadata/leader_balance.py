@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from moldau.metadata.checks import existing_topic
+from moldau.metadata.checks import existing_partition
 from moldau.metadata.image import Image, Partition
 from moldau.metadata.leaders import NO_LEADER_ID, Leaders
 from moldau.model.errors import ErrorCode, RefusedError
@@ -25,12 +25,12 @@ class ElectionType(IntEnum):
 
 
 class LeaderTransfer(NamedTuple):
-    """A transfer of leadership from broker `giver` to broker `taker`."""
+    """A transfer of leadership from broker `source` to broker `target`."""
 
     topic_id: TopicId
     partition: PartitionIndex
-    giver: BrokerId
-    taker: BrokerId
+    source: BrokerId
+    target: BrokerId
 
 
 def preferred_leader(image: Image, partition: Partition) -> BrokerId:
@@ -62,17 +62,17 @@ def balance_leaders(
         for partition in topic.partitions:
             preferred = preferred_leader(image, partition)
             due[preferred] += 1
-            giver = leaders.of(topic.topic_id, partition.index).broker
-            if giver in (NO_LEADER_ID, preferred) or partition.moving:
+            source = leaders.of(topic.topic_id, partition.index).broker
+            if source in (NO_LEADER_ID, preferred) or partition.moving:
                 continue
             if preferred in alive:
-                found.append(LeaderTransfer(topic.topic_id, partition.index, giver, preferred))
-    missing = Counter(transfer.taker for transfer in found)
+                found.append(LeaderTransfer(topic.topic_id, partition.index, source, preferred))
+    missing = Counter(transfer.target for transfer in found)
     return [
         transfer
         for transfer in found
-        if _is_leaving(image, transfer.giver)
-        or missing[transfer.taker] * 100 > imbalance_percent_max * due[transfer.taker]
+        if _is_leaving(image, transfer.source)
+        or missing[transfer.target] * 100 > imbalance_percent_max * due[transfer.target]
     ][:count_max]
 
 
@@ -86,16 +86,10 @@ def elect_leader(
     election: ElectionType,
 ) -> LeaderTransfer:
     """One partition of ElectLeaders. Raises RefusedError with the code of that partition."""
-    found = existing_topic(image, topic)
-    if not 0 <= partition < len(found.partitions):
-        raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Topic '{topic}' has {len(found.partitions)} partitions; {partition} is unknown",
-        )
-    found_partition = found.partitions[partition]
-    giver = leaders.of(found.topic_id, found_partition.index).broker
+    found, found_partition = existing_partition(image, topic, partition)
+    source = leaders.of(found.topic_id, found_partition.index).broker
     if election is ElectionType.UNCLEAN:
-        if giver != NO_LEADER_ID and giver in alive:
+        if source != NO_LEADER_ID and source in alive:
             raise RefusedError(
                 ErrorCode.ELECTION_NOT_NEEDED, f"Partition {partition} of '{topic}' has a leader"
             )
@@ -105,19 +99,19 @@ def elect_leader(
             f"Unclean elections are not supported: partition {partition} of '{topic}' elects a "
             f"leader when a majority of its replicas {list(found_partition.replicas)} is up",
         )
-    taker = found_partition.desired[0]
-    if giver == taker:
+    target = found_partition.desired[0]
+    if source == target:
         raise RefusedError(
             ErrorCode.ELECTION_NOT_NEEDED,
-            f"Broker {taker}, the preferred leader, leads partition {partition} of '{topic}'",
+            f"Broker {target}, the preferred leader, leads partition {partition} of '{topic}'",
         )
-    if giver == NO_LEADER_ID or taker not in alive or taker in found_partition.adding:
+    if source == NO_LEADER_ID or target not in alive or target in found_partition.adding:
         raise RefusedError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"Broker {taker}, the preferred leader of partition {partition} of '{topic}', is not "
+            f"Broker {target}, the preferred leader of partition {partition} of '{topic}', is not "
             "available",
         )
-    return LeaderTransfer(found.topic_id, found_partition.index, giver, taker)
+    return LeaderTransfer(found.topic_id, found_partition.index, source, target)
 
 
 def elections_due(image: Image, leaders: Leaders) -> Iterable[tuple[str, PartitionIndex]]:

@@ -33,8 +33,6 @@ NO_LEADER: Final = Leader()
 
 
 class LeaderAnnouncement(NamedTuple):
-    """A broker announces that it leads a partition."""
-
     topic_id: TopicId
     partition: PartitionIndex
     leader: Leader
@@ -78,7 +76,7 @@ class Leaders:
             topics[topic_id] = tuple(entries)
         return Leaders(topics)
 
-    def only(self, image: Image) -> "Leaders":
+    def restricted_to(self, image: Image) -> "Leaders":
         """Without topics that are not in the image."""
         if all(topic_id in image.topics_by_id for topic_id in self._topics):
             return self

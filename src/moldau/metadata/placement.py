@@ -9,6 +9,7 @@ but does not get all replicas of a topic.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 from zlib import crc32
 
 from msgspec import Struct, field
@@ -53,12 +54,8 @@ class _Counted:
             self._loads.add(partition.desired, change)
 
 
-_counted = _Counted()
-
-
-def cluster_loads(image: Image) -> Loads:
-    """The desired replicas and preferred leaders of every broker."""
-    return _counted.count(image)
+cluster_loads: Final = _Counted().count
+"""The desired replicas and preferred leaders of every broker."""
 
 
 def place(
@@ -128,7 +125,7 @@ class ReplicaPlacer:
         """`replicas` with `leaving` replaced by another broker, or dropped if there is none."""
         kept = tuple(broker for broker in replicas if broker != leaving)
         added = self._chosen(kept, replication_factor)[len(kept) :]
-        self._forget(replicas)
+        self._count(replicas, -1)
         # At the same position: the successor of a preferred leader becomes the preferred leader.
         position = replicas.index(leaving)
         replaced = (*replicas[:position], *added, *replicas[position + 1 :])
@@ -212,15 +209,8 @@ class ReplicaPlacer:
             self._led.setdefault(to, {})[position] = None
             to = giver
 
-    def _count(self, replicas: Replicas) -> None:
-        self._topic.add(replicas)
-        self._share(replicas, 1)
-
-    def _forget(self, replicas: Replicas) -> None:
-        self._topic.add(replicas, -1)
-        self._share(replicas, -1)
-
-    def _share(self, replicas: Replicas, change: int) -> None:
+    def _count(self, replicas: Replicas, change: int = 1) -> None:
+        self._topic.add(replicas, change)
         for broker in replicas:
             if broker in self._turn:
                 self._rack_load[self._rack_of[broker]] += change

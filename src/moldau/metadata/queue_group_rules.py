@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from moldau.metadata.checks import check_topic_name, existing_topic, invalid_topic
 from moldau.metadata.commands import DefineQueueGroup, DropQueueGroup
 from moldau.metadata.config_types import shown
@@ -22,6 +24,14 @@ NAME_BYTES_MAX: Final = 255
 TOPICS_PER_GROUP_MAX: Final = 100
 QUEUE_GROUPS_MAX: Final = 10_000
 """Every broker stores all of them."""
+_CHANGEABLE: Final = (
+    "visibility_ms",
+    "attempts_max",
+    "backoff_ms",
+    "backoff_ms_max",
+    "dead_letter_topic",
+)
+"""Settings that every command may change; None in the command keeps them."""
 
 
 def define_queue_group(command: DefineQueueGroup, image: Image) -> list[MetadataRecord]:
@@ -89,26 +99,14 @@ def _check_new(name: str, image: Image) -> None:
 
 def _settings(command: DefineQueueGroup, known: QueueSettings | None) -> QueueSettings:
     """Raises RefusedError for values out of bounds."""
-    given = command.dead_letter_topic
     if known is None:
         known = QueueSettings(
-            dead_letter_topic=given or command.name + DEAD_LETTER_SUFFIX,
-            starts_at_end=command.starts_at_end,
+            dead_letter_topic=command.name + DEAD_LETTER_SUFFIX, starts_at_end=command.starts_at_end
         )
-    backoff_ms = known.backoff_ms if command.backoff_ms is None else command.backoff_ms
-    backoff_ms_max = command.backoff_ms_max
-    if backoff_ms_max is None:
-        backoff_ms_max = max(known.backoff_ms_max, backoff_ms)
-    settings = QueueSettings(
-        visibility_ms=known.visibility_ms
-        if command.visibility_ms is None
-        else command.visibility_ms,
-        attempts_max=known.attempts_max if command.attempts_max is None else command.attempts_max,
-        backoff_ms=backoff_ms,
-        backoff_ms_max=backoff_ms_max,
-        dead_letter_topic=known.dead_letter_topic if given is None else given,
-        starts_at_end=known.starts_at_end,
-    )
+    given = {name: value for name in _CHANGEABLE if (value := getattr(command, name)) is not None}
+    settings = replace(known, **given)
+    if command.backoff_ms_max is None:
+        settings = replace(settings, backoff_ms_max=max(known.backoff_ms_max, settings.backoff_ms))
     for name, value, least, most in (
         ("visibility_ms", settings.visibility_ms, 1, VISIBILITY_MS_MAX),
         ("attempts_max", settings.attempts_max, 1, ATTEMPTS_MAX),

@@ -12,8 +12,6 @@ DEAD_LETTER_SUFFIX: Final = ".dead"
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Delivery settings of a queue group."""
-
     visibility_ms: int = 30_000
     """Lease time of a message, unless the poll sets one."""
     attempts_max: int = 5

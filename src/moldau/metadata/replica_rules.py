@@ -6,59 +6,39 @@ by one, and reports when they match. Until then every broker that may be a voter
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
-from moldau.metadata.checks import check_replicas, existing_topic
+from moldau.metadata.checks import check_replicas, existing_partition
 from moldau.metadata.commands import ReassignPartition, ReportReplicas, SpreadInternalTopics
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.placement import ReplicaPlacer, Replicas, cluster_loads
 from moldau.metadata.records import DesiredReplicasReached, DesiredReplicasSet, MetadataRecord
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import PartitionIndex
 
 DEFAULT_REPLICATION_MAX: Final = 3
 
 
-class Reassignment(NamedTuple):
-    """A reassignment in progress, as in ListPartitionReassignments."""
-
-    topic: str
-    partition: PartitionIndex
-    replicas: Replicas
-    adding: Replicas
-    removing: Replicas
-
-
 def reassignments(
     image: Image, wanted: Iterable[tuple[str, int]] | None = None
-) -> list[Reassignment]:
-    """Reassignments in progress, of all or of the `wanted` partitions; unknown ones are ignored."""
-    found = []
+) -> list[tuple[str, Partition]]:
+    """Partitions under reassignment, all or the `wanted` ones, with the names of their topics.
+
+    Unknown partitions are ignored.
+    """
     if wanted is None:
-        found = [(t.name, p) for t in image.topics.values() for p in t.partitions if p.moving]
-    else:
-        for name, index in wanted:
-            topic = image.topics.get(name)
-            if topic is not None and 0 <= index < len(topic.partitions):
-                found.append((name, topic.partitions[index]))
-    return [
-        Reassignment(
-            name, partition.index, partition.replicas, partition.adding, partition.removing
-        )
-        for name, partition in found
-        if partition.moving
-    ]
+        return [(t.name, p) for t in image.topics.values() for p in t.partitions if p.moving]
+    found = []
+    for name, index in wanted:
+        topic = image.topics.get(name)
+        if topic is not None and 0 <= index < len(topic.partitions):
+            partition = topic.partitions[index]
+            if partition.moving:
+                found.append((name, partition))
+    return found
 
 
 def reassign_partition(command: ReassignPartition, image: Image) -> list[MetadataRecord]:
-    topic = existing_topic(image, command.topic)
-    if not 0 <= command.partition < len(topic.partitions):
-        raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Topic '{topic.name}' has {len(topic.partitions)} partitions; "
-            f"{command.partition} is unknown",
-        )
-    partition = topic.partitions[command.partition]
+    topic, partition = existing_partition(image, command.topic, command.partition)
     if command.replicas is None:
         return _cancel(topic, partition)
     target = check_replicas(partition.index, command.replicas, image, partition.desired)

@@ -4,6 +4,8 @@ listed for Kafka's tools, but have no effect."""
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from moldau.metadata.config_types import INT_MAX, LONG_MAX, ConfigDefinition, ConfigType, Synonym
 from moldau.model.limits import MESSAGE_BYTES_MAX
 
@@ -175,7 +177,9 @@ _DEFINITIONS: Final = (
         synonyms=_time("log.roll.ms", hours="log.roll.hours"),
         documentation="Age at which a segment is closed even if it is not full.",
     ),
-    # From here on: accepted without effect.
+)
+
+_WITHOUT_EFFECT: Final = (
     ConfigDefinition(
         name="compression.gzip.level",
         type=ConfigType.INT,
@@ -184,7 +188,6 @@ _DEFINITIONS: Final = (
         most=9,
         synonyms=_same("compression.gzip.level"),
         documentation="Level of gzip if the broker compresses.",
-        effective=False,
     ),
     ConfigDefinition(
         name="compression.lz4.level",
@@ -194,7 +197,6 @@ _DEFINITIONS: Final = (
         most=17,
         synonyms=_same("compression.lz4.level"),
         documentation="Level of lz4 if the broker compresses.",
-        effective=False,
     ),
     ConfigDefinition(
         name="compression.zstd.level",
@@ -204,7 +206,6 @@ _DEFINITIONS: Final = (
         most=22,
         synonyms=_same("compression.zstd.level"),
         documentation="Level of zstd if the broker compresses.",
-        effective=False,
     ),
     ConfigDefinition(
         name="file.delete.delay.ms",
@@ -213,7 +214,6 @@ _DEFINITIONS: Final = (
         least=0,
         synonyms=_same("log.segment.delete.delay.ms"),
         documentation="Delay between removing a segment and deleting its file.",
-        effective=False,
     ),
     ConfigDefinition(
         name="flush.messages",
@@ -222,7 +222,6 @@ _DEFINITIONS: Final = (
         least=1,
         synonyms=_same("log.flush.interval.messages"),
         documentation="Messages between two flushes; moldau.flush decides instead.",
-        effective=False,
     ),
     ConfigDefinition(
         name="flush.ms",
@@ -231,21 +230,18 @@ _DEFINITIONS: Final = (
         least=0,
         synonyms=_same("log.flush.interval.ms"),
         documentation="Time between two flushes; moldau.flush decides instead.",
-        effective=False,
     ),
     ConfigDefinition(
         name="follower.replication.throttled.replicas",
         type=ConfigType.LIST,
         default="",
         documentation="Replicas whose replication is throttled on the follower side.",
-        effective=False,
     ),
     ConfigDefinition(
         name="leader.replication.throttled.replicas",
         type=ConfigType.LIST,
         default="",
         documentation="Replicas whose replication is throttled on the leader side.",
-        effective=False,
     ),
     ConfigDefinition(
         name="local.retention.bytes",
@@ -254,7 +250,6 @@ _DEFINITIONS: Final = (
         least=-2,
         synonyms=_same("log.local.retention.bytes"),
         documentation="Local part of a tiered partition.",
-        effective=False,
     ),
     ConfigDefinition(
         name="local.retention.ms",
@@ -263,7 +258,6 @@ _DEFINITIONS: Final = (
         least=-2,
         synonyms=_same("log.local.retention.ms"),
         documentation="Local time of a tiered partition.",
-        effective=False,
     ),
     ConfigDefinition(
         name="message.downconversion.enable",
@@ -271,7 +265,6 @@ _DEFINITIONS: Final = (
         default="true",
         synonyms=_same("log.message.downconversion.enable"),
         documentation="Conversion for clients older than record batches v2.",
-        effective=False,
     ),
     ConfigDefinition(
         name="message.format.version",
@@ -279,7 +272,6 @@ _DEFINITIONS: Final = (
         default="3.0-IV1",
         synonyms=_same("log.message.format.version"),
         documentation="Record format of old brokers; batches are always v2.",
-        effective=False,
     ),
     ConfigDefinition(
         name="preallocate",
@@ -287,14 +279,12 @@ _DEFINITIONS: Final = (
         default="false",
         synonyms=_same("log.preallocate"),
         documentation="Whether segments are preallocated; they always are.",
-        effective=False,
     ),
     ConfigDefinition(
         name="remote.storage.enable",
         type=ConfigType.BOOLEAN,
         default="false",
         documentation="Tiered storage; only 'false' is accepted.",
-        effective=False,
     ),
     ConfigDefinition(
         name="segment.index.bytes",
@@ -304,7 +294,6 @@ _DEFINITIONS: Final = (
         most=INT_MAX,
         synonyms=_same("log.index.size.max.bytes"),
         documentation="Largest size of a segment's index.",
-        effective=False,
     ),
     ConfigDefinition(
         name="segment.jitter.ms",
@@ -313,7 +302,6 @@ _DEFINITIONS: Final = (
         least=0,
         synonyms=_time("log.roll.jitter.ms", hours="log.roll.jitter.hours"),
         documentation="Random spread of the age at which segments are closed.",
-        effective=False,
     ),
     ConfigDefinition(
         name="unclean.leader.election.enable",
@@ -321,10 +309,13 @@ _DEFINITIONS: Final = (
         default="false",
         synonyms=_same("unclean.leader.election.enable"),
         documentation="Election of replicas that miss committed records; this never happens.",
-        effective=False,
     ),
 )
 
 TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {
-    definition.name: definition for definition in _DEFINITIONS
+    definition.name: definition
+    for definition in (
+        *_DEFINITIONS,
+        *(replace(ignored, effective=False) for ignored in _WITHOUT_EFFECT),
+    )
 }

@@ -61,18 +61,12 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def resolve(
-        cls, topic_overrides: Mapping[str, str], broker_defaults: Mapping[str, str] | None = None
-    ) -> "TopicConfig":
-        """Topic settings override the broker's. Raises RefusedError for invalid values."""
-        return cls.resolve_layers(
-            topic_overrides, ((ConfigSource.STATIC_BROKER_CONFIG, broker_defaults or {}),)
-        )
-
-    @classmethod
-    def resolve_layers(
         cls, topic_overrides: Mapping[str, str], layers: tuple[Layer, ...]
     ) -> "TopicConfig":
-        """Like `resolve`, with the broker's settings by source, highest precedence first."""
+        """`layers`: the broker's settings by source, highest precedence first.
+
+        Raises RefusedError for invalid values.
+        """
 
         def whole(name: str) -> int:
             value = _typed(name, topic_overrides, layers)
@@ -143,7 +137,6 @@ class ConfigEntry(Struct, frozen=True, kw_only=True):
 def topic_config_entries(
     topic_overrides: Mapping[str, str], broker_layers: tuple[Layer, ...] = ()
 ) -> list[ConfigEntry]:
-    """Every topic setting with value and source."""
     entries = []
     for definition in TOPIC_CONFIGS.values():
         found = []

@@ -9,7 +9,8 @@ TOPICS_PER_CONSUMER_MAX: Final = 100
 POLL_MESSAGES_MAX: Final = 10_000
 """Largest `max_messages` that clients and the proxy accept for a poll."""
 POLL_RESPONSE_MESSAGES_MAX: Final = 1_000
-"""A broker returns at most so many messages per poll, whatever the request allows."""
+"""Of one poll of a broker: its queue service rejects more, and its gRPC server lowers a larger
+`max_messages` to it."""
 POLL_RESPONSE_BYTES_MAX: Final = 3 * 1024 * 1024 + 512 * 1024
 """Below the default limit of gRPC clients (4 MB). A single message may exceed it."""
 POLL_WAIT_MS_MAX: Final = 60_000

@@ -50,6 +50,7 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
+"""Fewer than `is_unavailable`: a full disk or too few replicas are reported at once."""
 _REASON_BY_CODE: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID: ErrorReason.UNKNOWN_CONSUMER,
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorReason.OTHER_MODE,

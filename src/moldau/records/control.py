@@ -12,6 +12,9 @@ from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import CONTROL_BIT, HEADER_BYTES, BatchFormatError, Buffer, read_header
 from moldau.records.record import Record, build_batch, read_records
 
+TRANSACTIONS_V2: Final = 2
+"""From this transaction version on, a producer gets a new epoch with each transaction, so a marker
+has a higher epoch than the batches before it (KIP-890)."""
 _ABORT: Final = 0
 _COMMIT: Final = 1
 _KEY = struct.Struct(">hh")

@@ -19,14 +19,12 @@ from typing import Final, NamedTuple
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
-from moldau.records.control import EndMarker
+from moldau.records.control import TRANSACTIONS_V2, EndMarker
 from moldau.replica.aborted_transactions import AbortedTransactions
 
 REMEMBERED_BATCHES = 5
 NO_TRANSACTION: Final = Offset(-1)
 NO_COORDINATOR: Final = -1
-TRANSACTIONS_V2: Final = 2
-"""From this transaction version on, a marker has a higher epoch than its batches."""
 _SEQUENCE_MASK = 0x7FFFFFFF
 _NO_MARKER: Final = Offset(-1)
 

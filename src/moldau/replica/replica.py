@@ -39,7 +39,7 @@ from moldau.records.batch import (
     read_header,
     stamp,
 )
-from moldau.records.control import EndMarker, build_end_marker
+from moldau.records.control import TRANSACTIONS_V2, EndMarker, build_end_marker
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.insync_waiters import InsyncWaiters
@@ -49,7 +49,7 @@ from moldau.replica.producer_snapshot import (
     encode_producers,
     load_producers,
 )
-from moldau.replica.producers import TRANSACTIONS_V2, ProducerTable
+from moldau.replica.producers import ProducerTable
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.raft_replica import Proposal, RaftReplica
 from moldau.replica.sequence_gaps import SequenceGaps

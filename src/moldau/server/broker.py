@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
-from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metric_sources import MetricSources
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
@@ -192,7 +191,7 @@ class BrokerServer:
         self._build_cluster(transport, driver)
         self._build_services(defaults, transport)
         self._partitions.on_leadership = self._on_partition_leadership
-        self._partitions.on_replaced = self._reconciler.repair
+        self._partitions.on_voter_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
@@ -310,7 +309,7 @@ class BrokerServer:
             self._on_removed()
         self._partitions.forget_logs(removed, image)
         await self._partitions.reconcile(image)
-        self._announcements.only(image)
+        self._announcements.remove_deleted_topics(image)
         self._broker.queues.on_image(image)
 
     def _on_storage_failure(self, error: StorageError) -> None:
@@ -369,12 +368,12 @@ class BrokerServer:
             driver=driver,
         )
         serve = transport.rpc.serve
-        serve(PeerMethod.SUBMIT_COMMAND, self._metadata.answer)
-        serve(PeerMethod.FRESH_METADATA_OFFSET, self._metadata.answer_fresh)
-        serve(PeerMethod.ANNOUNCE_LEADERS, self._announcements.answer)
-        serve(PeerMethod.TRANSFER_LEADERSHIP, self._cluster.answer_transfer)
+        serve(PeerMethod.SUBMIT_COMMAND, self._metadata.on_command)
+        serve(PeerMethod.FRESH_METADATA_OFFSET, self._metadata.on_fresh_offset_request)
+        serve(PeerMethod.ANNOUNCE_LEADERS, self._announcements.on_announcement)
+        serve(PeerMethod.TRANSFER_LEADERSHIP, self._cluster.on_transfer_request)
         self._replicated_offsets = ReplicatedOffsets(self._partitions, transport)
-        serve(PeerMethod.REPLICATED_OFFSETS, self._replicated_offsets.answer)
+        serve(PeerMethod.REPLICATED_OFFSETS, self._replicated_offsets.on_request)
         self._replica_safety = ReplicaSafety(
             partitions=self._partitions,
             driver=driver,
@@ -383,7 +382,7 @@ class BrokerServer:
             me=self._broker_id,
             leader_of=self._cluster.leader_of,
         )
-        serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.answer)
+        serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.on_request)
 
     def _make_upkeep(self) -> Maintenance:
         repair = ReplicaRepair(
@@ -465,7 +464,7 @@ class BrokerServer:
             clock=self._clock,
             metadata=self._metadata,
             cluster=self._cluster,
-            replicas=LocalReplicas(self._partitions),
+            partitions=self._partitions,
             produce=produce,
             transactional_produce=self._transactional_produce,
             fetch=fetch,

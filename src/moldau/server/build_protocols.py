@@ -41,7 +41,7 @@ def build_append_service(
         produce=produce,
         caller=transport,
     )
-    transport.rpc.serve(PeerMethod.APPEND, appends.answer)
+    transport.rpc.serve(PeerMethod.APPEND, appends.on_request)
     return appends
 
 

@@ -34,8 +34,6 @@ _PAUSE_SECONDS: Final = 0.2
 _CHECK_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 3.0
 """Longer than an election takes."""
-_RETRIABLE_CODES: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR})
-"""There is no metadata leader yet, or its disk is full."""
 _PERMANENT_CODES: Final = frozenset(
     {
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -104,8 +102,9 @@ class Registration:
                 await self._submit()
                 break
             except RefusedError as error:
-                if error.code not in _RETRIABLE_CODES:
+                if not error.code.is_unavailable:
                     raise ConfigError(f"the cluster rejected this broker: {error}") from None
+                # There is no metadata leader yet, or its disk is full.
                 log.info("not registered yet, retrying: %s", error)
             await asyncio.sleep(_PAUSE_SECONDS)
             await self._register_with_any_member()

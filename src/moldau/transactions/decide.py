@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs
+from moldau.records.control import TRANSACTIONS_V2
 from moldau.transactions.events import AddPartitions, EndTransaction, InitProducer, VerifyPartitions
 from moldau.transactions.records import (
     NO_PRODUCER_EPOCH,
@@ -24,8 +25,6 @@ from moldau.transactions.records import (
 )
 
 EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
-TRANSACTIONS_V2: Final = 2
-"""Clients of this version and above get a new epoch with each transaction (KIP-890)."""
 _FIRST_EPOCH: Final = ProducerEpoch(0)
 
 State = TransactionState

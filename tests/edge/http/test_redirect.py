@@ -7,10 +7,11 @@ import pytest
 
 from moldau.edge.http.redirect import redirect_to
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.topology import Endpoint
 
 
 def broker_that_knows(host: str = "10.0.0.2", alive=(1, 2)):
-    known = SimpleNamespace(http=SimpleNamespace(host=host, port=8081))
+    known = SimpleNamespace(http=Endpoint(host, 8081))
     return SimpleNamespace(
         image=SimpleNamespace(brokers={2: known, 3: SimpleNamespace(http=None)}),
         cluster=SimpleNamespace(alive=frozenset(alive)),

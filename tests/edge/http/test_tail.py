@@ -177,8 +177,9 @@ class FakeBroker:
         self.read_page = read_page
 
 
-def events_of(broker, count: int) -> list[bytes]:
+def events_of(monkeypatch, broker, count: int) -> list[bytes]:
     """The first so many, of one who follows from the start."""
+    monkeypatch.setattr(tail, "read_page", broker.read_page)
     place = tail._Subscription("t", "first", 0, RecordSelection())
     nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
 
@@ -197,20 +198,20 @@ def nothing_more(_) -> None:
     pass
 
 
-def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored():
+def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored(monkeypatch):
     quiet = ([], 3.0, nothing_more)
     broker = FakeBroker([quiet, quiet, quiet, ([shown_record(1)], 1.0, nothing_more)])
-    _, comment, record = events_of(broker, 3)
+    _, comment, record = events_of(monkeypatch, broker, 3)
     assert comment == b":\n\n"
     assert record.startswith(b"id: 1\ndata: {")
 
 
-def test_another_topic_of_the_same_name_is_not_followed():
+def test_another_topic_of_the_same_name_is_not_followed(monkeypatch):
     def recreate(broker) -> None:
         broker.topic_id = "second"
 
     broker = FakeBroker([([shown_record(0)], 1.0, recreate)])
-    _, record, error = events_of(broker, 3)
+    _, record, error = events_of(monkeypatch, broker, 3)
     assert record.startswith(b"id: 0")
     assert error.startswith(b"event: error")
     assert b"UNKNOWN_TOPIC_OR_PARTITION" in error

@@ -24,7 +24,7 @@ def test_only_who_waits_too_long_is_told_and_only_once() -> None:
             if late and deadlines.tick > 4:
                 break
             await asyncio.sleep(TICK_MS / 2000)
-        left = len(deadlines)
+        left = len(deadlines._waiting)
         deadlines.stop()
         return late, waiting, left
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from moldau.edge.kafka import large_requests
-from moldau.edge.kafka.large_requests import answer_each, query_each
+from moldau.edge.kafka.large_requests import handle_each, query_each
 from moldau.model.errors import ErrorCode, RefusedError
 
 
@@ -27,7 +27,7 @@ async def test_each_is_answered_in_order_while_others_are_served(
 ) -> None:
     monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
     monkeypatch.setattr(large_requests, "_CLOCK_INTERVAL", 1)
-    task = asyncio.create_task(answer_each(range(100), str, refuse))
+    task = asyncio.create_task(handle_each(range(100), str, refuse))
     assert await turns_during(task) >= 100
     assert await task == [str(number) for number in range(100)]
 
@@ -69,7 +69,7 @@ async def test_one_that_fails_ends_the_others() -> None:
     assert left == 5
 
 
-@pytest.mark.parametrize("each", [answer_each, query_each])
+@pytest.mark.parametrize("each", [handle_each, query_each])
 async def test_too_many_are_refused_with_what_to_do(each, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_requests, "NAMES_MAX", 2)
 

@@ -99,7 +99,7 @@ async def test_the_answer_waits_for_the_last_partition_to_be_appended_and_acknow
         (1, ErrorCode.CONCURRENT_TRANSACTIONS, -1),
         (2, ErrorCode.NONE, 7),
     ]
-    assert len(world.asked.deadlines) == 0
+    assert len(world.asked.deadlines._waiting) == 0
 
 
 async def test_the_leader_is_named_to_who_asked_the_wrong_broker() -> None:

@@ -1,13 +1,13 @@
 """AlterPartitionReassignments and ListPartitionReassignments."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, topic
 
 from moldau.edge.kafka.handlers import alter_partition_reassignments, list_partition_reassignments
-from moldau.metadata.replica_rules import Reassignment
+from moldau.metadata.image import Partition
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex
 from moldau.wire.messages.alter_partition_reassignments import (
@@ -29,8 +29,8 @@ class MovingCluster(FakeCluster):
     def __init__(self) -> None:
         super().__init__(image(brokers(1, 2, 3), topic("t", (1,), (2,))))
         self.wishes: list[tuple[str, int, list[int] | None, bool]] = []
-        self.asked: Mapping[str, Sequence[int]] | None = {}
-        self.moves: list[Reassignment] = []
+        self.asked: list[tuple[str, int]] | None = []
+        self.moves: list[tuple[str, Partition]] = []
 
     async def reassign(
         self,
@@ -47,8 +47,10 @@ class MovingCluster(FakeCluster):
         wish = None if replicas is None else list(replicas)
         self.wishes.append((name, partition, wish, allow_replication_factor_change))
 
-    def reassignments(self, wanted: Mapping[str, Sequence[int]] | None) -> list[Reassignment]:
-        self.asked = wanted
+    def reassignments(
+        self, wanted: Iterable[tuple[str, int]] | None
+    ) -> list[tuple[str, Partition]]:
+        self.asked = None if wanted is None else list(wanted)
         return self.moves
 
 
@@ -125,9 +127,9 @@ def test_moves_are_listed_by_topic() -> None:
 
     cluster = MovingCluster()
     cluster.moves = [
-        Reassignment("t", PartitionIndex(0), ids(2, 3, 1), ids(3), ids(1)),
-        Reassignment("u", PartitionIndex(4), ids(1, 2), ids(1), ids(2)),
-        Reassignment("t", PartitionIndex(1), ids(1, 2), ids(), ids(2)),
+        ("t", Partition(PartitionIndex(0), ids(2, 3, 1), target=ids(2, 3), origin=ids(2, 1))),
+        ("u", Partition(PartitionIndex(4), ids(1, 2), target=ids(1), origin=ids(2))),
+        ("t", Partition(PartitionIndex(1), ids(1, 2), target=ids(1), origin=ids(1, 2))),
     ]
     first, second = list_moves(cluster, None).topics
     assert cluster.asked is None
@@ -144,10 +146,10 @@ def test_only_the_named_partitions_are_looked_at_each_once() -> None:
         ListPartitionReassignmentsTopic(name="t", partition_indexes=[2]),
     ]
     assert list_moves(cluster, asked).topics == []
-    assert cluster.asked == {"t": [1, 0, 2]}
+    assert cluster.asked == [("t", 1), ("t", 0), ("t", 2)]
 
 
 def test_an_empty_list_of_topics_is_not_all_of_them() -> None:
     cluster = MovingCluster()
     list_moves(cluster, [])
-    assert cluster.asked == {}
+    assert cluster.asked == []

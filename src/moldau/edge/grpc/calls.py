@@ -116,25 +116,40 @@ class Calls:
 
     # ---- kinds of calls
 
-    def unary(self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[R]]) -> "Handler":
+    def unary(self, kind: type[Q], work: Callable[[Q], Awaitable[R]]) -> "Handler":
         async def handle(request: Q | _Malformed, context: "Context") -> R:
-            call: Call[Q, R] = Call(self, context, kind)
-            return await self._run(context, lambda: work(decoded(request, kind), call))
+            return await self._run(context, lambda: work(decoded(request, kind)))
 
         return grpc.unary_unary_rpc_method_handler(
             handle, request_deserializer=_reader(kind), response_serializer=_write
         )
 
+    def unary_with_call(
+        self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[R]]
+    ) -> "Handler":
+        return grpc.unary_unary_rpc_method_handler(
+            self._with_call(kind, work),
+            request_deserializer=_reader(kind),
+            response_serializer=_write,
+        )
+
     def unary_stream(
         self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[None]]
     ) -> "Handler":
-        async def handle(request: Q | _Malformed, context: "Context") -> None:
-            call: Call[Q, R] = Call(self, context, kind)
-            await self._run(context, lambda: work(decoded(request, kind), call))
-
         return grpc.unary_stream_rpc_method_handler(
-            handle, request_deserializer=_reader(kind), response_serializer=_write
+            self._with_call(kind, work),
+            request_deserializer=_reader(kind),
+            response_serializer=_write,
         )
+
+    def _with_call(
+        self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[T]]
+    ) -> "Callable[[Q | _Malformed, Context], Awaitable[T]]":
+        async def handle(request: Q | _Malformed, context: "Context") -> T:
+            call: Call[Q, R] = Call(self, context, kind)
+            return await self._run(context, lambda: work(decoded(request, kind), call))
+
+        return handle
 
     def stream_stream(
         self, kind: type[Q], work: Callable[[Call[Q, R]], Awaitable[None]]

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from moldau.api.broker import Broker
+from moldau.api.lookup import select_topics
 from moldau.api.metadata_changes import MetadataChanges, await_leaders
 from moldau.api.queues import invalid
-from moldau.edge.grpc.calls import Call
 from moldau.edge.grpc.checks import (
     INT_MAX,
     endpoint,
@@ -14,7 +14,6 @@ from moldau.edge.grpc.checks import (
     required_name,
     topic_name,
 )
-from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
 from moldau.model.topology import JoinRequest, Topology, TopologyTopic
 from moldau.proto.v1.queue_pb2 import (
@@ -32,15 +31,11 @@ _REPLICAS_MAX = 32_767
 
 
 class ClusterHandlers:
-    """Handlers of calls about the cluster."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._decisions = MetadataChanges(broker)
 
-    async def create_topic(
-        self, request: CreateTopicRequest, call: Call[CreateTopicRequest, CreateTopicResponse]
-    ) -> CreateTopicResponse:
+    async def create_topic(self, request: CreateTopicRequest) -> CreateTopicResponse:
         partitions = number("partitions", request.partitions, most=PARTITIONS_PER_TOPIC_MAX)
         factor = number("replication_factor", request.replication_factor, most=_REPLICAS_MAX)
         created = await self._decisions.result(
@@ -58,15 +53,13 @@ class ClusterHandlers:
             replication_factor=created.replication_factor,
         )
 
-    async def topology(
-        self, request: TopologyRequest, call: Call[TopologyRequest, TopologyResponse]
-    ) -> TopologyResponse:
+    async def topology(self, request: TopologyRequest) -> TopologyResponse:
         found = self._broker.cluster.topology()
-        return _show(found, _select(found, request.topics) if request.topics else found.topics)
+        return _show(
+            found, select_topics(found, request.topics) if request.topics else found.topics
+        )
 
-    async def manage_brokers(
-        self, request: ManageBrokersRequest, call: Call[ManageBrokersRequest, ManageBrokersResponse]
-    ) -> ManageBrokersResponse:
+    async def manage_brokers(self, request: ManageBrokersRequest) -> ManageBrokersResponse:
         match request.WhichOneof("action"):
             case "add":
                 joining = _join_request(request.add)
@@ -98,19 +91,6 @@ def _join_request(request: AddBroker) -> JoinRequest:
         rack=optional_name("add.rack", request.rack) or None,
         broker_id=number("add.id", request.id, most=INT_MAX) or None,
     )
-
-
-def _select(topology: Topology, names: Iterable[str]) -> list[TopologyTopic]:
-    by_name = {topic.name: topic for topic in topology.topics}
-    found = []
-    for name in dict.fromkeys(names):
-        topic = by_name.get(name)
-        if topic is None:
-            raise RefusedError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist"
-            )
-        found.append(topic)
-    return found
 
 
 def _show(topology: Topology, topics: Iterable[TopologyTopic]) -> TopologyResponse:

@@ -73,17 +73,13 @@ _STARTS: Final = {
 
 
 class ConsumerHandlers:
-    """Adapts the queue service to gRPC."""
-
     def __init__(self, queues: QueueService, calls: Calls) -> None:
         self._queues = queues
         self._calls = calls
 
     # ---- membership
 
-    async def connect(
-        self, request: ConnectRequest, call: Call[ConnectRequest, ConnectResponse]
-    ) -> ConnectResponse:
+    async def connect(self, request: ConnectRequest) -> ConnectResponse:
         connected = await self._queues.connect(_connect_options(request))
         response = ConnectResponse(
             consumer_id=connected.consumer,
@@ -96,9 +92,7 @@ class ConsumerHandlers:
         response.assignment.CopyFrom(_assignment_message(connected.assignment))
         return response
 
-    async def disconnect(
-        self, request: DisconnectRequest, call: Call[DisconnectRequest, DisconnectResponse]
-    ) -> DisconnectResponse:
+    async def disconnect(self, request: DisconnectRequest) -> DisconnectResponse:
         await self._queues.disconnect(*_consumer_of(request))
         return DisconnectResponse()
 
@@ -142,16 +136,12 @@ class ConsumerHandlers:
             write_delivery(add(), delivery)
         return response
 
-    async def ack(
-        self, request: AckRequest, call: Call[AckRequest, SettleResponse]
-    ) -> SettleResponse:
+    async def ack(self, request: AckRequest) -> SettleResponse:
         return _settle_response(
             await self._queues.ack(*_consumer_of(request), _tokens(request.tokens))
         )
 
-    async def nack(
-        self, request: NackRequest, call: Call[NackRequest, SettleResponse]
-    ) -> SettleResponse:
+    async def nack(self, request: NackRequest) -> SettleResponse:
         delay_ms = number("delay_ms", request.delay_ms) if request.HasField("delay_ms") else None
         results = await self._queues.nack(
             *_consumer_of(request),
@@ -161,9 +151,7 @@ class ConsumerHandlers:
         )
         return _settle_response(results)
 
-    async def extend(
-        self, request: ExtendRequest, call: Call[ExtendRequest, SettleResponse]
-    ) -> SettleResponse:
+    async def extend(self, request: ExtendRequest) -> SettleResponse:
         results = await self._queues.extend(
             *_consumer_of(request),
             _tokens(request.tokens),
@@ -173,9 +161,7 @@ class ConsumerHandlers:
 
     # ---- groups
 
-    async def stats(
-        self, request: StatsRequest, call: Call[StatsRequest, StatsResponse]
-    ) -> StatsResponse:
+    async def stats(self, request: StatsRequest) -> StatsResponse:
         found = await self._queues.stats(required_name("group", request.group))
         response = StatsResponse(
             group=found.group, settings=_settings_message(found.settings), consumers=found.consumers
@@ -195,9 +181,7 @@ class ConsumerHandlers:
             )
         return response
 
-    async def list_groups(
-        self, request: ListGroupsRequest, call: Call[ListGroupsRequest, ListGroupsResponse]
-    ) -> ListGroupsResponse:
+    async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
         topic = topic_name("topic", request.topic) if request.topic else None
         response = ListGroupsResponse()
         for group in await self._queues.list_groups(topic):
@@ -206,9 +190,7 @@ class ConsumerHandlers:
             )
         return response
 
-    async def peek(
-        self, request: PeekRequest, call: Call[PeekRequest, PeekResponse]
-    ) -> PeekResponse:
+    async def peek(self, request: PeekRequest) -> PeekResponse:
         peeked = await self._queues.peek(
             required_name("group", request.group),
             topic_name("topic", request.topic),
@@ -228,9 +210,7 @@ class ConsumerHandlers:
             message.message.attempt = one.attempt
         return response
 
-    async def delete_group(
-        self, request: DeleteGroupRequest, call: Call[DeleteGroupRequest, DeleteGroupResponse]
-    ) -> DeleteGroupResponse:
+    async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
         await self._queues.delete_group(required_name("group", request.group))
         return DeleteGroupResponse()
 

@@ -5,7 +5,7 @@ from typing import Final
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic, remote_leader
 from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
-from moldau.api.types import EARLIEST, LATEST
+from moldau.api.types import EARLIEST, LATEST, bytes_in, offset_at, read_page
 from moldau.edge.grpc.calls import Call, Calls
 from moldau.edge.grpc.checks import INT_MAX, number, topic_name
 from moldau.edge.grpc.messages import write_record
@@ -30,8 +30,6 @@ _STARTS: Final = {
 
 
 class ReadFromHandler:
-    """All ReadFrom calls of this broker."""
-
     def __init__(self, broker: Broker, calls: Calls) -> None:
         self._broker = broker
         self._calls = calls
@@ -77,7 +75,7 @@ class ReadFromHandler:
                         f"start is {request.start}, but must be 1 (EARLIEST) or 2 (LATEST)"
                     )
                 timestamp = _STARTS[request.start]
-        return self._broker.offset_at(name, partition, timestamp)
+        return offset_at(self._broker.offsets, name, partition, timestamp)
 
     def _hint(self, leader: int) -> str:
         known = self._broker.image.brokers.get(BrokerId(leader))
@@ -94,7 +92,8 @@ class ReadFromHandler:
         follow: bool,
     ) -> None:
         while True:
-            page = await self._broker.read_page(
+            page = await read_page(
+                self._broker.fetch,
                 topic,
                 partition,
                 offset,
@@ -121,9 +120,7 @@ async def _write_page(
     response = ReadFromResponse()
     size = 0
     for record in records:
-        _, _, key, value, headers = record
-        bytes_more = _RECORD_BYTES_EXTRA + len(key or b"") + len(value or b"")
-        bytes_more += sum(len(name) + len(content or b"") for name, content in headers)
+        bytes_more = _RECORD_BYTES_EXTRA + bytes_in(record)
         if size and size + bytes_more > RESPONSE_BYTES_MAX:
             response.next_offset = record.offset
             await call.write(response)

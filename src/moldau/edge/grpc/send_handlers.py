@@ -51,9 +51,7 @@ class SendHandlers:
         self._producer = RecordProducer(broker)
         self._bytes = 0
 
-    async def send(
-        self, request: SendRequest, call: Call[SendRequest, SendResponse]
-    ) -> SendResponse:
+    async def send(self, request: SendRequest) -> SendResponse:
         if not request.HasField("message"):
             raise invalid("the request has no message")
         message = request.message

@@ -17,7 +17,6 @@ SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["Queue"].full_name
 
 
 def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
-    """Handlers by the name of the call."""
     cluster, sending = ClusterHandlers(broker), SendHandlers(broker, calls)
     consuming, reading = ConsumerHandlers(broker.queues, calls), ReadFromHandler(broker, calls)
     unary = calls.unary
@@ -28,7 +27,7 @@ def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
         "Connect": unary(pb.ConnectRequest, consuming.connect),
         "Disconnect": unary(pb.DisconnectRequest, consuming.disconnect),
         "Heartbeat": calls.stream_stream(pb.HeartbeatRequest, consuming.heartbeat),
-        "Poll": unary(pb.PollRequest, consuming.poll),
+        "Poll": calls.unary_with_call(pb.PollRequest, consuming.poll),
         "Ack": unary(pb.AckRequest, consuming.ack),
         "Nack": unary(pb.NackRequest, consuming.nack),
         "Extend": unary(pb.ExtendRequest, consuming.extend),

@@ -51,7 +51,6 @@ def build_app(
     connections: ConnectionCounts,
     cors_origins: Sequence[str] = (),
 ) -> LimitsMiddleware:
-    """The HTTP application of one broker."""
     tails = tail.Tails(broker)
 
     def traffic() -> metrics.HttpTraffic:

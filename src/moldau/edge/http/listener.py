@@ -120,7 +120,6 @@ def listener_for(
     cors_origins: Sequence[str] = (),
     sockets: Sockets = OS_SOCKETS,
 ) -> HttpListener:
-    """The listener of a broker's HTTP application."""
     counted = ConnectionCounts()
     stop_callbacks: list[Callable[[], None]] = []
 

@@ -23,8 +23,6 @@ _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST"
 
 
 class LimitsMiddleware:
-    """Wraps the application; every request goes through it."""
-
     def __init__(
         self,
         app: ASGIApp,
@@ -78,8 +76,6 @@ class LimitsMiddleware:
 
 
 class _Exchange:
-    """One request and its response."""
-
     __slots__ = ("_limits", "_receive", "_send", "_start", "buffered_bytes", "status", "streams")
 
     def __init__(self, limits: LimitsMiddleware, receive: Receive, send: Send) -> None:

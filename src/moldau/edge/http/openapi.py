@@ -217,7 +217,6 @@ _REASONS: Final = {
 
 
 def document() -> Schema:
-    """The OpenAPI document."""
     structs = {
         shape
         for operation in OPERATIONS.values()

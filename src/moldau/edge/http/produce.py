@@ -113,8 +113,6 @@ def _decode(body: bytes | bytearray) -> RecordsSent | _TextsSent:
 
 
 class ProduceHandler:
-    """Stores records in any partition, on whichever broker its leader is."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._producer = RecordProducer(broker)

@@ -9,7 +9,15 @@ from starlette.routing import Route
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic, remote_leader
-from moldau.api.types import EARLIEST, INT_MAX, LATEST, LONG_MAX, Topic
+from moldau.api.types import (
+    EARLIEST,
+    INT_MAX,
+    LATEST,
+    LONG_MAX,
+    Topic,
+    offset_at,
+    read_page,
+)
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.produce import ProduceHandler
 from moldau.edge.http.query_parameters import (
@@ -73,7 +81,8 @@ def routes(broker: Broker) -> list[Route]:
             return redirect_to(broker, leader, request)
         offset = read_offset(broker, request, topic, partition, by_default=EARLIEST)
         for _ in range(SCANS_MAX):
-            page = await broker.read_page(
+            page = await read_page(
+                broker.fetch,
                 topic.name,
                 partition,
                 offset,
@@ -129,7 +138,7 @@ def read_offset(
         if offset is None or not 0 <= offset <= LONG_MAX:
             raise bad_parameter("offset", "must be earliest, latest, or a number >= 0")
         return offset
-    return broker.offset_at(topic.name, partition, timestamp)
+    return offset_at(broker.offsets, topic.name, partition, timestamp)
 
 
 def read_selection(request: Request) -> RecordSelection:

@@ -24,9 +24,8 @@ def redirect_to(broker: Broker, other: int, request: Request) -> Response:
         raise RefusedError(
             ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {other} serves this, but is not reachable"
         )
-    host = f"[{known.http.host}]" if ":" in known.http.host else known.http.host
     # Undecoded, so that percent-encoding stays as the client sent it.
     path = request.scope.get("raw_path", b"").decode("ascii", "replace") or request.scope["path"]
     query = request.scope["query_string"].decode("ascii", "replace")
-    target = f"http://{host}:{known.http.port}{path}" + (f"?{query}" if query else "")
+    target = f"http://{known.http}{path}" + (f"?{query}" if query else "")
     return respond({"broker": other, "location": target}, 307, {"location": target})

@@ -130,7 +130,8 @@ async def read_body(
     if bytes_max is None:
         bytes_max = BODY_BYTES_MAX
     body = bytearray()
-    if _announced_bytes(request) > bytes_max:
+    # The server has checked that it is a number.
+    if int(request.headers.get("content-length", "0")) > bytes_max:
         raise _too_large(bytes_max)
     async for piece in request.stream():
         body += piece
@@ -150,11 +151,6 @@ def _check_media_type(request: Request) -> None:
         raise HTTPException(415, "Content-Type must be application/json")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HTTPException(415, "The body must not be compressed")
-
-
-def _announced_bytes(request: Request) -> int:
-    # The server has checked that it is a number.
-    return int(request.headers.get("content-length", "0"))
 
 
 def _too_large(bytes_max: int) -> HTTPException:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import find_topic, remote_leader
-from moldau.api.types import LATEST, LONG_MAX, ReadPage
+from moldau.api.types import LATEST, LONG_MAX, ReadPage, read_page
 from moldau.edge.http.query_parameters import parse_int
 from moldau.edge.http.record_json import RecordSelection, show_all
 from moldau.edge.http.records import (
@@ -40,8 +40,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _Subscription(NamedTuple):
-    """The partition and filter of one client."""
-
     topic: str
     topic_id: TopicId
     partition: int
@@ -49,8 +47,6 @@ class _Subscription(NamedTuple):
 
 
 class Tails:
-    """All tail streams of this broker."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._is_stopping = False
@@ -104,7 +100,8 @@ class Tails:
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{subscription.topic}' was deleted"
             )
-        return await self._broker.read_page(
+        return await read_page(
+            self._broker.fetch,
             subscription.topic,
             subscription.partition,
             offset,

@@ -129,8 +129,8 @@ def routes(broker: Broker) -> list[Route]:
 
 def _listed(broker: Broker, topic: Topic) -> TopicListed:
     leaderless = under_replicated = 0
-    places = broker.cluster.places(topic, topic.partitions)
-    for partition, (leader, in_sync) in zip(topic.partitions, places, strict=True):
+    known = broker.cluster.leaders_and_in_sync(topic, topic.partitions)
+    for partition, (leader, in_sync) in zip(topic.partitions, known, strict=True):
         leaderless += leader.broker == NO_LEADER_ID
         under_replicated += not {*in_sync, *partition.adding}.issuperset(partition.replicas)
     return TopicListed(
@@ -151,8 +151,8 @@ async def show_topic(broker: Broker, topic: Topic, size: int, after: int) -> Top
         TopicPartition(topic.name, partition.index) for partition in page
     )
     shown = []
-    places = broker.cluster.places(topic, page)
-    for partition, (leader, in_sync) in zip(page, places, strict=True):
+    known = broker.cluster.leaders_and_in_sync(topic, page)
+    for partition, (leader, in_sync) in zip(page, known, strict=True):
         extent = extents.get(TopicPartition(topic.name, partition.index))
         shown.append(
             PartitionShown(

@@ -1,1 +1,1 @@
-"""The Kafka protocol server: one handler module per API, each declaring its versions."""
+"""The Kafka protocol server: `handlers` has one module per API, the others are their helpers."""

@@ -3,7 +3,6 @@
 Kafka's tools show these sets. Each is a bit field over the numbers of the operations.
 """
 
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -27,31 +26,31 @@ class Operation(IntEnum):
     IDEMPOTENT_WRITE = 12
 
 
-def _bits(operations: Iterable[Operation]) -> int:
+def _bits(*operations: Operation) -> int:
     return sum(1 << operation for operation in operations)
 
 
+def if_requested(is_requested: bool, operations: int) -> int:
+    return operations if is_requested else NOT_REQUESTED
+
+
 ON_CLUSTER: Final = _bits(
-    (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    )
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
 )
 ON_TOPIC: Final = _bits(
-    (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    )
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
 )
-ON_GROUP: Final = _bits((Operation.READ, Operation.DELETE, Operation.DESCRIBE))
+ON_GROUP: Final = _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)

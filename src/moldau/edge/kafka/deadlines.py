@@ -26,9 +26,6 @@ class Deadlines:
         self._waiting: dict[DeferredReply, tuple[int, Settle]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, reply: DeferredReply, timeout_ms: int, settle: Settle) -> None:
         """Call `settle(REQUEST_TIMED_OUT)` after the timeout, unless it is removed before."""
         # The current tick does not count: it may be about to end.

@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Serves the frames of all Kafka connections."""
-
     def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
         self._broker = broker
         self._seconds = {key: Histogram() for key in apis}
@@ -79,7 +77,7 @@ class Dispatcher:
         if isinstance(result, Response):
             body = result.encode(version)
             connection.reply(frame_response(key, version, correlation_id, body))
-            call.note()
+            call.record_duration()
         else:
             call.defer()
             self._spawn(call, result)
@@ -101,8 +99,14 @@ class Dispatcher:
         task.add_done_callback(partial(self._finished, call))
 
     def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
+        """Without a reply, later replies of the connection would wait indefinitely."""
         self._tasks.discard(task)
-        _close_if_failed(call, task)
+        if task.cancelled():
+            call.connection.close("broker is stopping")
+        elif (error := task.exception()) is not None:
+            name, version = ApiKey(call.api_key).name, call.version
+            log.error("internal error while handling %s version %d", name, version, exc_info=error)
+            call.connection.close("internal error", level=logging.ERROR)
 
     async def stop(self) -> None:
         """Cancels running handlers; their clients see the connection close."""
@@ -115,13 +119,3 @@ class Dispatcher:
 
 async def _answer(call: Call, handling: Coroutine[Any, Any, Response]) -> None:
     call.reply(await handling)
-
-
-def _close_if_failed(call: Call, task: asyncio.Task[None]) -> None:
-    """Without a reply, later replies of the connection would wait indefinitely."""
-    if task.cancelled():
-        call.connection.close("broker is stopping")
-    elif (error := task.exception()) is not None:
-        name = ApiKey(call.api_key).name
-        log.error("internal error while handling %s version %d", name, call.version, exc_info=error)
-        call.connection.close("internal error", level=logging.ERROR)

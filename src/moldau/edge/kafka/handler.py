@@ -26,8 +26,6 @@ from moldau.wire.schema import Request, Response
 
 
 class Call:
-    """One request: its connection, client and version, and how to reply."""
-
     __slots__ = (
         "api_key",
         "began",
@@ -80,10 +78,10 @@ class Call:
 
     def no_reply(self) -> None:
         self.connection.no_reply()
-        self.note()
+        self.record_duration()
 
-    def note(self) -> None:
-        """Records the duration; for handlers that reply directly on the connection."""
+    def record_duration(self) -> None:
+        """For handlers that reply directly on the connection."""
         # Histogram.add, inlined.
         seconds = perf_counter() - self.began
         self.seconds.counts[bisect_left(SECONDS, seconds)] += 1
@@ -97,12 +95,10 @@ class Call:
             self.connection.reply(chunks)
         else:
             self.reply_later.complete(chunks)
-        self.note()
+        self.record_duration()
 
 
 class Api(Struct, frozen=True):
-    """One served API."""
-
     request: type[Request]
     versions: tuple[int, int]
     """First and last version served."""

@@ -25,13 +25,13 @@ N = TypeVar("N")
 R = TypeVar("R")
 
 
-async def answer_each(
-    names: Sequence[N], answer: Callable[[N], R], refuse: Callable[[N, RefusedError], R]
+async def handle_each(
+    names: Sequence[N], handle: Callable[[N], R], refuse: Callable[[N, RefusedError], R]
 ) -> list[R]:
-    """The result of `answer` for each name; if there are too many, of `refuse`."""
+    """The result of `handle` for each name; if there are too many, of `refuse`."""
     if len(names) > NAMES_MAX:
         return await _in_steps(names, _refusing(len(names), refuse))
-    return await _in_steps(names, answer)
+    return await _in_steps(names, handle)
 
 
 async def query_each(
@@ -39,7 +39,7 @@ async def query_each(
     query: Callable[[N], Coroutine[Any, Any, R]],
     refuse: Callable[[N, RefusedError], R],
 ) -> list[R]:
-    """As `answer_each`, for coroutines: all of them wait concurrently."""
+    """As `handle_each`, for coroutines: all of them wait concurrently."""
     if len(names) > NAMES_MAX:
         return await _in_steps(names, _refusing(len(names), refuse))
     tasks: list[asyncio.Task[R]] = []
@@ -63,11 +63,11 @@ def _refusing(count: int, refuse: Callable[[N, RefusedError], R]) -> Callable[[N
     return lambda name: refuse(name, error)
 
 
-async def _in_steps(names: Iterable[N], answer: Callable[[N], R]) -> list[R]:
+async def _in_steps(names: Iterable[N], handle: Callable[[N], R]) -> list[R]:
     found: list[R] = []
     turn_ends = perf_counter() + _TURN_SECONDS_MAX
     for number, name in enumerate(names, 1):
-        found.append(answer(name))
+        found.append(handle(name))
         if number % _CLOCK_INTERVAL == 0 and perf_counter() >= turn_ends:
             await asyncio.sleep(0)
             turn_ends = perf_counter() + _TURN_SECONDS_MAX

@@ -31,8 +31,8 @@ def placements_of(
     broker: Broker, topic: Topic, partitions: Sequence[Partition], alive: Collection[BrokerId]
 ) -> Iterator[PartitionPlacement]:
     """In the given order; `alive` is computed once for all topics of a response."""
-    places = broker.cluster.places(topic, partitions)
-    for partition, ((leader, epoch), in_sync) in zip(partitions, places, strict=True):
+    known = broker.cluster.leaders_and_in_sync(topic, partitions)
+    for partition, ((leader, epoch), in_sync) in zip(partitions, known, strict=True):
         replicas = partition.replicas
         yield PartitionPlacement(
             # No leader, or one that was removed: the client has to retry.

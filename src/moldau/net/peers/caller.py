@@ -1,8 +1,14 @@
-"""The interface for RPCs to other brokers."""
+"""The interface for RPCs to other brokers, and the decoding of their requests."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
+import msgspec
+
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+
+T = TypeVar("T")
 
 
 class PeerCaller(Protocol):
@@ -13,3 +19,13 @@ class PeerCaller(Protocol):
     ) -> bytes:
         """Raises RefusedError."""
         ...
+
+
+def decode_request(decode: Callable[[bytes], T], payload: bytes) -> T:
+    """Raises RefusedError."""
+    try:
+        return decode(payload)
+    except msgspec.MsgspecError as error:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"invalid request of another broker: {error}"
+        ) from None

@@ -107,7 +107,7 @@ def test_some_partitions_are_refused_while_others_wait(version: int) -> None:
         asked = Asked(produce.API, broker(replica), request(0, 1, 2), version)
         for callback in replica.callbacks:
             callback(ErrorCode.NONE)
-        assert len(asked.deadlines) == 0
+        assert len(asked.deadlines._waiting) == 0
         asked.deadlines.stop()
         return asked.answer(ProduceResponse)
 

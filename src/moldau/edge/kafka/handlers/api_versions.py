@@ -2,6 +2,7 @@
 
 from moldau.edge.kafka.handler import Api, Call
 from moldau.model.errors import ErrorCode
+from moldau.records.control import TRANSACTIONS_V2
 from moldau.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -12,16 +13,14 @@ from moldau.wire.messages.api_versions import (
 
 _advertised: list[ApiVersion] = []
 _TRANSACTION_VERSION = "transaction.version"
-_TRANSACTION_LEVEL = 2
-"""Transactions V2: the epoch rises with every transaction (KIP-890)."""
 _SUPPORTED = [
-    SupportedFeature(name=_TRANSACTION_VERSION, min_version=0, max_version=_TRANSACTION_LEVEL)
+    SupportedFeature(name=_TRANSACTION_VERSION, min_version=0, max_version=TRANSACTIONS_V2)
 ]
 _FINALIZED = [
     FinalizedFeature(
         name=_TRANSACTION_VERSION,
-        max_version_level=_TRANSACTION_LEVEL,
-        min_version_level=_TRANSACTION_LEVEL,
+        max_version_level=TRANSACTIONS_V2,
+        min_version_level=TRANSACTIONS_V2,
     )
 ]
 _FEATURES_EPOCH = 0

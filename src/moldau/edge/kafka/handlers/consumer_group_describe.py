@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from moldau.api.types import DescribedConsumer
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.authorized_operations import ON_GROUP, if_requested
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import answer_each
+from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import RefusedError
 from moldau.model.ids import TopicId
 from moldau.wire.messages.consumer_group_describe import (
@@ -25,12 +25,8 @@ _MEMBER_TYPE_CONSUMER: Final = 1
 async def handle(
     call: Call, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    operations = (
-        authorized_operations.ON_GROUP
-        if request.include_authorized_operations
-        else authorized_operations.NOT_REQUESTED
-    )
-    groups = await answer_each(
+    operations = if_requested(request.include_authorized_operations, ON_GROUP)
+    groups = await handle_each(
         request.group_ids, lambda group_id: _describe(call, group_id, operations), _refused
     )
     return ConsumerGroupDescribeResponse(groups=groups)

@@ -1,6 +1,6 @@
 """DescribeCluster (60): the brokers of the cluster and its id."""
 
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.authorized_operations import ON_CLUSTER, if_requested
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import controller_of
 from moldau.model.errors import ErrorCode
@@ -43,9 +43,9 @@ def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterRespon
             for broker in image.brokers.values()
             if request.include_fenced_brokers or broker.id in alive
         ],
-        cluster_authorized_operations=authorized_operations.ON_CLUSTER
-        if request.include_cluster_authorized_operations
-        else authorized_operations.NOT_REQUESTED,
+        cluster_authorized_operations=if_requested(
+            request.include_cluster_authorized_operations, ON_CLUSTER
+        ),
     )
 
 

@@ -1,9 +1,9 @@
 """DescribeGroups (15): state and members of groups."""
 
 from moldau.api.types import shown
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.authorized_operations import ON_GROUP, if_requested
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import answer_each
+from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_groups import (
     DescribedGroup,
@@ -16,12 +16,8 @@ _NOT_FOUND_FROM = 6
 
 
 async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    operations = (
-        authorized_operations.ON_GROUP
-        if request.include_authorized_operations
-        else authorized_operations.NOT_REQUESTED
-    )
-    groups = await answer_each(
+    operations = if_requested(request.include_authorized_operations, ON_GROUP)
+    groups = await handle_each(
         request.groups, lambda group_id: _describe(call, group_id, operations), _refused
     )
     return DescribeGroupsResponse(groups=groups)

@@ -66,9 +66,9 @@ def _describe(
     call: Call, topic: Topic, partitions: tuple[Partition, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     described = []
-    places = placements_of(call.broker, topic, partitions, call.broker.cluster.alive)
-    for partition, place in zip(partitions, places, strict=True):
-        error, leader, epoch, replicas, in_sync, offline = place
+    placements = placements_of(call.broker, topic, partitions, call.broker.cluster.alive)
+    for partition, placement in zip(partitions, placements, strict=True):
+        error, leader, epoch, replicas, in_sync, offline = placement
         described.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=error,

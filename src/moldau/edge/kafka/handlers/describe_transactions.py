@@ -4,7 +4,7 @@ from collections import defaultdict
 from functools import partial
 
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import answer_each
+from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.describe_transactions import (
     DescribedTransaction,
@@ -15,7 +15,7 @@ from moldau.wire.messages.describe_transactions import (
 
 
 async def handle(call: Call, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-    states = await answer_each(request.transactional_ids, partial(_describe, call), _refused)
+    states = await handle_each(request.transactional_ids, partial(_describe, call), _refused)
     return DescribeTransactionsResponse(transaction_states=states)
 
 

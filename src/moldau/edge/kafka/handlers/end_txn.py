@@ -1,10 +1,10 @@
 """EndTxn (26): commit or abort. From version 5 on the response has the producer's next epoch."""
 
-from moldau.api.types import TRANSACTIONS_V2
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
+from moldau.records.control import TRANSACTIONS_V2
 from moldau.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 _RISING_FROM = 5

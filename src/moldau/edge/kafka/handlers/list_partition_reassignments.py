@@ -12,24 +12,23 @@ from moldau.wire.messages.list_partition_reassignments import (
 def handle(
     call: Call, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    wanted: dict[str, list[int]] | None = None
+    wanted: dict[tuple[str, int], None] | None = None
     if request.topics is not None:
-        wanted = {}
-        for each in request.topics:
-            wanted.setdefault(each.name, []).extend(each.partition_indexes)
         # Without duplicates.
-        wanted = {name: list(dict.fromkeys(indexes)) for name, indexes in wanted.items()}
+        wanted = {
+            (each.name, index): None for each in request.topics for index in each.partition_indexes
+        }
     topics: dict[str, OngoingTopicReassignment] = {}
-    for move in call.broker.cluster.reassignments(wanted):
-        topic = topics.get(move.topic)
+    for name, partition in call.broker.cluster.reassignments(wanted):
+        topic = topics.get(name)
         if topic is None:
-            topic = topics[move.topic] = OngoingTopicReassignment(name=move.topic, partitions=[])
+            topic = topics[name] = OngoingTopicReassignment(name=name, partitions=[])
         topic.partitions.append(
             OngoingPartitionReassignment(
-                partition_index=move.partition,
-                replicas=list(move.replicas),
-                adding_replicas=list(move.adding),
-                removing_replicas=list(move.removing),
+                partition_index=partition.index,
+                replicas=list(partition.replicas),
+                adding_replicas=list(partition.adding),
+                removing_replicas=list(partition.removing),
             )
         )
     return ListPartitionReassignmentsResponse(topics=list(topics.values()))

@@ -6,7 +6,7 @@ from typing import Any
 
 from moldau.api.metadata_changes import await_leaders
 from moldau.api.types import Topic
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.authorized_operations import ON_CLUSTER, ON_TOPIC, if_requested
 from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX, controller_of, placements_of
@@ -96,7 +96,7 @@ def _look_up(
 
 
 def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
-    places = placements_of(call.broker, topic, topic.partitions, alive)
+    placements = placements_of(call.broker, topic, topic.partitions, alive)
     partitions = [
         MetadataResponsePartition(
             error_code=error,
@@ -107,7 +107,7 @@ def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataR
             isr_nodes=in_sync,
             offline_replicas=offline,
         )
-        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(places)
+        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(placements)
     ]
     return MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
@@ -126,7 +126,7 @@ def _respond(
     if request.include_topic_authorized_operations:
         for topic in topics:
             if not topic.error_code:
-                topic.topic_authorized_operations = authorized_operations.ON_TOPIC
+                topic.topic_authorized_operations = ON_TOPIC
     return MetadataResponse(
         brokers=[
             MetadataBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
@@ -135,9 +135,9 @@ def _respond(
         cluster_id=image.cluster_id,
         controller_id=controller_of(call.broker),
         topics=topics,
-        cluster_authorized_operations=authorized_operations.ON_CLUSTER
-        if request.include_cluster_authorized_operations
-        else authorized_operations.NOT_REQUESTED,
+        cluster_authorized_operations=if_requested(
+            request.include_cluster_authorized_operations, ON_CLUSTER
+        ),
     )
 
 

@@ -49,7 +49,10 @@ def _handle_single(
             raise RefusedError(ErrorCode.INVALID_RECORD, "no record batch")
         proposal = call.broker.produce.append(topic.name, partition.index, records, acks)
     except RefusedError as error:
-        return _answer_refused(call, acks, topic, error)
+        if acks == ACKS_NONE:
+            close_failed(call, error)
+            return None
+        return _response_of(call, topic, _refused(partition.index, error))
     if acks == ACKS_NONE:
         call.no_reply()
         return None
@@ -64,7 +67,7 @@ def _handle_single(
     )
     if acks != ACKS_ALL or proposal.is_acknowledged():
         call.connection.reply((reply,))
-        call.note()
+        call.record_duration()
         return None
     later = call.defer()
     deadlines = call.deadlines
@@ -73,7 +76,7 @@ def _handle_single(
         deadlines.remove(later)
         if code is ErrorCode.NONE:
             later.complete((reply,))
-            call.note()
+            call.record_duration()
         else:
             answer = _refused(partition.index, RefusedError(code))
             call.reply(_response_of(call, topic, answer))
@@ -81,15 +84,6 @@ def _handle_single(
     deadlines.add(later, timeout_ms, settle)
     proposal.when_acknowledged(settle)
     return None
-
-
-def _answer_refused(
-    call: Call, acks: int, topic: ProduceTopic, error: RefusedError
-) -> ProduceResponse | None:
-    if acks == ACKS_NONE:
-        close_failed(call, error)
-        return None
-    return _response_of(call, topic, _refused(topic.partitions[0].index, error))
 
 
 def _response_of(
