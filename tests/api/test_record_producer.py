@@ -25,14 +25,14 @@ class World:
         self.led = led
         self.bytes_max = bytes_max
         self.appended: dict[int, bytes] = {}
-        self.partitions = self.appends = self
+        self.replicas = self.appends = self
         self.sender = RecordProducer(self)
 
-    def get(self, name, index):
-        return SimpleNamespace(
-            replica=SimpleNamespace(is_leader=index in self.led),
-            config=SimpleNamespace(message_bytes_max=self.bytes_max),
-        )
+    def is_leader(self, name, index):
+        return index in self.led
+
+    def message_bytes_max(self, name):
+        return self.bytes_max
 
     async def append(self, topic, partition, data, *, acks, timeout_seconds):
         self.appended[partition] = data

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
+from moldau.api.local_replicas import LocalReplicas
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.metadata_store import MetadataStore
@@ -15,7 +16,6 @@ from moldau.coordination.transaction_service import TransactionService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
-from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.metadata.image import Image
@@ -31,8 +31,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     clock: Clock
     metadata: MetadataStore
     cluster: ClusterService
-    partitions: Partitions
-    """The replicas of this broker."""
+    replicas: LocalReplicas
     produce: ProduceService
     transactional_produce: TransactionalProduce
     fetch: FetchService

@@ -86,18 +86,17 @@ class RecordProducer:
     def _next_partition(self, topic: Topic) -> int:
         """Round robin; prefers partitions led by this broker, which saves an RPC."""
         self._turn += 1
-        find, count = self._broker.partitions.get, len(topic.partitions)
+        is_leader, count = self._broker.replicas.is_leader, len(topic.partitions)
         for step in range(count):
             index = (self._turn + step) % count
-            hosted = find(topic.name, index)
-            if hosted is not None and hosted.replica.is_leader:
+            if is_leader(topic.name, index):
                 return index
         return self._turn % count
 
     def _batch_bytes_max(self, topic: Topic) -> int:
-        hosted = self._broker.partitions.get(topic.name, 0)
-        if hosted is not None:
-            return hosted.config.message_bytes_max
+        known = self._broker.replicas.message_bytes_max(topic.name)
+        if known is not None:
+            return known
         for entry in self._broker.configs.describe_topic(topic):
             if entry.name == "max.message.bytes":
                 return int(entry.value)

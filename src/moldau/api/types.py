@@ -7,7 +7,6 @@ from moldau.control.config_service import ResourceKind
 from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import EARLIEST, LATEST
-from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from moldau.data.record_reader import ReadPage, offset_at, read_page
 from moldau.data.stored_batches import bytes_in

@@ -16,13 +16,13 @@ from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, RefusedError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, LogId, PartitionIndex, RaftIndex, TopicId, TopicPartition
+from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.compression import Codec
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.peer_codec import GroupKey
-from moldau.replica.replica import LAG_MS_MAX, Replica
+from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -99,23 +99,6 @@ class HostedPartition:
             self.internal or self.is_compacted or self.codec is not None or self.bounds_timestamps
         )
         """Batches are appended unchanged and unchecked: the usual case, decided once."""
-
-    def follower_lag(self) -> dict[BrokerId, int]:
-        """Records of a leader that each follower has not flushed yet.
-
-        By offsets: Raft indexes count control entries, too.
-        """
-        log, lag = self.replica.log, {}
-        start_index = RaftIndex(log.start.offset + log.start.control_count)
-        for peer, progress in self.replica.group.core.progress.items():
-            flushed = log.offset_of(max(progress.match, start_index))
-            lag[peer] = max(0, log.end_offset - flushed)
-        return lag
-
-    def is_under_min_insync(self) -> bool:
-        """Whether acks=all is rejected: fewer replicas in sync than min.insync.replicas."""
-        wanted = self.config.insync_replicas_min
-        return wanted > 1 and len(self.replica.in_sync(LAG_MS_MAX)) < wanted
 
 
 def codec_of(compression_type: str) -> Codec | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
+from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metric_sources import MetricSources
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
@@ -464,7 +465,7 @@ class BrokerServer:
             clock=self._clock,
             metadata=self._metadata,
             cluster=self._cluster,
-            partitions=self._partitions,
+            replicas=LocalReplicas(self._partitions),
             produce=produce,
             transactional_produce=self._transactional_produce,
             fetch=fetch,

@@ -240,15 +240,13 @@ class SlowAppends:
     def broker(self) -> dict[str, Any]:
         """What sending needs of one."""
         topic = SimpleNamespace(name="t", partitions=[None])
-        hosted = SimpleNamespace(
-            replica=SimpleNamespace(is_leader=True),
-            config=SimpleNamespace(message_bytes_max=10**6),
-        )
         return {
             "appends": self,
             "image": SimpleNamespace(topic=lambda name: topic),
             "clock": SimpleNamespace(wall_ms=lambda: TimestampMs(0)),
-            "partitions": SimpleNamespace(get=lambda name, index: hosted),
+            "replicas": SimpleNamespace(
+                is_leader=lambda name, index: True, message_bytes_max=lambda name: 10**6
+            ),
         }
 
 

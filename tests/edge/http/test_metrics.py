@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_client import ask
-from moldau.data.partitions import HostedPartition
+from moldau.api.local_replicas import LocalReplicas
 from moldau.data.traffic import Traffic
 from moldau.edge.http import metrics
 from moldau.groups.results import ListedGroup
@@ -192,12 +192,7 @@ def test_a_broker_tells_of_itself_and_its_cluster(moldau_session_broker, moldau_
     assert told.kinds["moldau_partitions_led"] == "gauge"
 
 
-class FakeHosted(SimpleNamespace):
-    follower_lag = HostedPartition.follower_lag
-    is_under_min_insync = HostedPartition.is_under_min_insync
-
-
-def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> FakeHosted:
+def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> SimpleNamespace:
     """A partition with followers that hold so much, and two of which have to be in sync."""
     log = SimpleNamespace(
         size_bytes=100,
@@ -210,7 +205,7 @@ def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> F
         int(name.removeprefix("of_")): SimpleNamespace(match=match)
         for name, match in followers.items()
     }
-    return FakeHosted(
+    return SimpleNamespace(
         traffic=Traffic(),
         config=SimpleNamespace(insync_replicas_min=2 if followers else 1),
         replica=SimpleNamespace(
@@ -248,7 +243,7 @@ def test_followers_that_are_behind_are_told_one_by_one():
             hosted("t", 1, watermark=7, of_2=5, of_3=5),
         ]
     )
-    told = told_by(metrics._hosted(SimpleNamespace(partitions=there)))
+    told = told_by(metrics._hosted(SimpleNamespace(replicas=LocalReplicas(there))))
     assert told.get("moldau_replication_lag_records", follower="2") == 2
     assert told.get("moldau_replication_lag_records", follower="3") == 8
     assert told.get("moldau_replication_lagging_partitions", follower="2") == 1
@@ -262,7 +257,7 @@ def test_partitions_have_numbers_of_their_own_only_while_they_are_few(
 ):
     monkeypatch.setattr(metrics, "PARTITIONS_MAX", 3)
     there = FakePartitions(hosted("t", number, watermark=10) for number in range(partitions))
-    told = told_by(metrics._hosted(SimpleNamespace(partitions=there)))
+    told = told_by(metrics._hosted(SimpleNamespace(replicas=LocalReplicas(there))))
     assert told.get("moldau_topic_high_watermark_sum", topic="t") == 10 * partitions
     found = told.get("moldau_partition_high_watermark", topic="t", partition="1")
     assert found == (10 if one_by_one else None)
@@ -271,7 +266,7 @@ def test_partitions_have_numbers_of_their_own_only_while_they_are_few(
 def test_topics_beyond_a_bound_are_only_counted(monkeypatch):
     monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
     there = FakePartitions(hosted(name, 0, watermark=1) for name in "dbca")
-    told = told_by(metrics._hosted(SimpleNamespace(partitions=there)))
+    told = told_by(metrics._hosted(SimpleNamespace(replicas=LocalReplicas(there))))
     assert told.get("moldau_topics_without_series") == 2
     assert [told.get("moldau_topic_log_bytes", topic=name) for name in "abcd"] == [
         100,
@@ -304,7 +299,7 @@ class FakeGroups:
 
 def groups_told(groups: FakeGroups) -> Scrape:
     there = FakePartitions([hosted("t", 0, watermark=10), hosted("t", 1, watermark=20)])
-    return told_by(metrics._groups(SimpleNamespace(groups=groups, partitions=there)))
+    return told_by(metrics._groups(SimpleNamespace(groups=groups, replicas=LocalReplicas(there))))
 
 
 def test_lag_adds_up_over_what_is_here_and_says_what_is_not():

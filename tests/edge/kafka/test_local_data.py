@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
+from moldau.api.local_replicas import LocalReplicas
 from moldau.control.config_service import ResourceKind
 from moldau.edge.kafka.handlers import (
     create_topics,
@@ -84,7 +85,7 @@ def test_log_dirs_are_those_of_this_broker_with_the_lag_that_it_knows(version: i
 
     broker = facade(
         three_brokers(),
-        partitions=[hosted(0, 12, 10), hosted(1, 7, 10)],
+        replicas=LocalReplicas([hosted(0, 12, 10), hosted(1, 7, 10)]),
         data_dir="/data",
         disk_total_bytes=lambda: 1000,
         disk_free_bytes=lambda: 400,

@@ -16,8 +16,9 @@ from starlette.routing import Route
 
 import moldau
 from moldau.api.broker import Broker
+from moldau.api.local_replicas import LocalReplica
 from moldau.api.metric_sources import MetricSources
-from moldau.api.types import HostedPartition, ListedGroup
+from moldau.api.types import ListedGroup
 from moldau.edge.http.limits import ConnectionCounts
 from moldau.edge.http.middleware import LimitsMiddleware
 from moldau.edge.http.process_metrics import process_families
@@ -103,15 +104,15 @@ async def _cluster(broker: Broker) -> AsyncIterator[MetricFamily]:
 
 async def _hosted(broker: Broker) -> AsyncIterator[MetricFamily]:
     """The replicas of this broker and their logs."""
-    by_topic: dict[str, list[HostedPartition]] = defaultdict(list)
-    led: list[HostedPartition] = []
-    for hosted in broker.partitions:
-        by_topic[hosted.replica.partition.topic].append(hosted)
-        if hosted.replica.is_leader:
-            led.append(hosted)
-    yield gauge("moldau_partitions_hosted", "Replicas on this broker.", len(broker.partitions))
+    by_topic: dict[str, list[LocalReplica]] = defaultdict(list)
+    led: list[LocalReplica] = []
+    for replica in broker.replicas:
+        by_topic[replica.partition.topic].append(replica)
+        if replica.is_leader:
+            led.append(replica)
+    yield gauge("moldau_partitions_hosted", "Replicas on this broker.", len(broker.replicas))
     yield gauge("moldau_partitions_led", "Partitions that this broker leads.", len(led))
-    offline = len(broker.partitions.offline)
+    offline = broker.replicas.offline_count
     yield gauge("moldau_partitions_offline", "Offline replicas: corrupt, or disk full.", offline)
     left_out = max(0, len(by_topic) - TOPICS_MAX)
     yield gauge("moldau_topics_without_series", f"Topics left out, above {TOPICS_MAX}.", left_out)
@@ -124,7 +125,7 @@ async def _hosted(broker: Broker) -> AsyncIterator[MetricFamily]:
         yield family
 
 
-async def _topics(by_topic: Mapping[str, list[HostedPartition]]) -> list[MetricFamily]:
+async def _topics(by_topic: Mapping[str, list[LocalReplica]]) -> list[MetricFamily]:
     size = gauge("moldau_topic_log_bytes", "Size of the topic's logs on this broker.")
     count = gauge("moldau_topic_partitions_led", "Partitions of the topic led here.")
     marks = gauge("moldau_topic_high_watermark_sum", "Sum over the partitions led here.")
@@ -137,15 +138,15 @@ async def _topics(by_topic: Mapping[str, list[HostedPartition]]) -> list[MetricF
     ]
     done = 0
     for name in islice(sorted(by_topic), TOPICS_MAX):
-        for family, value in zip(moved, by_topic[name][0].traffic.counts(), strict=True):
+        for family, value in zip(moved, by_topic[name][0].topic_traffic.counts(), strict=True):
             family.add(value, {"topic": name})
-        replicas = [hosted.replica for hosted in by_topic[name]]
+        replicas = by_topic[name]
         leading = [replica for replica in replicas if replica.is_leader]
         labels = {"topic": name}
-        size.add(sum(replica.log.size_bytes for replica in replicas), labels)
+        size.add(sum(replica.size_bytes for replica in replicas), labels)
         count.add(len(leading), labels)
         marks.add(sum(replica.high_watermark for replica in leading), labels)
-        starts.add(sum(replica.log.start_offset for replica in leading), labels)
+        starts.add(sum(replica.start_offset for replica in leading), labels)
         done += len(replicas)
         if done >= _ITEMS_PER_TURN:
             done = 0
@@ -153,16 +154,16 @@ async def _topics(by_topic: Mapping[str, list[HostedPartition]]) -> list[MetricF
     return [size, count, marks, starts, *moved]
 
 
-async def _replication(led: list[HostedPartition]) -> list[MetricFamily]:
+async def _replication(led: list[LocalReplica]) -> list[MetricFamily]:
     """The lag of each follower, over the partitions led here."""
     behind: Counter[BrokerId] = Counter()
     lagging: Counter[BrokerId] = Counter()
     short = 0
-    for number, hosted in enumerate(led):
-        for follower, missing in hosted.follower_lag().items():
+    for number, replica in enumerate(led):
+        for follower, missing in replica.follower_lag().items():
             behind[follower] += missing
             lagging[follower] += missing > 0
-        short += hosted.is_under_min_insync()
+        short += replica.is_under_min_insync()
         if number % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
     lag = gauge("moldau_replication_lag_records", "Records that the follower has not flushed.")
@@ -175,21 +176,20 @@ async def _replication(led: list[HostedPartition]) -> list[MetricFamily]:
     return [lag, partitions, gauge("moldau_partitions_under_min_insync", help_text, short)]
 
 
-def _partitions(led: list[HostedPartition]) -> Iterator[MetricFamily]:
+def _partitions(led: list[LocalReplica]) -> Iterator[MetricFamily]:
     """One series per partition, while there are few."""
     mark = gauge("moldau_partition_high_watermark", "The high watermark.")
     start = gauge("moldau_partition_log_start_offset", "The first available offset.")
-    for replica in sorted((one.replica for one in led), key=lambda replica: replica.partition):
+    for replica in sorted(led, key=lambda replica: replica.partition):
         topic, partition = replica.partition
         labels = {"topic": topic, "partition": str(partition)}
         mark.add(replica.high_watermark, labels)
-        start.add(replica.log.start_offset, labels)
+        start.add(replica.start_offset, labels)
     yield mark
     yield start
 
 
 def _traffic(broker: Broker, sources: MetricSources) -> Iterator[MetricFamily]:
-    broker.partitions.traffic.retain_only(broker.image.topics)
     for (name, help_text), value in zip(
         (
             ("written_bytes", "Record batches that clients wrote here, over all topics."),
@@ -197,7 +197,7 @@ def _traffic(broker: Broker, sources: MetricSources) -> Iterator[MetricFamily]:
             ("read_bytes", "Record batches that clients read here, over all topics."),
             ("read_records", "Records that clients read here, over all topics, by offsets."),
         ),
-        broker.partitions.traffic.total().counts(),
+        broker.replicas.total_traffic(broker.image.topics).counts(),
         strict=True,
     ):
         yield counter(f"moldau_{name}_total", help_text, value)
@@ -275,11 +275,11 @@ async def _lags(
         lag: Counter[str] = Counter()
         missing: Counter[str] = Counter()
         for (topic, partition), stored in offsets.items():
-            hosted = broker.partitions.get(topic, partition)
+            replica = broker.replicas.get(topic, partition)
             # 0 is added, so that a group without lag has a series, too.
-            behind = 0 if hosted is None else hosted.replica.high_watermark - stored.offset
+            behind = 0 if replica is None else replica.high_watermark - stored.offset
             lag[topic] += max(0, behind)
-            missing[topic] += hosted is None
+            missing[topic] += replica is None
         for topic in islice(sorted(lag), GROUP_SERIES_MAX - len(lags.samples)):
             labels = {"group": group.group_id, "topic": topic}
             lags.add(lag[topic], labels)

@@ -18,8 +18,7 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for hosted in broker.partitions:
-        replica, log = hosted.replica, hosted.replica.log
+    for replica in broker.replicas:
         name, index = replica.partition
         if wanted is not None and (name, index) not in wanted:
             continue
@@ -29,9 +28,9 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
         topic.partitions.append(
             DescribeLogDirsPartition(
                 partition_index=index,
-                partition_size=log.size_bytes,
+                partition_size=replica.size_bytes,
                 # A follower may know a high watermark above its own log end.
-                offset_lag=max(0, replica.high_watermark - log.end_offset),
+                offset_lag=max(0, replica.high_watermark - replica.end_offset),
                 is_future_key=False,
             )
         )

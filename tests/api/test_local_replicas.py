@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from memory_log import MemoryLog
 
-from moldau.data.partitions import HostedPartition
+from moldau.api.local_replicas import LocalReplicas
 from moldau.log.interface import ControlKind, LogConfig
 from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.batch import read_header, stamp
@@ -36,4 +36,5 @@ def test_lag_counts_records_and_no_control_entries(deleted, expected):
     progress = {match: SimpleNamespace(match=match) for match in expected}
     group = SimpleNamespace(core=SimpleNamespace(progress=progress))
     hosted = SimpleNamespace(replica=SimpleNamespace(log=log, group=group))
-    assert HostedPartition.follower_lag(hosted) == expected
+    (replica,) = LocalReplicas([hosted])
+    assert replica.follower_lag() == expected

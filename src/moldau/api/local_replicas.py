@@ -1,0 +1,98 @@
+"""Read-only views of the replicas of this broker, for metrics and DescribeLogDirs."""
+
+from collections.abc import Container, Iterator
+
+from moldau.data.partitions import HostedPartition, Partitions
+from moldau.data.traffic import Traffic
+from moldau.model.ids import BrokerId, RaftIndex, TopicPartition
+from moldau.replica.replica import LAG_MS_MAX
+
+
+class LocalReplica:
+    """One replica; properties are read from it on access."""
+
+    __slots__ = ("_hosted",)
+
+    def __init__(self, hosted: HostedPartition) -> None:
+        self._hosted = hosted
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self._hosted.replica.partition
+
+    @property
+    def is_leader(self) -> bool:
+        return self._hosted.replica.is_leader
+
+    @property
+    def start_offset(self) -> int:
+        return self._hosted.replica.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._hosted.replica.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._hosted.replica.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        return self._hosted.replica.log.size_bytes
+
+    @property
+    def topic_traffic(self) -> Traffic:
+        """Of the whole topic on this broker."""
+        return self._hosted.traffic
+
+    def follower_lag(self) -> dict[BrokerId, int]:
+        """Records of a leader that each follower has not flushed yet.
+
+        By offsets: Raft indexes count control entries, too.
+        """
+        log, lag = self._hosted.replica.log, {}
+        start_index = RaftIndex(log.start.offset + log.start.control_count)
+        for peer, progress in self._hosted.replica.group.core.progress.items():
+            flushed = log.offset_of(max(progress.match, start_index))
+            lag[peer] = max(0, log.end_offset - flushed)
+        return lag
+
+    def is_under_min_insync(self) -> bool:
+        """Whether acks=all is rejected: fewer replicas in sync than min.insync.replicas."""
+        wanted = self._hosted.config.insync_replicas_min
+        return wanted > 1 and len(self._hosted.replica.in_sync(LAG_MS_MAX)) < wanted
+
+
+class LocalReplicas:
+    """All replicas of this broker that are online."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def __iter__(self) -> Iterator[LocalReplica]:
+        return map(LocalReplica, self._partitions)
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def offline_count(self) -> int:
+        return len(self._partitions.offline)
+
+    def get(self, topic: str, partition: int) -> LocalReplica | None:
+        hosted = self._partitions.get(topic, partition)
+        return None if hosted is None else LocalReplica(hosted)
+
+    def is_leader(self, topic: str, partition: int) -> bool:
+        hosted = self._partitions.get(topic, partition)
+        return hosted is not None and hosted.replica.is_leader
+
+    def message_bytes_max(self, topic: str) -> int | None:
+        """The max.message.bytes of a topic whose first partition has a replica here."""
+        hosted = self._partitions.get(topic, 0)
+        return None if hosted is None else hosted.config.message_bytes_max
+
+    def total_traffic(self, topics: Container[str]) -> Traffic:
+        """Over all topics since the start; `topics` are those that exist."""
+        self._partitions.traffic.retain_only(topics)
+        return self._partitions.traffic.total()
