@@ -59,8 +59,6 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
-    effective: bool = True
-    """False: accepted and validated for compatibility, without effect."""
 
     def parse(self, value: str | None) -> ConfigValue:
         """The typed value. Raises RefusedError(INVALID_CONFIG)."""

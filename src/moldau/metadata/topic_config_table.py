@@ -1,5 +1,5 @@
-"""The table of topic settings. `effective=False` marks settings that are accepted, validated and
-listed for Kafka's tools, but have no effect."""
+"""The table of topic settings. Those at its end are accepted, validated and listed for Kafka's
+tools, but have no effect."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -47,7 +47,6 @@ _DEFINITIONS: Final = (
         default=str(24 * _HOUR_MS),
         least=0,
         synonyms=_same("log.cleaner.delete.retention.ms"),
-        effective=False,
         documentation="How long tombstones of a compacted topic are kept.",
     ),
     ConfigDefinition(
@@ -64,7 +63,6 @@ _DEFINITIONS: Final = (
         default=_LONG_MAX_TEXT,
         least=1,
         synonyms=_same("log.cleaner.max.compaction.lag.ms"),
-        effective=False,
         documentation="Longest time that a record of a compacted topic waits for compaction.",
     ),
     ConfigDefinition(
@@ -114,7 +112,6 @@ _DEFINITIONS: Final = (
         least=0,
         most=1,
         synonyms=_same("log.cleaner.min.cleanable.ratio"),
-        effective=False,
         documentation="Ratio of uncompacted log that triggers compaction.",
     ),
     ConfigDefinition(
@@ -123,7 +120,6 @@ _DEFINITIONS: Final = (
         default="0",
         least=0,
         synonyms=_same("log.cleaner.min.compaction.lag.ms"),
-        effective=False,
         documentation="Shortest time that a record of a compacted topic is kept as written.",
     ),
     ConfigDefinition(
@@ -316,6 +312,12 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {
     definition.name: definition
     for definition in (
         *_DEFINITIONS,
-        *(replace(ignored, effective=False) for ignored in _WITHOUT_EFFECT),
+        *(
+            replace(
+                ignored,
+                documentation=f"{ignored.documentation} Stored for compatibility; it has no effect.",
+            )
+            for ignored in _WITHOUT_EFFECT
+        ),
     )
 }

@@ -161,7 +161,7 @@ def topic_config_entries(
                 value=found[0].value,
                 source=found[0].source,
                 type=definition.type,
-                documentation=_documentation(definition),
+                documentation=definition.documentation,
                 synonyms=tuple(found),
             )
         )
@@ -255,12 +255,6 @@ def _typed(name: str, topic_overrides: Mapping[str, str], layers: tuple[Layer, .
 def _default(name: str) -> ConfigValue:
     definition = TOPIC_CONFIGS[name]
     return definition.parse(definition.default)
-
-
-def _documentation(definition: ConfigDefinition) -> str:
-    if definition.effective:
-        return definition.documentation
-    return f"{definition.documentation} Stored for compatibility; it has no effect."
 
 
 BROKER_CONFIGS: Final[Mapping[str, tuple[ConfigDefinition, Synonym]]] = {
