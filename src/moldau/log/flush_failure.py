@@ -67,9 +67,14 @@ def _rewrite_segments(files: Files, directory: str) -> None:
     """From the last flush mark on: what is below was covered by a successful flush."""
     segments = [
         Segment(
-            files, directory, base, generation=generation, index_interval=1, clean_round=clean_round
+            files,
+            directory,
+            base,
+            generation=generation,
+            index_interval=1,
+            compaction_round=compaction_round,
         )
-        for generation, base, clean_round in list_segments(files.listdir(directory))
+        for generation, base, compaction_round in list_segments(files.listdir(directory))
     ]
     marks = [segment.read_mark() for segment in segments]
     flushed = max(

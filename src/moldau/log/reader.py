@@ -147,7 +147,7 @@ class LogReader:
     def _runs(self, offset: Offset) -> Iterator[tuple[Segment, int, int]]:
         """Segment, first position and end for everything from the batch that contains `offset`.
 
-        Each segment is looked up only when it is read: it may have been cleaned in the meantime.
+        Each segment is looked up only when it is read: it may have been compacted in the meantime.
         """
         state = self._state
         end_offset = state.end_offset

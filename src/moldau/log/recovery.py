@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from moldau.log.compaction.checkpoint import CleanedFile
-from moldau.log.compaction.job import Cleaned
+from moldau.log.compaction.checkpoint import CompactionCheckpoint
+from moldau.log.compaction.job import CompactionState
 from moldau.log.control_entries import ControlEntries
 from moldau.log.control_journal import ControlJournal
 from moldau.log.epochs import EpochCache
@@ -46,7 +46,7 @@ class RecoveredLog(Struct, kw_only=True):
     epochs: EpochCache
     batch_epochs: BatchEpochs
     journal: ControlJournal
-    cleaned: CleanedFile
+    checkpoint: CompactionCheckpoint
     end_offset: Offset
     sequence: int
     was_clean: bool
@@ -71,9 +71,11 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     """Open the log in `directory`. Raises CorruptionError, with nothing changed."""
     head = load_head(files, directory) or _begin(files, directory, new_id)
     generation, start = head.generation, head.start
-    cleaned = CleanedFile(files, directory, generation)
-    cleaned.load()
-    segments, leftovers = _find_segments(files, directory, generation, start, cleaned.state, config)
+    checkpoint = CompactionCheckpoint(files, directory, generation)
+    checkpoint.load()
+    segments, leftovers = _find_segments(
+        files, directory, generation, start, checkpoint.state, config
+    )
     marks = [segment.read_mark() for segment in segments]
     top = max((mark for mark in marks if mark), key=lambda mark: mark.sequence, default=None)
     if segments and segments[0].base_offset > start.offset:
@@ -123,7 +125,7 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
         epochs=epochs,
         batch_epochs=batch_epochs,
         journal=journal,
-        cleaned=cleaned,
+        checkpoint=checkpoint,
         end_offset=end,
         sequence=top.sequence if top else 0,
         was_clean=tail is None,
@@ -133,10 +135,10 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     _repair(files, directory, state, tail, top, config)
     for leftover in leftovers:
         leftover.remove()
-    if cleaned.state.end > end:
+    if checkpoint.state.end > end:
         # Durably, or they would become part of the log once `cleaned` no longer covers them.
         files.sync_dir(directory)
-        cleaned.save(cleaned.state.clipped(end))
+        checkpoint.save(checkpoint.state.clipped(end))
     if epochs_found != batch_epochs.starts or (epochs_found and not epochs_known):
         batch_epochs.save()
     for segment in segments:
@@ -170,13 +172,13 @@ def _find_segments(
     directory: str,
     generation: int,
     start: LogStart,
-    cleaned: Cleaned,
+    compacted: CompactionState,
     config: LogConfig,
 ) -> tuple[list[Segment], list[Segment]]:
-    """The segments of the current generation, and the leftovers of cleanings.
+    """The segments of the current generation, and the leftovers of compactions.
 
-    Leftovers of a reset or of retention are removed. Those of a cleaning are kept until the log is
-    known to be complete without them.
+    Leftovers of a reset or of retention are removed. Those of a compaction are kept until the log
+    is known to be complete without them.
     """
     segments = []
     leftovers = []
@@ -185,14 +187,14 @@ def _find_segments(
         match = _SIDE_FILE.match(name)
         if match and int(match[1] or 0) < generation:
             files.remove(f"{directory}/{name}")
-    for found, base, clean_round in list_segments(names):
+    for found, base, compaction_round in list_segments(names):
         segment = Segment(
             files,
             directory,
             base,
             generation=found,
             index_interval=config.index_interval_bytes,
-            clean_round=clean_round,
+            compaction_round=compaction_round,
         )
         if found > generation:
             raise CorruptionError(
@@ -201,7 +203,7 @@ def _find_segments(
             )
         if found < generation:
             segment.remove()
-        elif cleaned.holds(base, clean_round):
+        elif compacted.holds(base, compaction_round):
             segments.append(segment)
         else:
             leftovers.append(segment)

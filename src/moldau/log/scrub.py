@@ -1,6 +1,6 @@
 """One step of a scrub: reads and checks some flushed batches of a segment, off the event loop.
 
-Flushed bytes do not change, but may be truncated, cleaned or deleted while a step runs: then its
+Flushed bytes do not change, but may be truncated, compacted or deleted while a step runs: then its
 result is ignored (end_check).
 """
 

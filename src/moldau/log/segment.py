@@ -21,11 +21,11 @@ _HEADER_CHUNK_BYTES = 4096
 """Scans from an index entry are short."""
 
 
-def segment_name(base_offset: Offset, generation: int, clean_round: int = 0) -> str:
+def segment_name(base_offset: Offset, generation: int, compaction_round: int = 0) -> str:
     """Name without suffix; sorts like the offset. The generation counts resets of the log, the
-    round distinguishes cleaned segments from each other and from those that they replace."""
+    round distinguishes compacted segments from each other and from those that they replace."""
     name = f"{base_offset:020d}" + (f"-{generation}" if generation else "")
-    return name + (f".{clean_round}" if clean_round else "")
+    return name + (f".{compaction_round}" if compaction_round else "")
 
 
 def list_segments(names: list[str]) -> list[tuple[int, Offset, int]]:
@@ -49,7 +49,7 @@ class Segment:
         "_path",
         "base_offset",
         "checked",
-        "clean_round",
+        "compaction_round",
         "end_offset",
         "first_timestamp",
         "index",
@@ -66,11 +66,11 @@ class Segment:
         *,
         generation: int,
         index_interval: int,
-        clean_round: int = 0,
+        compaction_round: int = 0,
     ) -> None:
         self._files = files
-        self._path = f"{directory}/{segment_name(base_offset, generation, clean_round)}"
-        self.clean_round = clean_round
+        self._path = f"{directory}/{segment_name(base_offset, generation, compaction_round)}"
+        self.compaction_round = compaction_round
         self._file: File | None = None
         self._free_slot = 0
         self._is_mark_volatile = False

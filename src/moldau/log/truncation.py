@@ -5,7 +5,7 @@ data is truncated before the journal, newest segments are removed before older o
 the start file is replaced before anything below the start is removed.
 """
 
-from moldau.log.compaction.checkpoint import CleanedFile
+from moldau.log.compaction.checkpoint import CompactionCheckpoint
 from moldau.log.control_entries import ControlEntries
 from moldau.log.control_journal import REWRITE_DEAD_MIN, ControlJournal
 from moldau.log.disk_log_state import DiskLogState
@@ -49,7 +49,7 @@ class LogTruncation:
         self._invalidate()
         try:
             self._truncate_data(place, position, offset, count)
-            self._clip_cleaned(offset)
+            self._clip_compacted(offset)
             drop_snapshots(state.files, state.directory, offset)
             state.journal.truncate(count)
             state.epochs.truncate(RaftIndex(offset + count), state.start.epoch)
@@ -118,25 +118,30 @@ class LogTruncation:
         state.names_synced = state.names_made
         self._writer.on_truncated()
 
-    def _clip_cleaned(self, offset: Offset) -> None:
-        """Truncation into cleaned segments, which consensus never requests: leftovers of cleanings
-        are removed first, or they would become part of the log once `cleaned` is lowered."""
+    def _clip_compacted(self, offset: Offset) -> None:
+        """Truncation into compacted segments, which consensus never requests: leftovers of
+        compactions are removed first, or they would become part of the log once the checkpoint is
+        lowered."""
         state = self._state
-        clipped = state.cleaned.state.clipped(offset)
-        if clipped is state.cleaned.state:
+        clipped = state.checkpoint.state.clipped(offset)
+        if clipped is state.checkpoint.state:
             return
-        for generation, base, clean_round in list_segments(state.files.listdir(state.directory)):
-            if generation == state.generation and not state.cleaned.state.holds(base, clean_round):
+        for generation, base, compaction_round in list_segments(
+            state.files.listdir(state.directory)
+        ):
+            if generation == state.generation and not state.checkpoint.state.holds(
+                base, compaction_round
+            ):
                 Segment(
                     state.files,
                     state.directory,
                     base,
                     generation=generation,
                     index_interval=state.config.index_interval_bytes,
-                    clean_round=clean_round,
+                    compaction_round=compaction_round,
                 ).remove()
         state.files.sync_dir(state.directory)
-        state.cleaned.save(clipped)
+        state.checkpoint.save(clipped)
 
     def _write_lowered_mark(self, target: Segment, position: int, offset: Offset) -> None:
         """Durably mark that nothing at or beyond `offset` is acknowledged any more."""
@@ -165,7 +170,7 @@ class LogTruncation:
             drop_snapshots(state.files, state.directory, Offset(-1), but=start.offset)
             # The old files are leftovers from here on, also after a crash.
             old_segments = state.segments
-            old_paths = (state.journal.path, state.batch_epochs.path, state.cleaned.path)
+            old_paths = (state.journal.path, state.batch_epochs.path, state.checkpoint.path)
             self._begin_generation(start)
             for segment in old_segments:
                 segment.remove()
@@ -195,7 +200,7 @@ class LogTruncation:
         state.epochs.begin(start.epoch, index, start.offset)
         state.journal = ControlJournal(state.files, state.directory, state.generation)
         state.batch_epochs = BatchEpochs(state.files, state.directory, state.generation)
-        state.cleaned = CleanedFile(state.files, state.directory, state.generation)
+        state.checkpoint = CompactionCheckpoint(state.files, state.directory, state.generation)
         state.is_fresh = False
         self._writer.on_reset()
 

@@ -1,10 +1,10 @@
-"""Writes the new segments of one cleaning, and merges small ones.
+"""Writes the new segments of one compaction, and merges small ones.
 
 Old segments go into one new file while their remaining batches fit. There is no new file until
 something changes; then the unchanged batches before it are copied.
 """
 
-from moldau.log.compaction.job import CleanJob, SegmentInfo
+from moldau.log.compaction.job import CompactionJob, SegmentInfo
 from moldau.log.filesystem import File, Files
 from moldau.log.flush import DISK_FULL
 from moldau.log.flush_mark import FLAG_STRICT, HEADER_BYTES, FlushMark
@@ -38,10 +38,10 @@ class _Run:
         self.size = header.size
 
 
-class CleanWriter:
+class CompactionWriter:
     """Receives the batches of the old segments in order: kept, relocated or dropped."""
 
-    def __init__(self, files: Files, job: CleanJob) -> None:
+    def __init__(self, files: Files, job: CompactionJob) -> None:
         self._files = files
         self._job = job
         self._barriers = frozenset(job.barriers)
@@ -161,7 +161,7 @@ class CleanWriter:
             source.base_offset,
             generation=self._job.generation,
             index_interval=self._job.index_interval_bytes,
-            clean_round=self._job.round,
+            compaction_round=self._job.round,
         )
         self._made.append(segment)
         segment.create()
@@ -264,7 +264,7 @@ class CleanWriter:
         return self._done
 
     def abandon(self) -> None:
-        """The cleaning failed: remove the new files, if the disk allows it."""
+        """The compaction failed: remove the new files, if the disk allows it."""
         self._buffers.clear()
         for segment in self._made:
             try:
