@@ -1,4 +1,4 @@
-"""The interface of a partition's log, implemented by DiskLog (disk.py).
+"""The interface of a partition's log, implemented by DiskLog (disk_log.py).
 
 A log is one sequence of two kinds of entries: record batches, which take up Kafka offsets, and
 control entries (election no-ops, membership), which do not. The Raft index counts both: the index

@@ -453,7 +453,7 @@ class RaftDriver:
 
     def on_link_up(self, broker: BrokerId) -> None:
         if (peer := self._peers.get(broker)) is not None:
-            peer.is_ended = False
+            peer.has_exited = False
         self._handle_led(broker, e.PeerConnected(broker))
 
     def on_link_room(self, broker: BrokerId) -> None:
@@ -472,17 +472,17 @@ class RaftDriver:
         if peer is not None:
             peer.heartbeat.peer_disconnected()
 
-    def on_peer_ended(self, broker: BrokerId) -> None:
+    def on_peer_exited(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)
         if peer is None:
             return
-        ended = e.PeerExited(broker)
+        exited = e.PeerExited(broker)
         led = [group for group in self._names.values() if group.core.leader == broker]
-        if led and not peer.is_ended:
+        if led and not peer.has_exited:
             log.info(
                 "the process of broker %d has ended: electing new leaders for %d partitions",
                 broker,
                 len(led),
             )
-        peer.is_ended = True
-        self._stepper.handle_all(deque((group, ended) for group in led))
+        peer.has_exited = True
+        self._stepper.handle_all(deque((group, exited) for group in led))

@@ -24,7 +24,7 @@ class Peer:
         "cold",
         "heartbeat",
         "id",
-        "is_ended",
+        "has_exited",
         "link",
         "reading",
         "sliced",
@@ -46,8 +46,8 @@ class Peer:
         """The part of `waiting` that was prefetched."""
         self.sliced: set[RaftGroup] = set()
         """Groups whose file slices were sent on this connection."""
-        self.is_ended = False
-        """Its process has ended, as far as known."""
+        self.has_exited = False
+        """Its process has exited, as far as known."""
         self._chunks: list[Chunk] = []
         self._size = 0
 

@@ -70,7 +70,7 @@ class WatermarkWatcher(Protocol):
 
     def on_progress(self, replica: "Replica") -> None: ...
 
-    def on_gone(self, replica: "Replica") -> None:
+    def on_unavailable(self, replica: "Replica") -> None:
         """The replica lost leadership, or was closed."""
         ...
 
@@ -317,7 +317,9 @@ class Replica(RaftReplica):
         except RefusedError as error:
             state = self.producers.get(header.producer_id)
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and state is not None:
-                self.sequence_gaps.miss(header, state, self._clock.monotonic(), self._leader_since)
+                self.sequence_gaps.on_gap(
+                    header, state, self._clock.monotonic(), self._leader_since
+                )
             raise
         if original is None:
             if header.attributes & TRANSACTIONAL_BIT:
@@ -493,7 +495,7 @@ class Replica(RaftReplica):
         super()._fail_waiters(code)
         watchers, self.watchers = list(self.watchers), {}
         for watcher in watchers:
-            watcher.on_gone(self)
+            watcher.on_unavailable(self)
 
     def close(self) -> None:
         """Flush, snapshot and close; the next start replays nothing."""

@@ -30,8 +30,8 @@ class TransportHandler(Protocol):
         """The peer's own link opened or closed: its earlier heartbeats are no longer valid."""
         ...
 
-    def on_peer_ended(self, broker: BrokerId) -> None:
-        """The peer's process has ended, as far as known."""
+    def on_peer_exited(self, broker: BrokerId) -> None:
+        """The peer's process has exited, as far as known."""
         ...
 
     def on_raft(self, sender: BrokerId, body: memoryview) -> None: ...
@@ -171,16 +171,16 @@ class Transport:
 
     def _check_soon(self, peer: BrokerId) -> None:
         """In its own callback: an error in the handler must not break a dial or the listener."""
-        self._loop.call_soon(self._check_ended, peer)
+        self._loop.call_soon(self._check_exited, peer)
 
-    def _check_ended(self, peer: BrokerId) -> None:
-        """A peer has ended if its address refuses connections and it has none to this broker
+    def _check_exited(self, peer: BrokerId) -> None:
+        """A peer has exited if its address refuses connections and it has none to this broker
         either: one of the two alone may be a network fault."""
         link = self.links.get(peer)
         if link is None or not link.is_connection_refused or peer in self.listener.peers:
             return
         if self._handler is not None:
-            self._handler.on_peer_ended(peer)
+            self._handler.on_peer_exited(peer)
 
     # ---- events of the listener
 

@@ -167,7 +167,7 @@ class PeerLink:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._on_room = on_room
-        self._on_nobody = on_connection_refused
+        self._on_connection_refused = on_connection_refused
         self.is_connection_refused = False
         """Whether the last dial found the peer's port closed."""
         self._limits = limits or LinkLimits()
@@ -325,7 +325,7 @@ class PeerLink:
                     is_refused = isinstance(error, ConnectionRefusedError)
                     self.is_connection_refused = is_refused and address == self.address
                     if self.is_connection_refused:
-                        self._on_nobody()
+                        self._on_connection_refused()
         finally:
             self._dialling = None
         self._refusals = 0
