@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from moldau.log.compaction.job import (
     CompactionCounts,
-    CompactionState,
     CompactionRequest,
     CompactionResult,
+    CompactionState,
     CompactionTask,
     Horizon,
 )

@@ -20,10 +20,10 @@ from moldau.log.compaction.job import (
     HORIZONS_MAX,
     AbortedRange,
     CompactionCounts,
-    CompactionState,
     CompactionJob,
     CompactionRequest,
     CompactionResult,
+    CompactionState,
     SegmentInfo,
 )
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
