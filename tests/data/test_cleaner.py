@@ -168,7 +168,7 @@ async def test_a_failure_waits_for_its_retry_and_others_go_on(
         if is_broken and isinstance(message, CompactCommand) and message.job.directory == "log0":
             if len(world.asked) % 2:
                 raise WorkerLostError("gone")
-            return WorkFailed("no room", is_full=True)
+            return WorkFailed("no room")
         return run_command(world.files, message)
 
     world.cleaner._run_command = ask

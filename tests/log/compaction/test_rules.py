@@ -286,7 +286,7 @@ def test_a_log_that_is_not_compacted_is_not_cleaned(make: Make) -> None:
     for number in range(5):
         write(log, ("a", str(number) * 90))
     flush(log)
-    assert clean(log, is_forced=True) is None
+    assert clean(log) is None
 
 
 def test_tombstones_grow_old_however_often_a_log_is_cleaned() -> None:

@@ -1,6 +1,7 @@
 """When a log on disk is compacted, and how the outcome takes its place."""
 
 from compacting import CONFIG, NOW, check_dense, clean, keys_at, records_of, write
+from msgspec.structs import replace
 
 from moldau.log.compaction.job import CompactionRequest
 from moldau.log.compaction.run import remove_files
@@ -34,7 +35,8 @@ def test_the_dirty_share_decides_when() -> None:
     asked = CompactionRequest(now=NOW, end_offset=log.end_offset, replicated_offset=log.end_offset)
     assert log.compaction_urgency(asked) == 0
     assert log.begin_compaction(asked) is None
-    assert clean(log, is_forced=True) is not None
+    log.reconfigure(replace(log.config, dirty_ratio_min=0.1))
+    assert clean(log) is not None
 
 
 def test_records_wait_no_longer_than_the_largest_lag() -> None:

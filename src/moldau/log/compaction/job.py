@@ -41,8 +41,6 @@ class CompactionRequest(Struct, frozen=True, kw_only=True):
     """Active producers, whose last batches must be kept; None: all."""
     merges: bool = True
     """Whether adjacent emptied batches may be merged."""
-    is_forced: bool = False
-    """Compact now, even if there is little to gain."""
     map_bytes_max: int = MAP_BYTES_MAX
 
 

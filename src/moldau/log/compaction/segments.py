@@ -95,7 +95,7 @@ class LogCompaction:
         ratio = sum(segment.data_bytes for segment in dirty) / max(1, total_bytes)
         first = dirty[0].first_timestamp
         is_late = first >= 0 and request.now - first > config.compaction_lag_ms_max
-        if request.is_forced or is_late:
+        if is_late:
             return _OVERDUE + ratio
         return ratio if ratio >= config.dirty_ratio_min else 0.0
 

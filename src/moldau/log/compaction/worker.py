@@ -19,7 +19,6 @@ import msgspec
 from moldau.log.compaction.job import CompactionJob, CompactionResult
 from moldau.log.compaction.run import remove_files, run_compaction
 from moldau.log.filesystem import Files
-from moldau.log.flush import DISK_FULL
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError
 
@@ -52,10 +51,6 @@ class WorkFailed(msgspec.Struct, tag=True, frozen=True):
     """The command failed; the log is unchanged."""
 
     reason: str
-    is_corrupt: bool = False
-    """The log itself is corrupt: a retry would fail as well."""
-    is_full: bool = False
-    """The disk is full."""
 
 
 WorkerCommand = CompactCommand | RemoveFilesCommand
@@ -92,10 +87,8 @@ def run_command(files: Files, command: WorkerCommand) -> WorkerReply:
             return CompactionDone(run_compaction(files, command.job))
         remove_files(files, command.paths)
         return RemovalDone()
-    except CorruptionError as error:
-        return WorkFailed(str(error), is_corrupt=True)
-    except OSError as error:
-        return WorkFailed(str(error), is_full=error.errno in DISK_FULL)
+    except (CorruptionError, OSError) as error:
+        return WorkFailed(str(error))
 
 
 def _read_frames(source: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
