@@ -24,7 +24,7 @@ from moldau.log.flush_mark import FLAG_STRICT, HEADER_BYTES, FlushMark
 from moldau.log.index import INDEX_SAVE_BYTES, SegmentIndex
 from moldau.log.interface import FlushPolicy, LogConfig, LogStart
 from moldau.log.scan import check_run, find_valid_batch, is_zero, walk_headers
-from moldau.log.segment import Segment, list_segments
+from moldau.log.segment import Segment, find_segments
 from moldau.log.snapshots import drop_snapshots
 from moldau.log.start_file import EMPTY_START, BatchEpochs, Head, load_head, save_head
 from moldau.model.errors import CorruptionError
@@ -158,7 +158,7 @@ def _begin(files: Files, directory: str, new_id: LogId) -> Head:
     """
     first = Head(FIRST_LOG, 0, EMPTY_START)
     journal = ControlJournal(files, directory, 0)
-    if files.exists(journal.path) or list_segments(files.listdir(directory)):
+    if files.exists(journal.path) or find_segments(files, directory, index_interval=1):
         return first
     head = first._replace(log_id=new_id)
     if new_id != FIRST_LOG:
@@ -182,20 +182,12 @@ def _find_segments(
     """
     segments = []
     leftovers = []
-    names = files.listdir(directory)
-    for name in names:
+    for name in files.listdir(directory):
         match = _SIDE_FILE.match(name)
         if match and int(match[1] or 0) < generation:
             files.remove(f"{directory}/{name}")
-    for found, base, compaction_round in list_segments(names):
-        segment = Segment(
-            files,
-            directory,
-            base,
-            generation=found,
-            index_interval=config.index_interval_bytes,
-            compaction_round=compaction_round,
-        )
+    for segment in find_segments(files, directory, index_interval=config.index_interval_bytes):
+        found = segment.generation
         if found > generation:
             raise CorruptionError(
                 f"{segment.path}: is of generation {found}, but {directory}/start of {generation}. "
@@ -203,7 +195,7 @@ def _find_segments(
             )
         if found < generation:
             segment.remove()
-        elif compacted.holds(base, compaction_round):
+        elif compacted.holds(segment.base_offset, segment.compaction_round):
             segments.append(segment)
         else:
             leftovers.append(segment)
@@ -499,7 +491,7 @@ def _repair_tail(
                 sequence=state.sequence,
                 base_offset=segment.base_offset,
                 flushed_offset=flushed,
-                flushed_position=_position_of(segment, flushed) if inside else 0,
+                flushed_position=segment.position_of(flushed)[1] if inside else 0,
                 covered_offset=segment.end_offset,
                 end_position=segment.position,
                 control_count=state.controls.count,
@@ -519,10 +511,6 @@ def _repair_tail(
         file.truncate(tail.position)
         file.flush()
     _release_scanned(segments, tail)
-
-
-def _position_of(segment: Segment, offset: Offset) -> int:
-    return segment.position_of(offset)[1]
 
 
 def _release_scanned(segments: list[Segment], tail: _Tail) -> None:

@@ -14,7 +14,7 @@ from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import LogStart
 from moldau.log.reader import LogReader
 from moldau.log.retention import expired_count, is_roll_due
-from moldau.log.segment import Segment, list_segments
+from moldau.log.segment import Segment, find_segments
 from moldau.log.snapshots import drop_snapshots, write_snapshot
 from moldau.log.start_file import BatchEpochs, Head, save_head
 from moldau.log.writer import LogWriter
@@ -53,7 +53,7 @@ class LogTruncation:
             drop_snapshots(state.files, state.directory, offset)
             state.journal.truncate(count)
             state.epochs.truncate(RaftIndex(offset + count), state.start.epoch)
-            state.batch_epochs.keep(Offset(0), offset)
+            state.batch_epochs.truncate(offset)
         except OSError as error:
             # Half truncated: recovery can repair that, but not this process.
             state.failures.append(error)
@@ -126,20 +126,11 @@ class LogTruncation:
         clipped = state.checkpoint.state.clipped(offset)
         if clipped is state.checkpoint.state:
             return
-        for generation, base, compaction_round in list_segments(
-            state.files.listdir(state.directory)
-        ):
-            if generation == state.generation and not state.checkpoint.state.holds(
-                base, compaction_round
+        for segment in find_segments(state.files, state.directory, index_interval=1):
+            if segment.generation == state.generation and not state.checkpoint.state.holds(
+                segment.base_offset, segment.compaction_round
             ):
-                Segment(
-                    state.files,
-                    state.directory,
-                    base,
-                    generation=generation,
-                    index_interval=state.config.index_interval_bytes,
-                    compaction_round=compaction_round,
-                ).remove()
+                segment.remove()
         state.files.sync_dir(state.directory)
         state.checkpoint.save(clipped)
 

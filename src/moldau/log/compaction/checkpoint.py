@@ -6,13 +6,12 @@ a crash after it the new ones. Segment files that it does not list are leftovers
 
 import msgspec
 
-from moldau.log.checksummed_file import seal, unseal
+from moldau.log.checksummed_file import ADVICE, seal, unseal
 from moldau.log.compaction.job import CompactionState
 from moldau.log.filesystem import Files
 from moldau.model.errors import CorruptionError
 
 _MAGIC = b"MoCl"
-_ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
 
 
 class CompactionCheckpoint:
@@ -29,11 +28,11 @@ class CompactionCheckpoint:
         """Raises CorruptionError: without the file it is unknown which segments are the log."""
         if not self._files.exists(self.path):
             return
-        payload = unseal(_MAGIC, self._files.read(self.path), self.path, _ADVICE)
+        payload = unseal(_MAGIC, self._files.read(self.path), self.path)
         try:
             self.state = msgspec.msgpack.decode(payload, type=CompactionState)
         except msgspec.DecodeError as error:
-            raise CorruptionError(f"{self.path}: {error}. {_ADVICE}") from None
+            raise CorruptionError(f"{self.path}: {error}. {ADVICE}") from None
 
     def save(self, state: CompactionState) -> None:
         """Durable when it returns."""

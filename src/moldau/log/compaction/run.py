@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from moldau.log.compaction.job import CompactionCounts, CompactionJob, CompactionResult, SegmentInfo
 from moldau.log.compaction.key_map import KeyMap, bytes_for
 from moldau.log.compaction.rules import Compactor, FilterOutcome
-from moldau.log.compaction.segment_writer import CompactionWriter
+from moldau.log.compaction.segment_writer import CompactionWriter, job_segment
 from moldau.log.filesystem import File, Files
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.scan import LocatedBatch, walk_batches, walk_headers
-from moldau.log.segment import Segment
 
 _HEADER_CHUNK_BYTES = 64 * 1024
 
@@ -25,14 +24,7 @@ class _Source:
 
     def __init__(self, files: Files, job: CompactionJob, info: SegmentInfo) -> None:
         self.info = info
-        self._segment = Segment(
-            files,
-            job.directory,
-            info.base_offset,
-            generation=job.generation,
-            index_interval=job.index_interval_bytes,
-            compaction_round=info.round,
-        )
+        self._segment = job_segment(files, job, info.base_offset, info.round)
         self._files = files
 
     def open(self) -> File:

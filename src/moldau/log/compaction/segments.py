@@ -13,9 +13,9 @@ from moldau.log.compaction.job import (
     CompactionRequest,
     CompactionResult,
     CompactionTask,
-    SegmentInfo,
 )
 from moldau.log.compaction.run import run_compaction
+from moldau.log.compaction.segment_writer import job_segment, segment_info
 from moldau.log.disk_log_state import DiskLogState
 from moldau.log.filesystem import Files
 from moldau.log.flush_mark import HEADER_BYTES
@@ -36,17 +36,6 @@ class DiskCompaction(Struct, frozen=True):
 
     def run(self) -> CompactionResult:
         return run_compaction(self.files, self.job)
-
-
-def _info(segment: Segment) -> SegmentInfo:
-    return SegmentInfo(
-        segment.base_offset,
-        segment.compaction_round,
-        segment.position,
-        segment.end_offset,
-        segment.first_timestamp,
-        segment.max_timestamp,
-    )
 
 
 class LogCompaction:
@@ -112,7 +101,7 @@ class LogCompaction:
             directory=state.directory,
             generation=state.generation,
             round=self._round,
-            sources=[_info(segment) for segment in segments],
+            sources=[segment_info(segment) for segment in segments],
             start_offset=state.start_offset,
             first_dirty=compacted.first_dirty,
             horizon=compacted.horizon(request, config.delete_retention_ms),
@@ -139,7 +128,7 @@ class LogCompaction:
         if (
             job.round != self._round
             or job.generation != state.generation
-            or [_info(segment) for segment in old] != job.sources
+            or [segment_info(segment) for segment in old] != job.sources
             or len(old) == len(state.segments)
         ):
             self._discard([segment for segment in new if segment not in old])
@@ -163,14 +152,7 @@ class LogCompaction:
         for info in result.segments:
             segment = known.get((info.base_offset, info.round))
             if segment is None:
-                segment = Segment(
-                    self._state.files,
-                    self._state.directory,
-                    info.base_offset,
-                    generation=job.generation,
-                    index_interval=job.index_interval_bytes,
-                    compaction_round=info.round,
-                )
+                segment = job_segment(self._state.files, job, info.base_offset, info.round)
                 segment.opened(
                     info.position, info.end_offset, info.first_timestamp, info.max_timestamp
                 )
