@@ -224,8 +224,8 @@ def test_a_broker_joins_as_a_learner_votes_and_another_leaves(place: Path | None
             four = cluster.brokers[4]
             four.add(0, first)
             leader.driver.change_members(leader.group(), first.with_learner(four.id))
-            await until(lambda: leader.driver.followers(leader.group()).get(four.id) is not None
-                        and leader.driver.followers(leader.group())[four.id].flushed
+            await until(lambda: leader.group().core.progress.get(four.id) is not None
+                        and leader.group().core.progress[four.id].match
                         >= leader.group().core.commit > leader.group().core.members_index,
                         "the learner has caught up")  # fmt: skip
             leader.driver.change_members(leader.group(), leader.group().members.with_voter(four.id))

@@ -35,7 +35,7 @@ from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.peer_heartbeat import PeerHeartbeat
 from moldau.replica.peer_send_queue import Peer
-from moldau.replica.raft_group import FollowerProgress, GroupOwner, RaftGroup, expire_transfer
+from moldau.replica.raft_group import GroupOwner, RaftGroup, expire_transfer
 from moldau.replica.raft_receiver import RaftReceiver
 from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
@@ -394,15 +394,6 @@ class RaftDriver:
             if voter != broker and voter not in replaced and is_sound(voter)
         ]
         return len(sound) >= members.quorum
-
-    def followers(self, group: RaftGroup) -> dict[BrokerId, FollowerProgress]:
-        """Replication progress of the other members; empty unless this broker leads."""
-        return {
-            broker: FollowerProgress(
-                progress.match, progress.received, progress.caught_up_at, progress.state
-            )
-            for broker, progress in group.core.progress.items()
-        }
 
     def send_heartbeats_now(self) -> None:
         """Send heartbeats, with the newest commits, at the end of this loop turn."""

@@ -53,9 +53,9 @@ class InsyncWaiters:
         """Enough voters flushed all entries below this index; -1 if there are too few voters."""
         voters = self._group.members.voters
         ends = [self._log.flushed_index] if self._driver.me in voters else []
-        for broker, progress in self._driver.followers(self._group).items():
+        for broker, progress in self._group.core.progress.items():
             if broker in voters:
-                ends.append(progress.flushed)
+                ends.append(progress.match)
         wanted = self._count_min()
         if len(ends) < wanted:
             return -1

@@ -322,15 +322,13 @@ class Replica(RaftReplica):
                 )
             raise
         if original is None:
-            if header.attributes & TRANSACTIONAL_BIT:
-                self._check_transaction(header, guard)
+            if header.attributes & TRANSACTIONAL_BIT and not self.producers.is_open(
+                header.producer_id, header.producer_epoch
+            ):
+                self._guards.check(header, guard)
             return None
         time = original.timestamp if append_time else NO_TIMESTAMP
         return Proposal(original.base_offset, Offset(original.last_offset + 1), time, self)
-
-    def _check_transaction(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
-        if not self.producers.is_open(header.producer_id, header.producer_epoch):
-            self._guards.check(header, guard)
 
     def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
         """Take a guard before asking the coordinator to verify a batch that opens a transaction.
