@@ -106,10 +106,6 @@ class OsFiles:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
 
-    @property
-    def root(self) -> str:
-        return self._root
-
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
         """The name of a created file is durable only after sync_dir."""
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)

@@ -10,7 +10,6 @@ from moldau.model.errors import MoldauError
 from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex
 from moldau.raft.core import RaftCore
 from moldau.raft.events import Event, Role
-from moldau.raft.membership import Members
 from moldau.raft.progress import FOREVER, Progress
 from moldau.records.batch import BatchHeader
 from moldau.records.control import EndMarker
@@ -162,18 +161,6 @@ class RaftGroup:
     @property
     def is_leader(self) -> bool:
         return self.core.role is Role.LEADER
-
-    @property
-    def epoch(self) -> Epoch:
-        return self.core.epoch
-
-    @property
-    def leader(self) -> BrokerId:
-        return self.core.leader
-
-    @property
-    def members(self) -> Members:
-        return self.core.members
 
     @property
     def flushes_always(self) -> bool:

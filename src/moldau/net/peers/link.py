@@ -182,7 +182,6 @@ class PeerLink:
         self.refusal = ""
         """Why the peer rejected the last hello; empty if it did not."""
         self.frames_total = 0
-        self.dropped_total = 0
 
     # ---- lifecycle
 
@@ -263,7 +262,6 @@ class PeerLink:
         if (
             stream.queued_bytes > 2 * limits.queue_bytes_max and not is_ahead
         ) or stream.queued_chunks > 2 * limits.queue_chunks_max:
-            self.dropped_total += 1
             return False
         self.frames_total += 1
         if is_ahead:
