@@ -5,10 +5,9 @@ versions are both here and at the classes, because a request header is read befo
 imported; a test compares the two.
 """
 
-from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from importlib import import_module
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from moldau.wire.fields import VERSION_MAX, Versions
 from moldau.wire.schema import Message, Request, Response
@@ -151,36 +150,23 @@ APIS: dict[int, Api] = {
 M = TypeVar("M", bound=Message)
 
 
-class MessageTypes(Mapping[int, type[M]], Generic[M]):
-    """Classes by API key, imported on first use."""
+class MessageTypes(dict[int, type[M]]):
+    """Classes by API key; holds those that were used, and imports others when they are."""
 
     def __init__(self, suffix: str, base: type[M]) -> None:
+        super().__init__()
         self._suffix = suffix
         self._base = base
-        self._loaded: dict[int, type[M]] = {}
 
-    def __getitem__(self, key: int) -> type[M]:
-        found = self._loaded.get(key)
-        return self._load(key) if found is None else found
-
-    def __contains__(self, key: object) -> bool:
-        return key in APIS
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(APIS)
-
-    def __len__(self) -> int:
-        return len(APIS)
-
-    def _load(self, key: int) -> type[M]:
+    def __missing__(self, key: int) -> type[M]:
         api = APIS[key]
         module = import_module(f"moldau.wire.messages.{api.module}")
         loaded = getattr(module, api.name + self._suffix)
         if not issubclass(loaded, self._base):
             raise TypeError(f"{loaded!r} is not a {self._base.__name__}")
-        self._loaded[key] = cast("type[M]", loaded)
-        return self._loaded[key]
+        self[key] = cast("type[M]", loaded)
+        return self[key]
 
 
-REQUESTS: Mapping[int, type[Request]] = MessageTypes("Request", Request)
-RESPONSES: Mapping[int, type[Response]] = MessageTypes("Response", Response)
+REQUESTS: MessageTypes[Request] = MessageTypes("Request", Request)
+RESPONSES: MessageTypes[Response] = MessageTypes("Response", Response)
