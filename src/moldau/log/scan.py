@@ -59,7 +59,7 @@ def walk_headers(
 
 
 def walk_batches(
-    file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
+    file: File, position: int, end: int
 ) -> Iterator[tuple[LocatedBatch, bytes | memoryview]]:
     """As walk_headers, with a view of each batch; stops at a checksum mismatch."""
     chunk = b""
@@ -67,7 +67,7 @@ def walk_batches(
     while position + HEADER_BYTES <= end:
         at = position - chunk_start
         if at + HEADER_BYTES > len(chunk):
-            chunk = file.pread(min(chunk_bytes, end - position), position)
+            chunk = file.pread(min(CHUNK_BYTES, end - position), position)
             chunk_start, at = position, 0
         try:
             header = read_header(chunk, at)
@@ -77,7 +77,7 @@ def walk_batches(
         if position + size > end:
             return
         if at + size > len(chunk):
-            chunk = file.pread(max(chunk_bytes, size), position)
+            chunk = file.pread(max(CHUNK_BYTES, size), position)
             chunk_start, at = position, 0
             if size > len(chunk):
                 return

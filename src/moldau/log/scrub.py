@@ -13,18 +13,6 @@ from moldau.model.ids import Offset
 class SegmentCheck:
     """Checks about bytes_max of one segment from `position` on, nothing beyond `limit`."""
 
-    __slots__ = (
-        "_bytes_max",
-        "_file",
-        "damage",
-        "limit",
-        "next_offset",
-        "reached",
-        "segment",
-        "start",
-        "truncations",
-    )
-
     def __init__(
         self, segment: Segment, position: int, limit: int, bytes_max: int, truncations: int
     ) -> None:

@@ -63,7 +63,6 @@ class RaftDriver:
         transport: Transport,
         config: RaftConfig | None = None,
         heartbeat_ms: int = HEARTBEAT_MS,
-        uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
     ) -> None:
         """A disk failure is reported through the flusher, which ends the process."""
         self._loop = loop
@@ -77,7 +76,7 @@ class RaftDriver:
         self._flusher = flusher
         self._transport = transport
         self._config = config or RaftConfig()
-        self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._uncommitted_bytes_max = UNCOMMITTED_BYTES_MAX
         self.me = transport.me
         self._session = rng.getrandbits(64)
         self._groups: dict[bytes, RaftGroup] = {}

@@ -18,20 +18,6 @@ _WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 class Peer:
     """The send queue to one other broker."""
 
-    __slots__ = (
-        "_chunks",
-        "_size",
-        "cold",
-        "has_exited",
-        "heartbeat",
-        "id",
-        "link",
-        "reading",
-        "sliced",
-        "waiting",
-        "warm",
-    )
-
     def __init__(self, broker: BrokerId, link: PeerLink, heartbeat: PeerHeartbeat) -> None:
         self.id = broker
         self.link = link

@@ -213,6 +213,6 @@ struct: _NestedSpec[StructType] = partial(_nested_field, "struct")
 """A nested struct. Tagged ones default to None: not sent."""
 
 
-def records(versions: str = "0+", *, default: object = MISSING, ignorable: bool = False) -> Any:
-    """Record batches: never copied, nullable in every version."""
-    return _field("records", versions, default=default, nullable="0+", ignorable=ignorable)
+def records() -> Any:
+    """Record batches: never copied, nullable."""
+    return _field("records", nullable="0+")

@@ -45,6 +45,7 @@ _PEER_LIMITS: Final = ConnectionLimits(
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
 )
+_CONNECTIONS_MAX: Final = 4096
 _REFUSALS_KNOWN_MAX: Final = 64
 _LENGTH: Final = struct.Struct(">I")
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
@@ -98,7 +99,6 @@ class PeerListener:
         me: BrokerId,
         authorize: Callable[[Hello], str | None],
         handler: PeerHandler,
-        connections_max: int = 4096,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
@@ -116,8 +116,8 @@ class PeerListener:
             loop=loop,
             handler=self,
             limits=ListenerLimits(
-                connections_max=connections_max,
-                connections_per_address_max=connections_max,
+                connections_max=_CONNECTIONS_MAX,
+                connections_per_address_max=_CONNECTIONS_MAX,
                 idle_seconds_max=_IDLE_SECONDS_MAX,
             ),
             connection_limits=_HANDSHAKE_LIMITS,
