@@ -17,6 +17,7 @@ rewritten. The file is zero-filled in small steps: a flush then changes no metad
 import struct
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from moldau.log.filesystem import File, Files, write_all
 from moldau.log.interface import ControlEntry, ControlKind
@@ -31,22 +32,20 @@ REWRITE_DEAD_MIN = 64
 """Entries below the log's start that make a rewrite worthwhile."""
 
 
-class JournalFlush:
+class JournalFlush(Struct, eq=False):
     """The flush of a journal's last entry; runs in any thread."""
 
-    __slots__ = ("_directory", "_file", "_files", "ordinal")
-
-    def __init__(self, files: Files, file: File, directory: str | None, ordinal: int) -> None:
-        self._files = files
-        # Closed with the last reference: a thread may be flushing it.
-        self._file = file
-        self._directory = directory
-        self.ordinal = ordinal
+    files: Files
+    file: File
+    """Closed with the last reference: a thread may be flushing it."""
+    directory: str | None
+    """Set if the file's name is new."""
+    ordinal: int
 
     def run(self) -> None:
-        self._file.flush()
-        if self._directory is not None:
-            self._files.sync_dir(self._directory)
+        self.file.flush()
+        if self.directory is not None:
+            self.files.sync_dir(self.directory)
 
 
 class ControlJournal:
