@@ -7,7 +7,7 @@ imported; a test compares the two.
 
 from enum import IntEnum
 from importlib import import_module
-from typing import NamedTuple, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 from moldau.wire.fields import VERSION_MAX, Versions
 from moldau.wire.schema import Message, Request, Response
@@ -29,6 +29,11 @@ class ApiKey(IntEnum):
         member.versions = Versions(first, last)
         member.flexible = flexible
         return member
+
+    @property
+    def title(self) -> str:
+        """The stem of its two classes: ProduceRequest, ProduceResponse."""
+        return self.name.title().replace("_", "")
 
     PRODUCE = 0, 3, 13, 9
     FETCH = 1, 4, 18, 12
@@ -83,26 +88,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75, 0, 0, 0
 
 
-class Api(NamedTuple):
-    """What must be known of an API before its messages are imported."""
-
-    name: str
-    """The stem of its two classes: ProduceRequest, ProduceResponse."""
-    module: str
-    versions: Versions
-    flexible: int
-    """First version with compact lengths and tagged fields."""
-
-
-APIS: dict[int, Api] = {
-    key: Api(
-        name=key.name.title().replace("_", ""),
-        module=key.name.lower(),
-        versions=key.versions,
-        flexible=key.flexible,
-    )
-    for key in ApiKey
-}
+APIS: dict[int, ApiKey] = {int(key): key for key in ApiKey}
 
 M = TypeVar("M", bound=Message)
 
@@ -117,8 +103,8 @@ class MessageTypes(dict[int, type[M]]):
 
     def __missing__(self, key: int) -> type[M]:
         api = APIS[key]
-        module = import_module(f"moldau.wire.messages.{api.module}")
-        loaded = getattr(module, api.name + self._suffix)
+        module = import_module(f"moldau.wire.messages.{api.name.lower()}")
+        loaded = getattr(module, api.title + self._suffix)
         if not issubclass(loaded, self._base):
             raise TypeError(f"{loaded!r} is not a {self._base.__name__}")
         self[key] = cast("type[M]", loaded)
