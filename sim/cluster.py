@@ -13,9 +13,9 @@ from typing import Final
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId
+from moldau.model.topology import Endpoint
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
-    Address,
     GroupConfig,
     GrpcConfig,
     HttpConfig,
@@ -90,11 +90,11 @@ class Cluster:
             data_dir="/sim",
             broker_id=number if is_named else None,
             bootstrap=is_bootstrap_broker,
-            join_addr=None if is_first else Address(member.address, HTTP_PORT),
-            kafka=KafkaConfig(addr=Address(address, KAFKA_PORT)),
-            raft=RaftConfig(addr=Address(address, RAFT_PORT)),
-            http=HttpConfig(addr=Address(address, HTTP_PORT)),
-            grpc=GrpcConfig(addr=Address(address, GRPC_PORT) if self.plan.has_queues else None),
+            join_addr=None if is_first else Endpoint(member.address, HTTP_PORT),
+            kafka=KafkaConfig(addr=Endpoint(address, KAFKA_PORT)),
+            raft=RaftConfig(addr=Endpoint(address, RAFT_PORT)),
+            http=HttpConfig(addr=Endpoint(address, HTTP_PORT)),
+            grpc=GrpcConfig(addr=Endpoint(address, GRPC_PORT) if self.plan.has_queues else None),
             log=StorageConfig(
                 flush=FlushPolicy(self.plan.flush),
                 segment_bytes=self.plan.segment_bytes,

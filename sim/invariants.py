@@ -217,7 +217,7 @@ class Invariants:
     def _look_at_cleaned(self, node: Node, name: str, group: RaftGroup, seen: _Seen) -> None:
         log = group.log
         assert isinstance(log, DiskLogState)
-        cleaned = log.cleaned.state
+        cleaned = log.checkpoint.state
         if seen.round == cleaned.round or not isinstance(group.owner, Replica):
             return
         seen.round = cleaned.round

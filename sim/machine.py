@@ -16,9 +16,8 @@ from moldau.client.errors import TimedOutError, UnreachableError
 from moldau.log.compaction.worker import WorkerCommand, WorkerReply, run_command
 from moldau.log.filesystem import Files
 from moldau.model.ids import TimestampMs
-from moldau.model.topology import JoinReply, JoinRequest, Topology
+from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
 from moldau.replica.flush_threads import FlushWork, FlushWorkers
-from moldau.server.config.schema import Address
 from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, MemberClient
 from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
@@ -105,7 +104,7 @@ class SimCleaner:
 class SimMember:
     """Another broker's HTTP, over the simulated network."""
 
-    def __init__(self, address: Address, seconds_max: float) -> None:
+    def __init__(self, address: Endpoint, seconds_max: float) -> None:
         self._address = address
         self._seconds_max = seconds_max
 
@@ -126,7 +125,7 @@ class SimMember:
             raise UnreachableError(f"cannot reach {self._address} ({error})") from None
 
 
-async def ask_http(address: Address, method: str, path: str, body: bytes) -> http.HttpResponse:
+async def ask_http(address: Endpoint, method: str, path: str, body: bytes) -> http.HttpResponse:
     """One request on a connection of its own. Raises OSError, EOFError."""
     reader, writer = await asyncio.open_connection(*address)
     try:
@@ -196,5 +195,5 @@ class SimMachine(Machine):
         assert self._grpc_server is not None
         return self._grpc_server(loop, broker)
 
-    def member(self, address: Address, seconds_max: float) -> MemberClient:
+    def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
         return SimMember(address, seconds_max)

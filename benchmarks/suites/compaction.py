@@ -13,12 +13,12 @@ from pathlib import Path
 from benchmarks import servers
 from benchmarks.bench import PARTITIONS, Bench, topic
 from benchmarks.harness import BenchmarkError
-from moldau.log.compaction.job import CleanRequest
-from moldau.log.compaction.segments import DiskClean
+from moldau.log.compaction.job import CompactionRequest
+from moldau.log.compaction.segments import DiskCompaction
 from moldau.log.compaction.worker import (
     HEAD_BYTES,
-    CleanCommand,
-    CleanDone,
+    CompactCommand,
+    CompactionDone,
     decode_reply,
     frame,
     frame_bytes,
@@ -59,8 +59,8 @@ def _work(bench: Bench, codec: Codec) -> None:
         root = bench.directory / "compaction"
         root.mkdir()
         log, payload_bytes = _filled(root, codec, megabytes)
-        task = log.begin_clean(
-            CleanRequest(
+        task = log.begin_compaction(
+            CompactionRequest(
                 now=TimestampMs(LONG_MS),
                 end_offset=log.end_offset,
                 replicated_offset=log.end_offset,
@@ -100,7 +100,7 @@ def _filled(root: Path, codec: Codec, megabytes: int) -> tuple[DiskLog, int]:
     return log, closed * VALUE_BYTES
 
 
-def _clean(root: Path, log: DiskLog, task: DiskClean) -> tuple[float, float]:
+def _clean(root: Path, log: DiskLog, task: DiskCompaction) -> tuple[float, float]:
     """CPU and wall time of the worker's process, its start included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.monotonic()
@@ -111,15 +111,15 @@ def _clean(root: Path, log: DiskLog, task: DiskClean) -> tuple[float, float]:
     ) as process:
         if process.stdin is None or process.stdout is None:
             raise BenchmarkError("the worker has no pipes")
-        process.stdin.write(frame(CleanCommand(task.job)))
+        process.stdin.write(frame(CompactCommand(task.job)))
         process.stdin.flush()
         answer = decode_reply(process.stdout.read(frame_bytes(process.stdout.read(HEAD_BYTES))))
         process.stdin.close()
     wall_s = time.monotonic() - begun
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if not isinstance(answer, CleanDone):
+    if not isinstance(answer, CompactionDone):
         raise BenchmarkError(f"the worker failed: {answer}")
-    if not log.end_clean(task, answer.result) or not answer.result.counts.records_dropped:
+    if not log.end_compaction(task, answer.result) or not answer.result.counts.records_dropped:
         raise BenchmarkError("the cleaning counted for nothing")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return cpu_s, wall_s

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from moldau.model.errors import ErrorCode
-from moldau.server.config.schema import Address
+from moldau.model.topology import Endpoint
 from moldau.wire.messages.api_versions import ApiVersionsRequest
 from moldau.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.wire.messages.delete_groups import DeleteGroupsRequest
@@ -202,7 +202,7 @@ class Looks:
     async def _http(self, session: Session, names: Sequence[str]) -> None:
         """Over the product's own API."""
         paths = [*_PATHS, *(f"/api/v1/topics/{name}" for name in names)]
-        address = Address(session.address[0], 8080)
+        address = Endpoint(session.address[0], 8080)
         for path in self._rng.sample(paths, 3):
             try:
                 async with asyncio.timeout(10.0):

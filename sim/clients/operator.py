@@ -13,8 +13,7 @@ import msgspec
 
 from moldau.client import http
 from moldau.client.cluster_client import TOPOLOGY_PATH
-from moldau.model.topology import Topology
-from moldau.server.config.schema import Address
+from moldau.model.topology import Endpoint, Topology
 from sim.cluster import HTTP_PORT, Cluster
 from sim.machine import ask_http
 from sim.node import Node
@@ -202,7 +201,7 @@ class Operator:
         process = node.process
         try:
             async with asyncio.timeout(6.0):
-                answer = await ask_http(Address(node.address, HTTP_PORT), method, path, body)
+                answer = await ask_http(Endpoint(node.address, HTTP_PORT), method, path, body)
         except (OSError, EOFError, TimeoutError):
             return None
         if answer.status >= 300:

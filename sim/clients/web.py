@@ -5,7 +5,7 @@ import json
 import random
 from typing import Any, Final
 
-from moldau.server.config.schema import Address
+from moldau.model.topology import Endpoint
 from sim.cluster import HTTP_PORT, Cluster
 from sim.machine import ask_http
 from sim.process import ClientProcess
@@ -57,7 +57,7 @@ class Web:
         data = b"" if body is None else json.dumps(body).encode()
         try:
             async with asyncio.timeout(20.0):
-                answer = await ask_http(Address(node.address, HTTP_PORT), method, path, data)
+                answer = await ask_http(Endpoint(node.address, HTTP_PORT), method, path, data)
         except (OSError, EOFError, TimeoutError):
             return 0, None
         if answer.status >= 500 and answer.status != _UNAVAILABLE and node.process is process:
@@ -114,7 +114,7 @@ class Web:
         path = f"/api/v1/topics/{TOPIC}/tail?partition={self._rng.randrange(PARTITIONS)}"
         try:
             async with asyncio.timeout(2.0):
-                await ask_http(Address(node.address, HTTP_PORT), "GET", path, b"")
+                await ask_http(Endpoint(node.address, HTTP_PORT), "GET", path, b"")
         except (OSError, EOFError, TimeoutError):
             return
 

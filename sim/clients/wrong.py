@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
+from moldau.model.topology import Endpoint
 from moldau.records.record import Record, build_batch
-from moldau.server.config.schema import Address
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from sim.clients.session import RETRIABLE, Session
 from sim.clients.wire import Kafka, Lost
@@ -85,7 +85,7 @@ class Wrong:
             try:
                 async with asyncio.timeout(20.0):
                     answer = await ask_http(
-                        Address(host, HTTP_PORT), "POST", f"/api/v1/cluster/{path}", data
+                        Endpoint(host, HTTP_PORT), "POST", f"/api/v1/cluster/{path}", data
                     )
             except (OSError, EOFError, TimeoutError) as error:
                 raise Lost(str(error)) from None

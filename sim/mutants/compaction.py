@@ -4,21 +4,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from moldau.log.compaction.job import CleanRequest
-from moldau.log.compaction.segment_writer import RUN_OFFSETS_MAX, CleanWriter, _Run
-from moldau.log.compaction.segments import LogCleaning
+from moldau.log.compaction.job import CompactionRequest
+from moldau.log.compaction.segment_writer import RUN_OFFSETS_MAX, CompactionWriter, _Run
+from moldau.log.compaction.segments import LogCompaction
 from moldau.records.batch import BatchHeader
 from sim.mutants import mutant
 
 
-def _clean_to_the_end(self: LogCleaning, request: CleanRequest) -> Any:
-    return _cleanable(self, replace(request, end_offset=self._state.end_offset))
+def _clean_to_the_end(self: LogCompaction, request: CompactionRequest) -> Any:
+    return _compactable(self, replace(request, end_offset=self._state.end_offset))
 
 
-_cleanable = LogCleaning._cleanable
+_compactable = LogCompaction._compactable
 
 
-def _join_all(self: CleanWriter, run: _Run, header: BatchHeader) -> bool:
+def _join_all(self: CompactionWriter, run: _Run, header: BatchHeader) -> bool:
     length = header.next_offset - run.base
     return run.base >= self._job.start_offset and length <= RUN_OFFSETS_MAX
 
@@ -29,7 +29,7 @@ MUTANTS = (
         "log",
         "compaction goes beyond what is committed, and drops what a record replaced that is cut",
         {"isolate": 3.0, "forsake": 5.0},
-        (LogCleaning, "_cleanable", _clean_to_the_end),
+        (LogCompaction, "_compactable", _clean_to_the_end),
         keyed=4,
         flush_seconds=0.2,
     ),
@@ -38,7 +38,7 @@ MUTANTS = (
         "log",
         "one empty batch takes the place of several, also where a control entry lies between",
         {"kill": 3.0, "isolate": 5.0},
-        (CleanWriter, "_joins", _join_all),
+        (CompactionWriter, "_joins", _join_all),
         keyed=2,
     ),
 )

@@ -179,11 +179,11 @@ class SkipsPreviousEpoch(Follower):
 class TakesStaleAnswers(RaftCore):
     """Responses to an earlier epoch of this leader count in the current one."""
 
-    def _answer_stale(self, sender: BrokerId, message: Message) -> None:
+    def _respond_to_stale(self, sender: BrokerId, message: Message) -> None:
         if isinstance(message, AppendResponse) and self._leader is not None:
             self._leader.on_append_response(sender, message)
         else:
-            super()._answer_stale(sender, message)
+            super()._respond_to_stale(sender, message)
 
 
 class CommitsWithMinority(Leader):

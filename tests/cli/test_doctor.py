@@ -18,8 +18,8 @@ from moldau.cli.doctor import (
     check_port,
 )
 from moldau.model.layout import LOCK_FILE
+from moldau.model.topology import Endpoint
 from moldau.server.config.load import load_config
-from moldau.server.config.schema import Address
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max
 
@@ -52,7 +52,7 @@ def test_a_healthy_place_has_no_trouble(cli, tmp_path):
 @pytest.mark.parametrize("key", ["kafka.addr", "raft.addr", "http.addr", "grpc.addr"])
 def test_a_port_taken_by_another_program_is_trouble(cli, tmp_path, key):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        taken = Address("127.0.0.1", server.getsockname()[1])
+        taken = Endpoint("127.0.0.1", server.getsockname()[1])
         addresses = {f"{name}.addr": "127.0.0.1:0" for name in ("kafka", "raft", "http", "grpc")}
         settings = addresses | {key: str(taken), "data_dir": str(tmp_path)}
         results = list(check_all(load_config(settings, {}).config))
@@ -71,7 +71,7 @@ def test_a_client_can_check_the_brokers_it_is_to_use(mock_brokers, nobody):
 
 def test_the_hint_for_a_taken_port_names_another_one(cli, tmp_path):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        result = check_port("kafka.addr", Address("127.0.0.1", server.getsockname()[1]), None)
+        result = check_port("kafka.addr", Endpoint("127.0.0.1", server.getsockname()[1]), None)
     assert result.verdict is CheckStatus.TROUBLE
     assert "in use" in result.detail
     assert "--port" in result.hint
@@ -106,8 +106,10 @@ def test_an_advertised_address_that_nobody_can_reach_is_trouble(nobody):
 
 
 def test_a_listener_on_an_address_of_another_machine_is_trouble():
-    assert check_port("kafka.addr", Address("192.0.2.1", 9092), None).verdict is CheckStatus.TROUBLE
-    unknown = check_port("kafka.addr", Address("no-such-host.invalid", 9092), None)
+    assert (
+        check_port("kafka.addr", Endpoint("192.0.2.1", 9092), None).verdict is CheckStatus.TROUBLE
+    )
+    unknown = check_port("kafka.addr", Endpoint("no-such-host.invalid", 9092), None)
     assert unknown.verdict is CheckStatus.TROUBLE
 
 

@@ -16,7 +16,7 @@ from moldau.data.cleaner import Cleaner, CleanerConfig
 from moldau.data.cleaner_process import CleanerProcess, WorkerLostError
 from moldau.data.partitions import Partitions
 from moldau.log.compaction.worker import (
-    CleanCommand,
+    CompactCommand,
     RemovalDone,
     WorkerCommand,
     WorkerReply,
@@ -113,7 +113,7 @@ class World:
 
     @property
     def cleaned(self) -> list[str]:
-        return [m.job.directory for m in self.asked if isinstance(m, CleanCommand)]
+        return [m.job.directory for m in self.asked if isinstance(m, CompactCommand)]
 
     def close(self) -> None:
         self.flusher.stop()
@@ -165,10 +165,10 @@ async def test_a_failure_waits_for_its_retry_and_others_go_on(
 
     async def ask(message: WorkerCommand) -> WorkerReply:
         world.asked.append(message)
-        if is_broken and isinstance(message, CleanCommand) and message.job.directory == "log0":
+        if is_broken and isinstance(message, CompactCommand) and message.job.directory == "log0":
             if len(world.asked) % 2:
                 raise WorkerLostError("gone")
-            return WorkFailed("no room", is_full=True)
+            return WorkFailed("no room")
         return run_command(world.files, message)
 
     world.cleaner._run_command = ask

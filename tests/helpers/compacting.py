@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memory_log import MemoryLog
 
-from moldau.log.compaction.job import CleanRequest
+from moldau.log.compaction.job import CompactionRequest
 from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.os_filesystem import OsFiles
@@ -98,16 +98,16 @@ def clean(
     **asked: object,
 ) -> list[str] | None:
     """Clean in one go; returns the files that are left over, None if there was nothing to do."""
-    request = CleanRequest(
+    request = CompactionRequest(
         now=TimestampMs(now),
         end_offset=log.end_offset if end is None else Offset(end),
         replicated_offset=log.end_offset if held is None else Offset(held),
         **asked,  # type: ignore[arg-type]
     )
-    task = log.begin_clean(request)
+    task = log.begin_compaction(request)
     if task is None:
         return None
-    assert log.end_clean(task, task.run())
+    assert log.end_compaction(task, task.run())
     return log.take_stale_files()
 
 

@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from moldau.log.compaction.job import (
-    CleanCounts,
-    Cleaned,
-    CleanRequest,
-    CleanResult,
-    CleanTask,
+    CompactionCounts,
+    CompactionRequest,
+    CompactionResult,
+    CompactionState,
+    CompactionTask,
     Horizon,
 )
 from moldau.log.compaction.key_map import KeyMap, bytes_for
@@ -88,7 +88,7 @@ class MemoryClean:
 
     def __init__(
         self,
-        request: CleanRequest,
+        request: CompactionRequest,
         batches: list[tuple[BatchHeader, bytes]],
         start_offset: Offset,
         horizon: Offset,
@@ -101,7 +101,7 @@ class MemoryClean:
         self._start_offset = start_offset
         self._barriers = barriers
 
-    def run(self) -> CleanResult:
+    def run(self) -> CompactionResult:
         compactor = Compactor(
             keys=KeyMap(bytes_for(sum(header.record_count for header, _ in self.batches))),
             start_offset=self._start_offset,
@@ -120,13 +120,13 @@ class MemoryClean:
                 self.cleaned.append(outcome)
             else:
                 self._drop(header)
-        counts = CleanCounts(
+        counts = CompactionCounts(
             bytes_read=sum(len(batch) for _, batch in self.batches),
             bytes_written=sum(map(len, self.cleaned)),
             records_read=compactor.records_read,
             records_dropped=compactor.records_dropped,
         )
-        return CleanResult([], compactor.end_offset, compactor.delayed, counts)
+        return CompactionResult([], compactor.end_offset, compactor.delayed, counts)
 
     def _drop(self, header: BatchHeader) -> None:
         """Only the offsets stay; with those before them, if nothing stands between."""
@@ -163,7 +163,7 @@ class MemoryLog:
         self._truncations = 0
         self._size = 0
         self._snapshots: list[tuple[Offset, bytes]] = []
-        self._cleaned = Cleaned()
+        self._cleaned = CompactionState()
 
     # ---- state
 
@@ -433,10 +433,10 @@ class MemoryLog:
 
     # ---- compaction
 
-    def clean_urgency(self, request: CleanRequest) -> float:
-        return 1.0 if self._config.compact and self._cleanable(request) else 0.0
+    def compaction_urgency(self, request: CompactionRequest) -> float:
+        return 1.0 if self._config.compact and self._compactable(request) else 0.0
 
-    def _cleanable(self, request: CleanRequest) -> int:
+    def _compactable(self, request: CompactionRequest) -> int:
         """How many batches may be cleaned now; 0 if none of them is dirty."""
         limit = min(request.end_offset, self._flushed)
         if request.first_unstable is not None:
@@ -454,8 +454,8 @@ class MemoryLog:
         delayed = self._cleaned.delayed and horizon >= self._cleaned.first_dirty
         return count if dirty or delayed else 0
 
-    def begin_clean(self, request: CleanRequest) -> MemoryClean | None:
-        count = self._cleanable(request) if self._config.compact else 0
+    def begin_compaction(self, request: CompactionRequest) -> MemoryClean | None:
+        count = self._compactable(request) if self._config.compact else 0
         if not count:
             return None
         horizon = self._cleaned.horizon(request, self._config.delete_retention_ms)
@@ -463,7 +463,7 @@ class MemoryLog:
         barriers = frozenset(entry.offset for entry in self._controls.entries)
         return MemoryClean(request, batches, self._start.offset, horizon, barriers)
 
-    def end_clean(self, task: CleanTask, result: CleanResult) -> bool:
+    def end_compaction(self, task: CompactionTask, result: CompactionResult) -> bool:
         if not isinstance(task, MemoryClean):
             raise TypeError(f"{task!r} was not begun by this log")
         count = len(task.batches)
@@ -478,7 +478,7 @@ class MemoryLog:
         marks = [mark for mark in self._cleaned.horizons if mark.offset >= task.horizon]
         if not marks or marks[-1].offset < result.first_dirty:
             marks.append(Horizon(result.first_dirty, task.request.now))
-        self._cleaned = Cleaned(
+        self._cleaned = CompactionState(
             end=result.first_dirty,
             first_dirty=result.first_dirty,
             delayed=result.delayed,

@@ -318,7 +318,7 @@ class Cluster:
             and (group := broker.driver.groups.get(key(number).name)) is not None
             and group.core.is_ready
         ]
-        return max(leaders, key=lambda broker: broker.group(number).epoch, default=None)
+        return max(leaders, key=lambda broker: broker.group(number).core.epoch, default=None)
 
     def stand_for_fresh(self, number: int) -> bool:
         """Let somebody stand for a group that nobody has led yet, as the brokers do: no test has to
@@ -330,7 +330,7 @@ class Cluster:
             and (group := broker.driver.groups.get(key(number).name)) is not None
         ]
         if not held or any(
-            group.epoch > 0 or group.core.leader >= 0 or group.core.role is not Role.FOLLOWER
+            group.core.epoch > 0 or group.core.leader >= 0 or group.core.role is not Role.FOLLOWER
             for _, group in held
         ):
             return True
@@ -368,7 +368,7 @@ class Cluster:
         while True:
             leader = await self.wait_for_leader(number)
             group, owner = leader.group(number), leader.owners[number]
-            epoch, end = group.epoch, 0
+            epoch, end = group.core.epoch, 0
             try:
                 for _ in range(count):
                     end = propose(leader, value=value, number=number, records=records)
@@ -377,7 +377,7 @@ class Cluster:
                 continue
 
             def is_deposed(group: RaftGroup = group, epoch: int = epoch) -> bool:
-                return group.epoch != epoch or not group.is_leader
+                return group.core.epoch != epoch or not group.is_leader
 
             await until(
                 lambda owner=owner, end=end, is_deposed=is_deposed: (

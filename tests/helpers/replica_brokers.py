@@ -244,7 +244,7 @@ class Watching:
     def on_progress(self, replica: Replica) -> None:
         self.progressed += 1
 
-    def on_gone(self, replica: Replica) -> None:
+    def on_unavailable(self, replica: Replica) -> None:
         self.gone += 1
 
 

@@ -164,5 +164,5 @@ def test_the_listing_names_value_source_and_synonyms() -> None:
     assert entries["segment.bytes"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert entries["segment.bytes"].value == "99"
     assert entries["flush.ms"].source is ConfigSource.DEFAULT_CONFIG
-    assert "no effect" in entries["flush.ms"].documentation
-    assert "no effect" not in entries["delete.retention.ms"].documentation
+    assert "without effect" in entries["flush.ms"].documentation
+    assert "without effect" not in entries["delete.retention.ms"].documentation

@@ -7,7 +7,7 @@ import pytest
 from compacting import check_dense, open_log
 from effort import seeds
 
-from moldau.log.compaction.job import AbortedRange, CleanRequest
+from moldau.log.compaction.job import AbortedRange, CompactionRequest
 from moldau.log.interface import PartitionLog
 from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import BatchHeader, read_header, stamp
@@ -145,8 +145,8 @@ def test_producers_and_committed_values_are_the_same_after_any_compaction(
             continue
         flush(log)
         now = TimestampMs(now + rng.choice((1, 60, 150)))
-        task = log.begin_clean(
-            CleanRequest(
+        task = log.begin_compaction(
+            CompactionRequest(
                 now=now,
                 end_offset=log.end_offset,
                 replicated_offset=log.end_offset,
@@ -156,7 +156,7 @@ def test_producers_and_committed_values_are_the_same_after_any_compaction(
             )
         )
         if task is not None:
-            assert log.end_clean(task, task.run())
+            assert log.end_compaction(task, task.run())
             cleanings += 1
         check_dense(log)
         rebuilt = table_of(log)

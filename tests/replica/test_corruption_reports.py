@@ -139,7 +139,7 @@ def test_what_a_peer_says_of_damage_is_looked_into_only_where_it_can_be_true() -
             spoiled = leader.logs[0]
             assert isinstance(spoiled, MemoryLog)
             spoiled._batches = [batch[:-1] + b"?" for batch in spoiled._batches]
-            group, epoch = leader.group(), leader.group().epoch
+            group, epoch = leader.group(), leader.group().core.epoch
 
             def tell(epoch: int, start: int) -> None:
                 told = CorruptAppend(Epoch(epoch), RaftIndex(start))

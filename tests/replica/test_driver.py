@@ -32,7 +32,7 @@ def test_three_brokers_elect_one_leader_and_all_logs_become_the_same(place: Path
             await cluster.agree()
             data, _ = content(cluster.brokers[1].logs[0])
             assert len(data) > 10 * 123_000
-            leaders = {broker.group().leader for broker in cluster.brokers.values()}
+            leaders = {broker.group().core.leader for broker in cluster.brokers.values()}
             assert len(leaders) == 1
             for broker in cluster.brokers.values():
                 assert broker.owners[0].commit == 40
@@ -99,7 +99,7 @@ def test_the_others_go_on_when_the_leader_stops_and_it_follows_when_it_comes_bac
             back = await cluster.restart(old.id)
             await cluster.agree()
             assert back.owners[0].commit == 40
-            assert back.group().leader == new.id
+            assert back.group().core.leader == new.id
 
     run(scenario())
 
@@ -110,13 +110,13 @@ def test_all_brokers_stop_and_nothing_committed_is_gone_after_the_restart(tmp_pa
             cluster.add_group()
             await cluster.produce(30, value=bytes(2000))
             before = content((await cluster.wait_for_leader()).logs[0])[0]
-            epoch = max(broker.group().epoch for broker in cluster.brokers.values())
+            epoch = max(broker.group().core.epoch for broker in cluster.brokers.values())
             for broker in cluster.brokers.values():
                 broker.stop()
             for number in cluster.brokers:
                 await cluster.restart(number)
             leader = await cluster.wait_for_leader()
-            assert leader.group().epoch > epoch
+            assert leader.group().core.epoch > epoch
             await cluster.agree()
             assert content(leader.logs[0])[0] == before
 
@@ -220,23 +220,27 @@ def test_a_broker_joins_as_a_learner_votes_and_another_leaves(place: Path | None
             cluster.add_group(voters=(1, 2, 3))
             await cluster.produce(20, value=bytes(9000))
             leader = await cluster.wait_for_leader()
-            first = leader.group().members
+            first = leader.group().core.members
             four = cluster.brokers[4]
             four.add(0, first)
             leader.driver.change_members(leader.group(), first.with_learner(four.id))
-            await until(lambda: leader.driver.followers(leader.group()).get(four.id) is not None
-                        and leader.driver.followers(leader.group())[four.id].flushed
+            await until(lambda: leader.group().core.progress.get(four.id) is not None
+                        and leader.group().core.progress[four.id].match
                         >= leader.group().core.commit > leader.group().core.members_index,
                         "the learner has caught up")  # fmt: skip
-            leader.driver.change_members(leader.group(), leader.group().members.with_voter(four.id))
+            leader.driver.change_members(
+                leader.group(), leader.group().core.members.with_voter(four.id)
+            )
             await cluster.agree()
             leaving = leader.id
             await until(lambda: leader.group().core.commit > leader.group().core.members_index,
                         "the change is committed")  # fmt: skip
-            leader.driver.change_members(leader.group(), leader.group().members.without(leaving))
+            leader.driver.change_members(
+                leader.group(), leader.group().core.members.without(leaving)
+            )
             new = await cluster.wait_for_leader(other_than=leaving)
-            assert leaving not in new.group().members.voters
-            assert four.id in new.group().members.voters
+            assert leaving not in new.group().core.members.voters
+            assert four.id in new.group().core.members.voters
             leader.stop()
             await cluster.produce(5)
             await cluster.agree(brokers=[b for b in cluster.brokers if b != leaving])

@@ -79,13 +79,13 @@ async def are_quiet_for(cluster: Cluster, seconds: float) -> bool:
         "every list is confirmed",
     )
     leaders = [await cluster.wait_for_leader(number) for number in range(500)]
-    epochs = [leader.group(number).epoch for number, leader in enumerate(leaders)]
+    epochs = [leader.group(number).core.epoch for number, leader in enumerate(leaders)]
     before, began = frames_of(cluster), time.monotonic()
     await asyncio.sleep(seconds)
     heartbeats = (time.monotonic() - began) * 1000 / cluster.heartbeat_ms
     sent = {link: count - before[link] for link, count in frames_of(cluster).items()}
     # Longer than an election takes: the heartbeats do keep all leaders in office.
-    if [leader.group(number).epoch for number, leader in enumerate(leaders)] != epochs:
+    if [leader.group(number).core.epoch for number, leader in enumerate(leaders)] != epochs:
         return False
     assert all(0 < count <= heartbeats + 5 for count in sent.values()), (sent, heartbeats)
     return True
@@ -300,7 +300,7 @@ def test_a_leader_that_only_hears_and_is_not_heard_steps_down() -> None:
                 link.stop()
             new = await cluster.wait_for_leader(other_than=old.id)
             await until(lambda: not old.group().is_leader, "the deaf leader steps down")
-            assert new.group().epoch > 0
+            assert new.group().core.epoch > 0
             await cluster.produce(3)
 
     run(scenario())
@@ -329,7 +329,7 @@ def note_acks(broker: Broker, pending: dict[int, tuple[int, int]], acked: dict[i
     def committed(offset: int) -> None:
         group = broker.group()
         for number, (end, epoch) in list(pending.items()):
-            if end <= offset and group.is_leader and group.epoch == epoch:
+            if end <= offset and group.is_leader and group.core.epoch == epoch:
                 acked[number] = end
                 del pending[number]
 
@@ -359,8 +359,8 @@ def test_whatever_was_acknowledged_is_on_all_logs_after_broken_links_and_restart
                         continue
                     pending: dict[int, tuple[int, int]] = {}
                     note_acks(leader, pending, acked)
-                    epoch = leader.group().epoch
-                    while leader.is_running and leader.group().epoch == epoch:
+                    epoch = leader.group().core.epoch
+                    while leader.is_running and leader.group().core.epoch == epoch:
                         try:
                             for _ in range(rng.randint(1, 8)):
                                 value = b"<%d>" % count + bytes(rng.choice((0, 100, 20_000)))
@@ -477,14 +477,14 @@ def test_a_follower_that_alone_misses_its_leader_does_not_depose_it() -> None:
             await cluster.produce(3)
             await cluster.agree()
             leader = await cluster.wait_for_leader()
-            epoch = leader.group().epoch
+            epoch = leader.group().core.epoch
             deaf = next(b for b in cluster.brokers.values() if b is not leader)
             leader.transport.links[deaf.id].stop()
             for _ in range(6):
                 await asyncio.sleep(0.3)
                 deaf.driver.campaign(deaf.group())
             assert leader.group().is_leader
-            assert leader.group().epoch == epoch
+            assert leader.group().core.epoch == epoch
 
     run(scenario())
 

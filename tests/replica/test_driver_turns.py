@@ -316,7 +316,7 @@ def test_who_hands_leadership_over_hears_how_that_ended() -> None:
             with pytest.raises(RaftRejection):
                 old.driver.transfer(group, target.id)
             assert await handed
-            assert group.leader == target.id
+            assert group.core.leader == target.id
             with pytest.raises(RaftRejection):
                 old.driver.transfer(group, BrokerId(9))
 
@@ -349,7 +349,7 @@ def test_a_transfer_ends_with_its_group() -> None:
                 if broker is not leader:
                     broker.stop()
             group, driver = leader.group(), leader.driver
-            target = next(voter for voter in group.members.voters if voter != leader.id)
+            target = next(voter for voter in group.core.members.voters if voter != leader.id)
             handed = driver.transfer(group, target)
             driver.remove_group(group)
             assert handed.done()

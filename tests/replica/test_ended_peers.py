@@ -46,7 +46,7 @@ def test_only_both_signs_together_are_an_end(monkeypatch: pytest.MonkeyPatch) ->
             ended: list[int] = []
             followers = [broker for broker in cluster.brokers.values() if broker is not leader]
             for broker in followers:
-                monkeypatch.setattr(broker.driver, "on_peer_ended", ended.append)
+                monkeypatch.setattr(broker.driver, "on_peer_exited", ended.append)
                 # Both ways, one after the other: somebody listens at both ends.
                 broker.transport.links[leader.id].reset("a fault of the network")
                 broker.transport.listener.disconnect(leader.id, "a fault of the network")

@@ -10,7 +10,7 @@ from memory_log import MemoryLog
 from raft_brokers import PATIENT
 from replica_brokers import ReplicaBroker, ReplicaCluster
 
-from moldau.log.compaction.job import CleanRequest
+from moldau.log.compaction.job import CompactionRequest
 from moldau.log.disk_log import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.log.os_filesystem import OsFiles
@@ -53,13 +53,13 @@ def write(log: PartitionLog, rng: random.Random, epoch: int) -> None:
 
 def clean(log: PartitionLog, now: int = 1000) -> None:
     flush(log)
-    task = log.begin_clean(
-        CleanRequest(
+    task = log.begin_compaction(
+        CompactionRequest(
             now=TimestampMs(now), end_offset=log.end_offset, replicated_offset=log.end_offset
         )
     )
     if task is not None:
-        assert log.end_clean(task, task.run())
+        assert log.end_compaction(task, task.run())
 
 
 def copy_of(log: PartitionLog, end: RaftIndex) -> MemoryLog:

@@ -35,7 +35,7 @@ class Pair:
         """From the leader to the follower, through the codec."""
         heartbeat = decode_heartbeat(memoryview(encode_heartbeat(self.one.compose())))
         self.commits = self.two.take(heartbeat, now, self.by_wire)
-        self.two.take_answer(heartbeat, now, self.by_wire)
+        self.two.take_acknowledgement(heartbeat, now, self.by_wire)
         if heartbeat.listed is not None:
             for group in self.two.listed:
                 self.two.check(group, FIVE)
@@ -44,7 +44,7 @@ class Pair:
     def answer(self, now: int) -> Heartbeat:
         heartbeat = decode_heartbeat(memoryview(encode_heartbeat(self.two.compose())))
         self.one.take(heartbeat, now, self.by_wire)
-        self.one.take_answer(heartbeat, now, self.by_wire)
+        self.one.take_acknowledgement(heartbeat, now, self.by_wire)
         return heartbeat
 
 

@@ -143,7 +143,7 @@ def test_a_batch_that_comes_too_early_waits_for_what_may_be_at_the_leader_before
     state = stored(9)
     assert state is not None
     with pytest.raises(RefusedError) as told:
-        refusals.miss(header, state, 100.0, leader_since)
+        refusals.on_gap(header, state, 100.0, leader_since)
     assert told.value.code is PASSING
     refusals.note(header, PASSING, 100.0)
     for now in (100.0, 105.0, until - 0.1):
@@ -157,7 +157,7 @@ def test_a_batch_that_comes_too_early_waits_for_what_may_be_at_the_leader_before
 def test_a_batch_that_comes_too_late_is_no_gap() -> None:
     refusals, state = SequenceGaps(), stored(9)
     assert state is not None
-    refusals.miss(batch(4), state, 0.0, 0.0)
+    refusals.on_gap(batch(4), state, 0.0, 0.0)
     assert not refusals.waiting
 
 

@@ -3,13 +3,14 @@
 import asyncio
 import random
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
 from moldau.model.ids import BrokerId
 from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits
-from moldau.replica.transport import Transport
+from moldau.replica.transport import Transport, TransportHandler
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import until
 
@@ -21,7 +22,7 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 def make(
     me: BrokerId, epoch: int, authorize: Callable[[Hello], str | None] = lambda _: None
 ) -> Transport:
-    return Transport(
+    transport = Transport(
         loop=asyncio.get_running_loop(),
         clock=SystemClock(),
         rng=random.Random(me),
@@ -33,6 +34,8 @@ def make(
         # Whoever is refused waits for ever, unless something happens.
         limits=LinkLimits(refused_seconds_min=3600, retry_seconds_max=3600),
     )
+    transport.attach(Mock(spec=TransportHandler))
+    return transport
 
 
 def test_a_new_registration_is_told_at_once_to_peers_that_refused_the_old_one() -> None:

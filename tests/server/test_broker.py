@@ -21,10 +21,10 @@ from moldau.model.errors import (
     StorageError,
 )
 from moldau.model.ids import BrokerId, Epoch
+from moldau.model.topology import Endpoint
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
-    Address,
     GrpcConfig,
     HttpConfig,
     KafkaConfig,
@@ -43,7 +43,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def config_of(directory: Path, **fields: Any) -> ServerConfig:
-    free = Address(LOOPBACK, 0)
+    free = Endpoint(LOOPBACK, 0)
     return ServerConfig(
         **{
             "data_dir": str(directory),
@@ -91,7 +91,7 @@ async def ask(info: BrokerInfo, path: str) -> Any:
     return await asyncio.to_thread(call)
 
 
-def is_listening(address: Address) -> bool:
+def is_listening(address: Endpoint) -> bool:
     try:
         socket.create_connection((address.host, address.port), wait_seconds_max()).close()
     except ConnectionRefusedError:
@@ -189,7 +189,7 @@ async def test_a_taken_port_leaves_a_directory_that_can_be_used(tmp_path: Path, 
         "grpc": GrpcConfig,
     }
     with socket.create_server((LOOPBACK, 0)) as taken:
-        address = Address(LOOPBACK, taken.getsockname()[1])
+        address = Endpoint(LOOPBACK, taken.getsockname()[1])
         with pytest.raises(ConfigError, match=rf"\({key}\.addr\)") as caught:
             await start(config_of(tmp_path, **{key: kinds[key](addr=address)}))
     assert caught.value.hint
@@ -207,7 +207,7 @@ async def test_a_broker_without_grpc_tells_no_address_of_it(tmp_path: Path) -> N
 
 
 async def test_one_port_cannot_be_two_listeners(tmp_path: Path) -> None:
-    address = Address(LOOPBACK, free_ports(1)[0])
+    address = Endpoint(LOOPBACK, free_ports(1)[0])
     settings = {"kafka": KafkaConfig(addr=address), "http": HttpConfig(addr=address)}
     with pytest.raises(ConfigError, match=r"kafka\.addr and http\.addr are both"):
         await start(config_of(tmp_path, **settings))
@@ -216,7 +216,7 @@ async def test_one_port_cannot_be_two_listeners(tmp_path: Path) -> None:
 async def start_to_join(directory: Path) -> None:
     """A join that nobody answers, given up when it has been asked for."""
     with socket.create_server((LOOPBACK, 0)) as silent:
-        config = config_of(directory, join_addr=Address(LOOPBACK, silent.getsockname()[1]))
+        config = config_of(directory, join_addr=Endpoint(LOOPBACK, silent.getsockname()[1]))
         starting = asyncio.create_task(start(config))
         await until(
             lambda: starting.done() or select.select([silent], [], [], 0)[0], "it asks to join"

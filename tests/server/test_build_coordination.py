@@ -9,9 +9,9 @@ from ledger_world import QueueLeader
 from moldau.leases.state import QueueId
 from moldau.metadata.image import QUEUE_STATE_TOPIC
 from moldau.model.ids import PartitionIndex
+from moldau.model.topology import Endpoint
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
-    Address,
     GrpcConfig,
     HttpConfig,
     KafkaConfig,
@@ -30,7 +30,7 @@ def fail(error: BaseException) -> None:
 
 
 async def start(directory: Path) -> BrokerServer:
-    free = Address("127.0.0.1", 0)
+    free = Endpoint("127.0.0.1", 0)
     config = ServerConfig(
         data_dir=str(directory),
         bootstrap=True,

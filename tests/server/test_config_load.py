@@ -4,9 +4,10 @@ import pytest
 
 from moldau.model.errors import ConfigError
 from moldau.model.flush import FlushPolicy
+from moldau.model.topology import Endpoint
 from moldau.server.config.keys import KEYS
 from moldau.server.config.load import InvalidConfigError, load_config
-from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.schema import ServerConfig
 
 
 def problems(*args, **kwargs):
@@ -63,7 +64,7 @@ def test_the_seed_keys_are_understood(tmp_path):
     )
     config = load_config({}, {}, str(path)).config
     assert config.broker_id == 7
-    assert config.kafka.addr == Address("127.0.0.1", 9192)
+    assert config.kafka.addr == Endpoint("127.0.0.1", 9192)
     assert config.topic.replication_factor == 3
     assert config.topic.min_insync_replicas == 2
     assert config.log.retention_ms == 168 * 3600 * 1000
@@ -71,7 +72,7 @@ def test_the_seed_keys_are_understood(tmp_path):
 
 def test_a_port_keeps_the_host_of_a_lower_layer():
     flags, environ = {"port": 9999}, {"MOLDAU_KAFKA__ADDR": "10.0.0.1:9092"}
-    assert load_config(flags, environ).config.kafka.addr == Address("10.0.0.1", 9999)
+    assert load_config(flags, environ).config.kafka.addr == Endpoint("10.0.0.1", 9999)
 
 
 @pytest.mark.parametrize("port", ["-1", "70000", "x", "9092.5"])
@@ -190,7 +191,7 @@ def test_what_no_browser_calls_an_origin_is_refused(text):
 
 def test_a_wildcard_listener_is_fine_with_an_advertised_address():
     flags = {"kafka.addr": "0.0.0.0:9092", "kafka.advertised": "broker.example:9092"}
-    assert load_config(flags, {}).config.kafka.advertised == Address("broker.example", 9092)
+    assert load_config(flags, {}).config.kafka.advertised == Endpoint("broker.example", 9092)
 
 
 def test_free_ports_do_not_collide():

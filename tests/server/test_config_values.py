@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.model.topology import Endpoint
 from moldau.server.config.keys import KEYS
-from moldau.server.config.schema import Address
 from moldau.server.config.values import BadValue, format_value, parse_address, parse_value
 
 
@@ -30,10 +30,10 @@ from moldau.server.config.values import BadValue, format_value, parse_address, p
         ("rack", 3, "3"),
         ("rack", "null", None),
         ("cluster_id", "", None),
-        ("kafka.addr", 9093, Address("127.0.0.1", 9093)),
-        ("kafka.addr", ":9093", Address("127.0.0.1", 9093)),
-        ("kafka.addr", "[::1]:9093", Address("::1", 9093)),
-        ("kafka.advertised", "b.example:1", Address("b.example", 1)),
+        ("kafka.addr", 9093, Endpoint("127.0.0.1", 9093)),
+        ("kafka.addr", ":9093", Endpoint("127.0.0.1", 9093)),
+        ("kafka.addr", "[::1]:9093", Endpoint("::1", 9093)),
+        ("kafka.advertised", "b.example:1", Endpoint("b.example", 1)),
     ],
 )
 def test_values_are_read_with_their_suffix(key, raw, value):

@@ -10,7 +10,7 @@ import pytest
 
 from http_cluster import JOIN, FakeCluster, served
 from moldau.model.errors import ConfigError, ErrorCode, RefusedError
-from moldau.server.config.schema import Address
+from moldau.model.topology import Endpoint
 from moldau.server.join import join_cluster
 from moldau.server.machine import Machine
 from moldau.testing.waiting import until, wait_seconds_max
@@ -23,7 +23,7 @@ def join(port: int, *, seconds_max: float | None = None):
 
 
 def joining_of(port: int, seconds_max: float):
-    return join_cluster(Address("127.0.0.1", port), JOIN, Machine(), seconds_max=seconds_max)
+    return join_cluster(Endpoint("127.0.0.1", port), JOIN, Machine(), seconds_max=seconds_max)
 
 
 def test_a_broker_is_taken_in(caplog):

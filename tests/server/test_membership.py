@@ -16,7 +16,7 @@ from moldau.model.ids import BrokerId, Epoch
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
-from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
 from moldau.server.storage import VOTES_PATH, Storage
@@ -55,7 +55,7 @@ def enter(
         broker_id=broker_id,
         cluster_id=cluster_id,
         bootstrap=join is None and founds,
-        join_addr=None if join is None else Address("127.0.0.1", join),
+        join_addr=None if join is None else Endpoint("127.0.0.1", join),
     )
     with opened(directory) as storage:
         return asyncio.run(

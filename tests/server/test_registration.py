@@ -17,7 +17,7 @@ from moldau.model.ids import BrokerId
 from moldau.model.topology import Endpoint, JoinRequest, TopologyBroker
 from moldau.raft.membership import Members
 from moldau.server import registration
-from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership, Endpoints
 from moldau.server.registration import Registration, SupersededError
@@ -124,7 +124,7 @@ class World:
         self.cut_off = False
         metadata: Any = store
         self.registration = Registration(
-            ServerConfig(join_addr=None if join is None else Address("127.0.0.1", join)),
+            ServerConfig(join_addr=None if join is None else Endpoint("127.0.0.1", join)),
             entry,
             metadata,
             Machine(),

@@ -39,7 +39,7 @@ from moldau.wire.schema import Message
 from moldau.wire.varint import write_uvarint
 
 CASES = [
-    pytest.param(messages, key, id=f"{api.name}{suffix}")
+    pytest.param(messages, key, id=f"{api.title}{suffix}")
     for key, api in APIS.items()
     for suffix, messages in (("Request", REQUESTS), ("Response", RESPONSES))
 ]

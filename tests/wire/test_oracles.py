@@ -42,7 +42,7 @@ RENAMED = {
 """Where our name of a field is not the snake_case of Kafka's."""
 
 CASES = [
-    pytest.param(messages, key, id=f"{api.name}{suffix}")
+    pytest.param(messages, key, id=f"{api.title}{suffix}")
     for key, api in APIS.items()
     for suffix, messages in (("Request", REQUESTS), ("Response", RESPONSES))
 ]

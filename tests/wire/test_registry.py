@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from moldau.wire.registry import APIS, REQUESTS, RESPONSES, ApiKey
+from moldau.wire.registry import APIS, REQUESTS, RESPONSES
 from moldau.wire.schema import Request, Response
 
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.parametrize("key", list(APIS), ids=lambda key: APIS[key].name)
+@pytest.mark.parametrize("key", list(APIS), ids=lambda key: APIS[key].title)
 def test_the_table_says_of_each_api_what_its_classes_say(key: int) -> None:
     api = APIS[key]
     request, response = REQUESTS[key], RESPONSES[key]
@@ -21,7 +21,7 @@ def test_the_table_says_of_each_api_what_its_classes_say(key: int) -> None:
         assert key == cls.API_KEY
         assert api.versions == cls.VERSIONS
         assert api.flexible == cls.FLEXIBLE
-    assert ApiKey(key).name.replace("_", "").lower() == api.name.lower()
+    assert (request.__name__, response.__name__) == (f"{api.title}Request", f"{api.title}Response")
 
 
 def test_an_api_that_is_not_in_the_table_has_no_classes() -> None:

@@ -30,7 +30,8 @@ from moldau.cli.options import (
 from moldau.cli.output import color_wanted, emit_rows, format_bytes
 
 if TYPE_CHECKING:
-    from moldau.server.config.schema import Address, ServerConfig
+    from moldau.model.topology import Endpoint
+    from moldau.server.config.schema import ServerConfig
 
 _CONNECT_SECONDS_MAX = 3.0
 _OTHER_FILES = 512
@@ -174,7 +175,7 @@ def check_brokers(brokers: str) -> Iterator[CheckResult]:
             yield _ok(name, "reachable")
 
 
-def broker_at(address: "Address") -> str | None:
+def broker_at(address: "Endpoint") -> str | None:
     """The cluster and id of the Kafka broker at an address, or None."""
     from moldau.client.errors import ClientError
     from moldau.client.kafka.admin import Admin
@@ -189,13 +190,13 @@ def broker_at(address: "Address") -> str | None:
     return f"cluster {cluster}, broker {', '.join(str(node.id) for node in nodes)}"
 
 
-def _reachable(address: "Address") -> "Address":
+def _reachable(address: "Endpoint") -> "Endpoint":
     """An address to connect to, also for one bound to all interfaces."""
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     return address._replace(host=loopback.get(address.host, address.host))
 
 
-def check_port(key: str, address: "Address", running: str | None) -> CheckResult:
+def check_port(key: str, address: "Endpoint", running: str | None) -> CheckResult:
     """Can a broker bind this address now?"""
     name = f"port {address}"
     if running is not None:
@@ -335,7 +336,7 @@ def _connect_error(host: str, port: int) -> str:
     return ""
 
 
-def check_cluster(http: "Address") -> Iterator[CheckResult]:
+def check_cluster(http: "Endpoint") -> Iterator[CheckResult]:
     """Is the cluster of the running broker healthy, and has every topic several replicas?"""
     from moldau.cli.cluster.health import broker_problems
     from moldau.cli.cluster.topology import connect, headline, problems, single_copies

@@ -226,11 +226,10 @@ class Reconciler:
         # Takes heartbeats of an idle group into account.
         replica.in_sync(_CAUGHT_UP_MS)
         since = driver.now - _CAUGHT_UP_MS
-        followers = driver.followers(group)
         ready = {
             broker
-            for broker, progress in followers.items()
-            if progress.caught_up_at >= since and progress.flushed > core.epoch_start
+            for broker, progress in core.progress.items()
+            if progress.caught_up_at >= since and progress.match > core.epoch_start
         }
         replaced = core.replaced_voters()
         step = (

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from moldau.data.cleaner_process import WorkerLostError
 from moldau.data.partitions import HostedPartition, Partitions
-from moldau.log.compaction.job import AbortedRange, CleanRequest, CleanResult
+from moldau.log.compaction.job import AbortedRange, CompactionRequest, CompactionResult
 from moldau.log.compaction.key_map import MAP_BYTES_MAX
-from moldau.log.compaction.segments import DiskClean
+from moldau.log.compaction.segments import DiskCompaction
 from moldau.log.compaction.worker import (
-    CleanCommand,
-    CleanDone,
+    CompactCommand,
+    CompactionDone,
     RemoveFilesCommand,
     WorkerCommand,
     WorkerReply,
@@ -59,7 +59,7 @@ class CleanerMetrics:
         self.records_dropped = 0
         self.seconds = 0.0
 
-    def add(self, result: CleanResult) -> None:
+    def add(self, result: CompactionResult) -> None:
         counts = result.counts
         self.cleanings += 1
         self.bytes_read += counts.bytes_read
@@ -153,10 +153,10 @@ class Cleaner:
         )
         return True
 
-    def _check_request(self, hosted: HostedPartition) -> CleanRequest:
+    def _check_request(self, hosted: HostedPartition) -> CompactionRequest:
         """Enough to see whether a compaction is due."""
         replica = hosted.replica
-        return CleanRequest(
+        return CompactionRequest(
             now=self._clock.wall_ms(),
             end_offset=replica.high_watermark,
             replicated_offset=self._replicated.get(replica.partition, _NOTHING_REPLICATED),
@@ -164,7 +164,7 @@ class Cleaner:
             map_bytes_max=self._config.map_bytes_max,
         )
 
-    def _request(self, hosted: HostedPartition) -> CleanRequest:
+    def _request(self, hosted: HostedPartition) -> CompactionRequest:
         producers = hosted.replica.producers
         return replace(
             self._check_request(hosted),
@@ -180,7 +180,7 @@ class Cleaner:
         return sum(
             hosted.is_compacted
             and hosted.replica.is_open
-            and hosted.replica.log.clean_urgency(self._check_request(hosted)) > 0
+            and hosted.replica.log.compaction_urgency(self._check_request(hosted)) > 0
             for hosted in self._partitions
         )
 
@@ -196,7 +196,7 @@ class Cleaner:
             failed = self._failed.get(hosted.replica.partition)
             if failed is not None and now < failed.retry_at:
                 continue
-            due = hosted.replica.log.clean_urgency(self._check_request(hosted))
+            due = hosted.replica.log.compaction_urgency(self._check_request(hosted))
             if due > best_due:
                 best, best_due = hosted, due
         for key in self._failed.keys() - known:
@@ -210,27 +210,27 @@ class Cleaner:
         # Queried again, as the round may take long: it falls when a replica is added.
         offsets = await self._query_replicated_offsets((replica,))
         self._replicated[replica.partition] = offsets.get(replica.partition, _NOTHING_REPLICATED)
-        task = partition_log.begin_clean(self._request(hosted))
+        task = partition_log.begin_compaction(self._request(hosted))
         if task is None:
             return ""
-        if isinstance(task, DiskClean):
+        if isinstance(task, DiskCompaction):
             # The old and the new files coexist for a while.
             bytes_max = sum(fact.position for fact in task.job.sources)
             if bytes_max > self._free_bytes():
                 return f"it may need {bytes_max} bytes, which are not free on the disk"
-            reply = await self._run_command(CleanCommand(task.job))
+            reply = await self._run_command(CompactCommand(task.job))
             if not replica.is_open:
                 # Deleted or moved meanwhile, with all its files.
                 return ""
             if isinstance(reply, WorkFailed):
                 return reply.reason
-            if not isinstance(reply, CleanDone):
+            if not isinstance(reply, CompactionDone):
                 return f"unexpected reply of the log cleaner process: {type(reply).__name__}"
             result = reply.result
         else:
             result = task.run()
         with self._flusher.fencing():
-            is_swapped = partition_log.end_clean(task, result)
+            is_swapped = partition_log.end_compaction(task, result)
         if is_swapped:
             # No records of aborted transactions remain below it.
             replica.producers.aborted.forget_below(result.first_dirty)

@@ -312,7 +312,7 @@ class ParkedFetch:
         self._on_ready(results)
         return None
 
-    def on_gone(self, replica: Replica) -> None:
+    def on_unavailable(self, replica: Replica) -> None:
         self.complete()
 
     def complete(self) -> None:

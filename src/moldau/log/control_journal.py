@@ -17,8 +17,9 @@ rewritten. The file is zero-filled in small steps: a flush then changes no metad
 import struct
 
 from crc32c import crc32c
+from msgspec import Struct
 
-from moldau.log.filesystem import File, Files
+from moldau.log.filesystem import File, Files, write_all
 from moldau.log.interface import ControlEntry, ControlKind
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, Offset
@@ -31,22 +32,20 @@ REWRITE_DEAD_MIN = 64
 """Entries below the log's start that make a rewrite worthwhile."""
 
 
-class JournalFlush:
+class JournalFlush(Struct, eq=False):
     """The flush of a journal's last entry; runs in any thread."""
 
-    __slots__ = ("_directory", "_file", "_files", "ordinal")
-
-    def __init__(self, files: Files, file: File, directory: str | None, ordinal: int) -> None:
-        self._files = files
-        # Closed with the last reference: a thread may be flushing it.
-        self._file = file
-        self._directory = directory
-        self.ordinal = ordinal
+    files: Files
+    file: File
+    """Closed with the last reference: a thread may be flushing it."""
+    directory: str | None
+    """Set if the file's name is new."""
+    ordinal: int
 
     def run(self) -> None:
-        self._file.flush()
-        if self._directory is not None:
-            self._files.sync_dir(self._directory)
+        self.file.flush()
+        if self.directory is not None:
+            self.files.sync_dir(self.directory)
 
 
 class ControlJournal:
@@ -120,8 +119,7 @@ class ControlJournal:
 
     def append(self, ordinal: int, entry: ControlEntry) -> None:
         """Write one entry, unflushed. Raises OSError; a full disk leaves the file unchanged."""
-        body = _BODY.pack(ordinal, entry.offset, entry.epoch, entry.kind) + entry.payload
-        data = _FRAME.pack(len(body), crc32c(body)) + body
+        data = _encode(ordinal, entry)
         position = self._ends[-1] if self._ends else 0
         end = position + len(data)
         is_new = self._size < 0
@@ -160,9 +158,7 @@ class ControlJournal:
         """Write at the end, or leave the file unchanged and raise."""
         old_size = max(self._size, 0)
         try:
-            done = 0
-            while done < len(data):
-                done += file.pwrite(data[done:], position + done)
+            write_all(file, data, position)
         except OSError:
             # The file ends here now, or the zeros ahead are zeros again.
             file.truncate(position)
@@ -175,9 +171,7 @@ class ControlJournal:
         if self._size < 0 or (keep >= len(self._ends) and not self._is_torn):
             return
         del self._ends[keep:]
-        self._truncate_file(self._ends[-1] if self._ends else 0)
-
-    def _truncate_file(self, position: int) -> None:
+        position = self._ends[-1] if self._ends else 0
         file = self._files.open(self.path)
         try:
             file.truncate(position)
@@ -193,8 +187,7 @@ class ControlJournal:
         data = bytearray()
         ends = []
         for ordinal, entry in enumerate(entries, first):
-            body = _BODY.pack(ordinal, entry.offset, entry.epoch, entry.kind) + entry.payload
-            data += _FRAME.pack(len(body), crc32c(body)) + body
+            data += _encode(ordinal, entry)
             ends.append(len(data))
         self._files.replace(self.path, bytes(data))
         self._first, self._ends, self._size = first, ends, len(data)
@@ -205,6 +198,11 @@ class ControlJournal:
             f"{self.path}: corrupt at byte {position}: {what}. Nothing was changed or deleted. "
             f"Restore the file from a backup, or the whole partition from a replica."
         )
+
+
+def _encode(ordinal: int, entry: ControlEntry) -> bytes:
+    body = _BODY.pack(ordinal, entry.offset, entry.epoch, entry.kind) + entry.payload
+    return _FRAME.pack(len(body), crc32c(body)) + body
 
 
 def _parse(data: bytes, position: int) -> tuple[int, ControlEntry, int] | None:

@@ -3,7 +3,7 @@
     lock            locked while a broker runs; contains its pid
     broker.json     broker id, cluster id, directory id: written once, never changed
     votes           the vote journal
-    fence           left by a broker whose disk failed (fence.py)
+    fence           left by a broker whose disk failed (flush_failure.py)
     metadata/       the log of the metadata group
     topics/<name>/<topic id>/<partition>/   one log each
     deleted/        logs of deleted topics on their way out

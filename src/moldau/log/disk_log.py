@@ -6,8 +6,8 @@ docs/internals/log.md is the introduction to this package.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from moldau.log.compaction.job import CleanRequest, CleanResult, CleanTask
-from moldau.log.compaction.segments import DiskClean, LogCleaning
+from moldau.log.compaction.job import CompactionRequest, CompactionResult, CompactionTask
+from moldau.log.compaction.segments import DiskCompaction, LogCompaction
 from moldau.log.disk_log_state import DiskLogState
 from moldau.log.filesystem import Buffer, Files
 from moldau.log.flush import DISK_FULL, DiskFlush
@@ -81,7 +81,7 @@ class DiskLog(DiskLogState):
         self._reader = LogReader(self)
         self._writer = LogWriter(self)
         self._truncation = LogTruncation(self, self._writer, self._reader)
-        self._cleaning = LogCleaning(self, self._reader)
+        self._compaction = LogCompaction(self, self._reader)
 
     @property
     def last_epoch(self) -> Epoch:
@@ -163,17 +163,17 @@ class DiskLog(DiskLogState):
 
     # ---- compaction
 
-    def clean_urgency(self, request: CleanRequest) -> float:
-        return self._cleaning.urgency(request)
+    def compaction_urgency(self, request: CompactionRequest) -> float:
+        return self._compaction.urgency(request)
 
-    def begin_clean(self, request: CleanRequest) -> DiskClean | None:
-        return self._cleaning.begin(request)
+    def begin_compaction(self, request: CompactionRequest) -> DiskCompaction | None:
+        return self._compaction.begin(request)
 
-    def end_clean(self, task: CleanTask, result: CleanResult) -> bool:
-        return self._cleaning.end(task, result)
+    def end_compaction(self, task: CompactionTask, result: CompactionResult) -> bool:
+        return self._compaction.end(task, result)
 
     def take_stale_files(self) -> list[str]:
-        return self._cleaning.take_stale_files()
+        return self._compaction.take_stale_files()
 
     # ---- snapshots
 

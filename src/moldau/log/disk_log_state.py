@@ -1,6 +1,6 @@
 """The state of a log on disk that its parts share: segments, offsets, control entries, epochs.
 
-DiskLog is this state plus the interface. LogWriter, LogReader, LogTruncation and LogCleaning work
+DiskLog is this state plus the interface. LogWriter, LogReader, LogTruncation and LogCompaction work
 on it; state that only one of them needs is theirs.
 """
 
@@ -37,7 +37,7 @@ class DiskLogState:
         self.epochs = found.epochs
         self.batch_epochs = found.batch_epochs
         self.journal = found.journal
-        self.cleaned = found.cleaned
+        self.checkpoint = found.checkpoint
         self.truncations = 0
         """Truncations and resets; a flush or check that began before one is ignored."""
         self.pending: list[Segment] = []

@@ -4,6 +4,7 @@ It is small because the simulator implements it too, and crashes it between any 
 are relative to the data directory, with forward slashes.
 """
 
+import errno
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -40,6 +41,17 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def close(self) -> None: ...
+
+
+def write_all(file: File, data: Buffer, position: int) -> None:
+    """Write all of `data`, in several writes if need be. Raises OSError, also on a full disk."""
+    view = memoryview(data)
+    while view:
+        written = file.pwrite(view, position)
+        if not written:
+            raise OSError(errno.ENOSPC, "short write")
+        position += written
+        view = view[written:]
 
 
 class Files(Protocol):

@@ -10,6 +10,8 @@ import errno
 import threading
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from moldau.log.control_journal import JournalFlush
 from moldau.log.filesystem import File, Files
 from moldau.log.segment import Segment
@@ -108,23 +110,14 @@ class DataFlush:
             self._files.sync_dir(self._directory)
 
 
-class DiskFlush:
+class DiskFlush(Struct, eq=False, kw_only=True):
     """One flush of a log: of its last control entry, of its data, or of both in that order."""
 
-    __slots__ = ("_failures", "data", "journal", "truncations")
-
-    def __init__(
-        self,
-        *,
-        journal: JournalFlush | None,
-        data: DataFlush | None = None,
-        truncations: int,
-        failures: list[OSError],
-    ) -> None:
-        self.journal = journal
-        self.data = data
-        self.truncations = truncations
-        self._failures = failures
+    journal: JournalFlush | None
+    data: DataFlush | None
+    truncations: int
+    failures: list[OSError]
+    """Of the log: a failed flush is added."""
 
     @property
     def is_heavy(self) -> bool:
@@ -140,5 +133,5 @@ class DiskFlush:
                 self.data.run()
         except OSError as error:
             # The log rejects everything from now on: the state of the page cache is unknown.
-            self._failures.append(error)
+            self.failures.append(error)
             raise

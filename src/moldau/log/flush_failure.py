@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from moldau.log.filesystem import File, Files
+from moldau.log.filesystem import File, Files, write_all
 from moldau.log.flush_mark import HEADER_BYTES
-from moldau.log.segment import Segment, list_segments
+from moldau.log.segment import find_segments
 
 FENCE_PATH: Final = "fence"
 _JOURNAL: Final = re.compile(r"control(?:-\d+)?\.journal")
@@ -65,12 +65,7 @@ def _rewrite_file(files: Files, path: str) -> None:
 
 def _rewrite_segments(files: Files, directory: str) -> None:
     """From the last flush mark on: what is below was covered by a successful flush."""
-    segments = [
-        Segment(
-            files, directory, base, generation=generation, index_interval=1, clean_round=clean_round
-        )
-        for generation, base, clean_round in list_segments(files.listdir(directory))
-    ]
+    segments = find_segments(files, directory, index_interval=1)
     marks = [segment.read_mark() for segment in segments]
     flushed = max(
         ((mark.sequence, mark.flushed_offset) for mark in marks if mark is not None),
@@ -89,8 +84,5 @@ def _rewrite(file: File, position: int) -> None:
     pieces = [(0, min(HEADER_BYTES, size))]
     pieces += [(at, min(at + _CHUNK_BYTES, size)) for at in range(position, size, _CHUNK_BYTES)]
     for start, end in pieces:
-        data = file.pread(end - start, start)
-        done = 0
-        while done < len(data):
-            done += file.pwrite(data[done:], start + done)
+        write_all(file, file.pread(end - start, start), start)
     file.flush()

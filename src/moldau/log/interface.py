@@ -1,4 +1,4 @@
-"""The interface of a partition's log, implemented by DiskLog (disk.py).
+"""The interface of a partition's log, implemented by DiskLog (disk_log.py).
 
 A log is one sequence of two kinds of entries: record batches, which take up Kafka offsets, and
 control entries (election no-ops, membership), which do not. The Raft index counts both: the index
@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from moldau.log.compaction.job import CleanRequest, CleanResult, CleanTask
+from moldau.log.compaction.job import CompactionRequest, CompactionResult, CompactionTask
 from moldau.model.flush import FlushPolicy as FlushPolicy
 from moldau.model.ids import Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
@@ -45,7 +45,7 @@ class LogConfig(Struct, frozen=True, kw_only=True):
     compact: bool = False
     """cleanup.policy contains `compact`."""
     delete_retention_ms: int = 24 * 3600 * 1000
-    """How long tombstones stay in a cleaned log."""
+    """How long tombstones stay in a compacted log."""
     compaction_lag_ms_min: int = 0
     compaction_lag_ms_max: int = (1 << 63) - 1
     dirty_ratio_min: float = 0.5
@@ -282,19 +282,19 @@ class PartitionLog(Protocol):
         """Delete closed segments below end_offset that retention allows to delete; True if any."""
         ...
 
-    def clean_urgency(self, request: CleanRequest) -> float:
-        """The dirty ratio of the log, more than 1 if cleaning is overdue; 0: nothing to clean."""
+    def compaction_urgency(self, request: CompactionRequest) -> float:
+        """The dirty ratio of the log, more than 1 if compaction is overdue; 0: nothing to do."""
         ...
 
-    def begin_clean(self, request: CleanRequest) -> CleanTask | None:
-        """A cleaning of all that may be cleaned now, or None if it is not due.
+    def begin_compaction(self, request: CompactionRequest) -> CompactionTask | None:
+        """A compaction of all that may be compacted now, or None if it is not due.
 
         One at a time: an earlier task that was not ended becomes void.
         """
         ...
 
-    def end_clean(self, task: CleanTask, result: CleanResult) -> bool:
-        """Atomically and durably replace the cleaned segments.
+    def end_compaction(self, task: CompactionTask, result: CompactionResult) -> bool:
+        """Atomically and durably replace the compacted segments.
 
         False, with nothing changed, if the log has changed since. Offsets, epochs and Raft indexes
         stay the same; reads in progress continue in the old files until those are removed

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 
-from moldau.log.filesystem import Buffer
+from moldau.log.filesystem import Buffer, write_all
 from moldau.model.slices import HasDescriptor
 
 READ_BYTES_MAX = 1 << 30
@@ -106,10 +106,6 @@ class OsFiles:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
 
-    @property
-    def root(self) -> str:
-        return self._root
-
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
         """The name of a created file is durable only after sync_dir."""
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
@@ -127,7 +123,7 @@ class OsFiles:
         flags = os.O_CLOEXEC | os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         file = OsFile(os.open(temporary, flags, _FILE_MODE))
         try:
-            _write_all(file, data)
+            write_all(file, data, 0)
             # The content before the name: a crash leaves the old file or the new one, whole.
             os.fsync(file.fileno())
         except OSError:
@@ -231,14 +227,6 @@ class OsFiles:
         if path.startswith("/") or "\0" in path or ".." in path.split("/"):
             raise PermissionError(errno.EPERM, "outside the data directory", path)
         return os.path.normpath(f"{self._root}/{path}")
-
-
-def _write_all(file: OsFile, data: bytes) -> None:
-    """Write all of a small file; after a short write the next one raises."""
-    view = memoryview(data)
-    position = 0
-    while position < len(view):
-        position += file.pwrite(view[position:], position)
 
 
 def _sync_directory(path: str) -> None:

@@ -122,10 +122,6 @@ class LogReader:
             if old is not state.active and old not in state.pending:
                 old.release()
 
-    def _locate(self, offset: Offset) -> tuple[Segment, int]:
-        segment = self._segment_of(offset)
-        return segment, segment.position_of(offset)[1]
-
     def batches(self, offset: Offset) -> Iterator[bytes]:
         for segment, position, end in self._runs(offset):
             for located, batch in walk_batches(segment.file(), position, end):
@@ -147,12 +143,14 @@ class LogReader:
     def _runs(self, offset: Offset) -> Iterator[tuple[Segment, int, int]]:
         """Segment, first position and end for everything from the batch that contains `offset`.
 
-        Each segment is looked up only when it is read: it may have been cleaned in the meantime.
+        Each segment is looked up only when it is read: it may have been compacted in the meantime.
         """
         state = self._state
         end_offset = state.end_offset
         while offset < end_offset:
-            segment, position = self._locate(max(offset, state.start_offset))
+            first = max(offset, state.start_offset)
+            segment = self._segment_of(first)
+            position = segment.position_of(first)[1]
             offset = segment.end_offset
             yield segment, position, segment.position
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from moldau.log.compaction.checkpoint import CleanedFile
-from moldau.log.compaction.job import Cleaned
+from moldau.log.compaction.checkpoint import CompactionCheckpoint
+from moldau.log.compaction.job import CompactionState
 from moldau.log.control_entries import ControlEntries
 from moldau.log.control_journal import ControlJournal
 from moldau.log.epochs import EpochCache
@@ -24,7 +24,7 @@ from moldau.log.flush_mark import FLAG_STRICT, HEADER_BYTES, FlushMark
 from moldau.log.index import INDEX_SAVE_BYTES, SegmentIndex
 from moldau.log.interface import FlushPolicy, LogConfig, LogStart
 from moldau.log.scan import check_run, find_valid_batch, is_zero, walk_headers
-from moldau.log.segment import Segment, list_segments
+from moldau.log.segment import Segment, find_segments
 from moldau.log.snapshots import drop_snapshots
 from moldau.log.start_file import EMPTY_START, BatchEpochs, Head, load_head, save_head
 from moldau.model.errors import CorruptionError
@@ -46,7 +46,7 @@ class RecoveredLog(Struct, kw_only=True):
     epochs: EpochCache
     batch_epochs: BatchEpochs
     journal: ControlJournal
-    cleaned: CleanedFile
+    checkpoint: CompactionCheckpoint
     end_offset: Offset
     sequence: int
     was_clean: bool
@@ -71,9 +71,11 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     """Open the log in `directory`. Raises CorruptionError, with nothing changed."""
     head = load_head(files, directory) or _begin(files, directory, new_id)
     generation, start = head.generation, head.start
-    cleaned = CleanedFile(files, directory, generation)
-    cleaned.load()
-    segments, leftovers = _find_segments(files, directory, generation, start, cleaned.state, config)
+    checkpoint = CompactionCheckpoint(files, directory, generation)
+    checkpoint.load()
+    segments, leftovers = _find_segments(
+        files, directory, generation, start, checkpoint.state, config
+    )
     marks = [segment.read_mark() for segment in segments]
     top = max((mark for mark in marks if mark), key=lambda mark: mark.sequence, default=None)
     if segments and segments[0].base_offset > start.offset:
@@ -123,7 +125,7 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
         epochs=epochs,
         batch_epochs=batch_epochs,
         journal=journal,
-        cleaned=cleaned,
+        checkpoint=checkpoint,
         end_offset=end,
         sequence=top.sequence if top else 0,
         was_clean=tail is None,
@@ -133,10 +135,10 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     _repair(files, directory, state, tail, top, config)
     for leftover in leftovers:
         leftover.remove()
-    if cleaned.state.end > end:
+    if checkpoint.state.end > end:
         # Durably, or they would become part of the log once `cleaned` no longer covers them.
         files.sync_dir(directory)
-        cleaned.save(cleaned.state.clipped(end))
+        checkpoint.save(checkpoint.state.clipped(end))
     if epochs_found != batch_epochs.starts or (epochs_found and not epochs_known):
         batch_epochs.save()
     for segment in segments:
@@ -156,7 +158,7 @@ def _begin(files: Files, directory: str, new_id: LogId) -> Head:
     """
     first = Head(FIRST_LOG, 0, EMPTY_START)
     journal = ControlJournal(files, directory, 0)
-    if files.exists(journal.path) or list_segments(files.listdir(directory)):
+    if files.exists(journal.path) or find_segments(files, directory, index_interval=1):
         return first
     head = first._replace(log_id=new_id)
     if new_id != FIRST_LOG:
@@ -170,30 +172,22 @@ def _find_segments(
     directory: str,
     generation: int,
     start: LogStart,
-    cleaned: Cleaned,
+    compacted: CompactionState,
     config: LogConfig,
 ) -> tuple[list[Segment], list[Segment]]:
-    """The segments of the current generation, and the leftovers of cleanings.
+    """The segments of the current generation, and the leftovers of compactions.
 
-    Leftovers of a reset or of retention are removed. Those of a cleaning are kept until the log is
-    known to be complete without them.
+    Leftovers of a reset or of retention are removed. Those of a compaction are kept until the log
+    is known to be complete without them.
     """
     segments = []
     leftovers = []
-    names = files.listdir(directory)
-    for name in names:
+    for name in files.listdir(directory):
         match = _SIDE_FILE.match(name)
         if match and int(match[1] or 0) < generation:
             files.remove(f"{directory}/{name}")
-    for found, base, clean_round in list_segments(names):
-        segment = Segment(
-            files,
-            directory,
-            base,
-            generation=found,
-            index_interval=config.index_interval_bytes,
-            clean_round=clean_round,
-        )
+    for segment in find_segments(files, directory, index_interval=config.index_interval_bytes):
+        found = segment.generation
         if found > generation:
             raise CorruptionError(
                 f"{segment.path}: is of generation {found}, but {directory}/start of {generation}. "
@@ -201,7 +195,7 @@ def _find_segments(
             )
         if found < generation:
             segment.remove()
-        elif cleaned.holds(base, clean_round):
+        elif compacted.holds(segment.base_offset, segment.compaction_round):
             segments.append(segment)
         else:
             leftovers.append(segment)
@@ -497,7 +491,7 @@ def _repair_tail(
                 sequence=state.sequence,
                 base_offset=segment.base_offset,
                 flushed_offset=flushed,
-                flushed_position=_position_of(segment, flushed) if inside else 0,
+                flushed_position=segment.position_of(flushed)[1] if inside else 0,
                 covered_offset=segment.end_offset,
                 end_position=segment.position,
                 control_count=state.controls.count,
@@ -517,10 +511,6 @@ def _repair_tail(
         file.truncate(tail.position)
         file.flush()
     _release_scanned(segments, tail)
-
-
-def _position_of(segment: Segment, offset: Offset) -> int:
-    return segment.position_of(offset)[1]
 
 
 def _release_scanned(segments: list[Segment], tail: _Tail) -> None:

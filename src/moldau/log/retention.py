@@ -40,6 +40,6 @@ def is_roll_due(active: Segment, config: LogConfig, now: TimestampMs) -> bool:
         return True
     span_ms = config.segment_ms_max
     if config.compact:
-        # Only closed segments are cleaned.
+        # Only closed segments are compacted.
         span_ms = min(span_ms, config.compaction_lag_ms_max)
     return now - active.first_timestamp > span_ms

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
+from msgspec import Struct, field
 
 from moldau.log.filesystem import File
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
@@ -59,7 +60,7 @@ def walk_headers(
 
 
 def walk_batches(
-    file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
+    file: File, position: int, end: int
 ) -> Iterator[tuple[LocatedBatch, bytes | memoryview]]:
     """As walk_headers, with a view of each batch; stops at a checksum mismatch."""
     chunk = b""
@@ -67,7 +68,7 @@ def walk_batches(
     while position + HEADER_BYTES <= end:
         at = position - chunk_start
         if at + HEADER_BYTES > len(chunk):
-            chunk = file.pread(min(chunk_bytes, end - position), position)
+            chunk = file.pread(min(CHUNK_BYTES, end - position), position)
             chunk_start, at = position, 0
         try:
             header = read_header(chunk, at)
@@ -77,7 +78,7 @@ def walk_batches(
         if position + size > end:
             return
         if at + size > len(chunk):
-            chunk = file.pread(max(chunk_bytes, size), position)
+            chunk = file.pread(max(CHUNK_BYTES, size), position)
             chunk_start, at = position, 0
             if size > len(chunk):
                 return
@@ -87,22 +88,19 @@ def walk_batches(
         position += size
 
 
-class ScanResult:
+class ScanResult(Struct):
     """Result of check_run: the consecutive valid batches."""
 
-    __slots__ = ("end", "epochs", "first_timestamp", "is_epoch_lost", "max_timestamp", "offset")
-
-    def __init__(self, position: int, offset: Offset) -> None:
-        self.end = position
-        """Position after the last batch."""
-        self.offset = offset
-        """Offset after the last batch."""
-        self.epochs: list[tuple[Epoch, Offset]] = []
-        """Epoch and offset of the first batch, and of each with a new epoch."""
-        self.first_timestamp = NO_TIMESTAMP
-        self.max_timestamp = NO_TIMESTAMP
-        self.is_epoch_lost = False
-        """The scan ended at a batch of an unknown epoch."""
+    end: int
+    """Position after the last batch."""
+    offset: Offset
+    """Offset after the last batch."""
+    epochs: list[tuple[Epoch, Offset]] = field(default_factory=list)
+    """Epoch and offset of the first batch, and of each with a new epoch."""
+    first_timestamp: TimestampMs = NO_TIMESTAMP
+    max_timestamp: TimestampMs = NO_TIMESTAMP
+    is_epoch_lost: bool = False
+    """The scan ended at a batch of an unknown epoch."""
 
 
 def check_run(

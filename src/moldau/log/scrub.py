@@ -1,6 +1,6 @@
 """One step of a scrub: reads and checks some flushed batches of a segment, off the event loop.
 
-Flushed bytes do not change, but may be truncated, cleaned or deleted while a step runs: then its
+Flushed bytes do not change, but may be truncated, compacted or deleted while a step runs: then its
 result is ignored (end_check).
 """
 
@@ -12,18 +12,6 @@ from moldau.model.ids import Offset
 
 class SegmentCheck:
     """Checks about bytes_max of one segment from `position` on, nothing beyond `limit`."""
-
-    __slots__ = (
-        "_bytes_max",
-        "_file",
-        "damage",
-        "limit",
-        "next_offset",
-        "reached",
-        "segment",
-        "start",
-        "truncations",
-    )
 
     def __init__(
         self, segment: Segment, position: int, limit: int, bytes_max: int, truncations: int

@@ -21,21 +21,11 @@ _HEADER_CHUNK_BYTES = 4096
 """Scans from an index entry are short."""
 
 
-def segment_name(base_offset: Offset, generation: int, clean_round: int = 0) -> str:
+def segment_name(base_offset: Offset, generation: int, compaction_round: int = 0) -> str:
     """Name without suffix; sorts like the offset. The generation counts resets of the log, the
-    round distinguishes cleaned segments from each other and from those that they replace."""
+    round distinguishes compacted segments from each other and from those that they replace."""
     name = f"{base_offset:020d}" + (f"-{generation}" if generation else "")
-    return name + (f".{clean_round}" if clean_round else "")
-
-
-def list_segments(names: list[str]) -> list[tuple[int, Offset, int]]:
-    """Generation, base offset and round of every segment file among the names of a directory."""
-    found = []
-    for name in names:
-        match = _NAME.match(name)
-        if match:
-            found.append((int(match[2] or 0), Offset(int(match[1])), int(match[3] or 0)))
-    return sorted(found)
+    return name + (f".{compaction_round}" if compaction_round else "")
 
 
 class Segment:
@@ -49,9 +39,10 @@ class Segment:
         "_path",
         "base_offset",
         "checked",
-        "clean_round",
+        "compaction_round",
         "end_offset",
         "first_timestamp",
+        "generation",
         "index",
         "max_timestamp",
         "old_end",
@@ -66,11 +57,12 @@ class Segment:
         *,
         generation: int,
         index_interval: int,
-        clean_round: int = 0,
+        compaction_round: int = 0,
     ) -> None:
         self._files = files
-        self._path = f"{directory}/{segment_name(base_offset, generation, clean_round)}"
-        self.clean_round = clean_round
+        self._path = f"{directory}/{segment_name(base_offset, generation, compaction_round)}"
+        self.generation = generation
+        self.compaction_round = compaction_round
         self._file: File | None = None
         self._free_slot = 0
         self._is_mark_volatile = False
@@ -186,13 +178,10 @@ class Segment:
             index.saved(covered_to, len(block))
         file.close()
 
-    def remove_index(self) -> bool:
-        """Remove the index file; True if there was one."""
+    def remove_index(self) -> None:
         path = self._path + INDEX_SUFFIX
-        if not self._files.exists(path):
-            return False
-        self._files.remove(path)
-        return True
+        if self._files.exists(path):
+            self._files.remove(path)
 
     def position_of(self, offset: Offset) -> tuple[Offset, int]:
         """Base offset and position of the batch that contains `offset`, or of the next one."""
@@ -285,3 +274,24 @@ class Segment:
         self.old_end = min(self.old_end, position)
         self.checked = [(a, min(b, position)) for a, b in self.checked if a < position]
         self.index.truncate(position)
+
+
+def find_segments(files: Files, directory: str, *, index_interval: int) -> list[Segment]:
+    """Every segment with a file in the directory, by generation, base offset and round."""
+    matches = (_NAME.match(name) for name in files.listdir(directory))
+    found = sorted(
+        (int(match[2] or 0), Offset(int(match[1])), int(match[3] or 0))
+        for match in matches
+        if match
+    )
+    return [
+        Segment(
+            files,
+            directory,
+            base,
+            generation=generation,
+            index_interval=index_interval,
+            compaction_round=compaction_round,
+        )
+        for generation, base, compaction_round in found
+    ]

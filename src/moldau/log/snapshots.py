@@ -47,7 +47,7 @@ def load_snapshot(files: Files, directory: str, end_offset: Offset) -> tuple[Off
             continue
         path = _path(directory, offset)
         try:
-            payload = unseal(_MAGIC, files.read(path), path, "")
+            payload = unseal(_MAGIC, files.read(path), path)
         except CorruptionError:
             continue
         if _HEAD.unpack_from(payload)[0] == offset:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from moldau.log.checksummed_file import seal, unseal
+from moldau.log.checksummed_file import ADVICE, seal, unseal
 from moldau.log.filesystem import Files
 from moldau.log.interface import LogStart
 from moldau.model.errors import CorruptionError
@@ -27,7 +27,6 @@ _EPOCHS_MAGIC = b"MoEp"
 _START = struct.Struct(">qqqqi")
 _NO_ID = struct.pack(">q", FIRST_LOG)
 _EPOCH = struct.Struct(">iq")
-_ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
 
 EMPTY_START = LogStart(Offset(0), 0, NO_EPOCH, b"")
 
@@ -48,11 +47,11 @@ def load_head(files: Files, directory: str) -> Head | None:
         return None
     data = files.read(path)
     if data.startswith(_OLD_MAGIC):
-        payload = _NO_ID + unseal(_OLD_MAGIC, data, path, _ADVICE)
+        payload = _NO_ID + unseal(_OLD_MAGIC, data, path)
     else:
-        payload = unseal(_START_MAGIC, data, path, _ADVICE)
+        payload = unseal(_START_MAGIC, data, path)
     if len(payload) < _START.size:
-        raise CorruptionError(f"{path}: too short ({len(payload)} bytes). {_ADVICE}")
+        raise CorruptionError(f"{path}: too short ({len(payload)} bytes). {ADVICE}")
     log_id, generation, offset, count, epoch = _START.unpack_from(payload)
     start = LogStart(Offset(offset), count, Epoch(epoch), payload[_START.size :])
     return Head(LogId(log_id), generation, start)
@@ -91,7 +90,7 @@ class BatchEpochs:
         if not self._files.exists(self.path):
             return False
         try:
-            payload = unseal(_EPOCHS_MAGIC, self._files.read(self.path), self.path, "")
+            payload = unseal(_EPOCHS_MAGIC, self._files.read(self.path), self.path)
         except CorruptionError:
             return False
         whole = len(payload) - len(payload) % _EPOCH.size
@@ -113,9 +112,9 @@ class BatchEpochs:
             self.starts.pop()
             raise
 
-    def keep(self, start: Offset, end: Offset) -> None:
+    def truncate(self, end: Offset) -> None:
         """Forget epochs whose first batch is not in the log."""
-        kept = [entry for entry in self.starts if start <= entry[1] < end]
+        kept = [entry for entry in self.starts if entry[1] < end]
         if kept != self.starts:
             self.starts = kept
             self.save()

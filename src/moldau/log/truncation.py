@@ -5,7 +5,7 @@ data is truncated before the journal, newest segments are removed before older o
 the start file is replaced before anything below the start is removed.
 """
 
-from moldau.log.compaction.checkpoint import CleanedFile
+from moldau.log.compaction.checkpoint import CompactionCheckpoint
 from moldau.log.control_entries import ControlEntries
 from moldau.log.control_journal import REWRITE_DEAD_MIN, ControlJournal
 from moldau.log.disk_log_state import DiskLogState
@@ -14,7 +14,7 @@ from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import LogStart
 from moldau.log.reader import LogReader
 from moldau.log.retention import expired_count, is_roll_due
-from moldau.log.segment import Segment, list_segments
+from moldau.log.segment import Segment, find_segments
 from moldau.log.snapshots import drop_snapshots, write_snapshot
 from moldau.log.start_file import BatchEpochs, Head, save_head
 from moldau.log.writer import LogWriter
@@ -49,11 +49,11 @@ class LogTruncation:
         self._invalidate()
         try:
             self._truncate_data(place, position, offset, count)
-            self._clip_cleaned(offset)
+            self._clip_compacted(offset)
             drop_snapshots(state.files, state.directory, offset)
             state.journal.truncate(count)
             state.epochs.truncate(RaftIndex(offset + count), state.start.epoch)
-            state.batch_epochs.keep(Offset(0), offset)
+            state.batch_epochs.truncate(offset)
         except OSError as error:
             # Half truncated: recovery can repair that, but not this process.
             state.failures.append(error)
@@ -118,25 +118,21 @@ class LogTruncation:
         state.names_synced = state.names_made
         self._writer.on_truncated()
 
-    def _clip_cleaned(self, offset: Offset) -> None:
-        """Truncation into cleaned segments, which consensus never requests: leftovers of cleanings
-        are removed first, or they would become part of the log once `cleaned` is lowered."""
+    def _clip_compacted(self, offset: Offset) -> None:
+        """Truncation into compacted segments, which consensus never requests: leftovers of
+        compactions are removed first, or they would become part of the log once the checkpoint is
+        lowered."""
         state = self._state
-        clipped = state.cleaned.state.clipped(offset)
-        if clipped is state.cleaned.state:
+        clipped = state.checkpoint.state.clipped(offset)
+        if clipped is state.checkpoint.state:
             return
-        for generation, base, clean_round in list_segments(state.files.listdir(state.directory)):
-            if generation == state.generation and not state.cleaned.state.holds(base, clean_round):
-                Segment(
-                    state.files,
-                    state.directory,
-                    base,
-                    generation=generation,
-                    index_interval=state.config.index_interval_bytes,
-                    clean_round=clean_round,
-                ).remove()
+        for segment in find_segments(state.files, state.directory, index_interval=1):
+            if segment.generation == state.generation and not state.checkpoint.state.holds(
+                segment.base_offset, segment.compaction_round
+            ):
+                segment.remove()
         state.files.sync_dir(state.directory)
-        state.cleaned.save(clipped)
+        state.checkpoint.save(clipped)
 
     def _write_lowered_mark(self, target: Segment, position: int, offset: Offset) -> None:
         """Durably mark that nothing at or beyond `offset` is acknowledged any more."""
@@ -165,7 +161,7 @@ class LogTruncation:
             drop_snapshots(state.files, state.directory, Offset(-1), but=start.offset)
             # The old files are leftovers from here on, also after a crash.
             old_segments = state.segments
-            old_paths = (state.journal.path, state.batch_epochs.path, state.cleaned.path)
+            old_paths = (state.journal.path, state.batch_epochs.path, state.checkpoint.path)
             self._begin_generation(start)
             for segment in old_segments:
                 segment.remove()
@@ -195,7 +191,7 @@ class LogTruncation:
         state.epochs.begin(start.epoch, index, start.offset)
         state.journal = ControlJournal(state.files, state.directory, state.generation)
         state.batch_epochs = BatchEpochs(state.files, state.directory, state.generation)
-        state.cleaned = CleanedFile(state.files, state.directory, state.generation)
+        state.checkpoint = CompactionCheckpoint(state.files, state.directory, state.generation)
         state.is_fresh = False
         self._writer.on_reset()
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from moldau.log.filesystem import File, Files
+from moldau.log.filesystem import File, Files, write_all
 from moldau.log.flush import DISK_FULL
 from moldau.model.errors import CorruptionError, DiskFullError, StorageError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
@@ -102,7 +102,7 @@ class VoteJournal:
 
     def get(self, group: str) -> Vote:
         """The last epoch in which this broker voted, and the broker that it voted for."""
-        return self._votes.get(group, (NO_EPOCH, NO_VOTE))
+        return self._votes.get(group, _FORGOTTEN)
 
     def record(self, votes: Mapping[str, Vote]) -> None:
         """Durable when it returns. Raises StorageError.
@@ -139,9 +139,7 @@ class VoteJournal:
             file = self._file
             if file is None:
                 file = self._file = self._files.open(self._path)
-            written = 0
-            while written < len(data):
-                written += file.pwrite(memoryview(data)[written:], self._position + written)
+            write_all(file, data, self._position)
             is_written = True
             file.flush()
         except OSError as error:
@@ -162,15 +160,12 @@ class VoteJournal:
     def _rewrite(self) -> None:
         """Replace the file by one entry with every vote."""
         data = _encode(self._number, self._votes)
-        self._close_file()
+        self.close()
         self._files.replace(self._path, data)
         self._position = len(data)
         self._rewrite_at = max(_REWRITE_BYTES_MIN, 4 * len(data))
 
-    def _close_file(self) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def close(self) -> None:
-        self._close_file()

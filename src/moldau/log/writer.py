@@ -152,7 +152,7 @@ class LogWriter:
         try:
             if self._are_epochs_stale:
                 epochs.save()
-            epochs.keep(Offset(0), self._state.end_offset)
+            epochs.truncate(self._state.end_offset)
             self._are_epochs_stale = False
         except OSError:
             # The disk is full. The file is corrected before anything else is written.

@@ -315,7 +315,7 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {
         *(
             replace(
                 ignored,
-                documentation=f"{ignored.documentation} Stored for compatibility; it has no effect.",
+                documentation=f"{ignored.documentation} Stored for compatibility, without effect.",
             )
             for ignored in _WITHOUT_EFFECT
         ),

@@ -30,8 +30,8 @@ class DeliveryToken(NamedTuple):
     rest: bytes
 
 
-def encode_delivery_token(ticket: DeliveryToken) -> bytes:
-    return _HEAD.pack(ticket.kind, ticket.topic_id, ticket.partition) + ticket.rest
+def encode_delivery_token(token: DeliveryToken) -> bytes:
+    return _HEAD.pack(token.kind, token.topic_id, token.partition) + token.rest
 
 
 def decode_delivery_token(data: bytes) -> DeliveryToken | None:

@@ -37,7 +37,3 @@ class Histogram:
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(SECONDS, seconds)] += 1
         self.sum += seconds
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)

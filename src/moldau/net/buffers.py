@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 SCRATCH_BYTES = 256 * 1024
 _POOLED_BYTES_MIN = 64 * 1024
+_KEPT_BYTES_MAX = 32 * 1024 * 1024
 
 
 class BufferPool:
-    """Buffers by size class; keeps at most `kept_bytes_max` of free ones."""
+    """Buffers by size class; keeps a limited number of free ones."""
 
-    def __init__(self, kept_bytes_max: int = 32 * 1024 * 1024) -> None:
+    def __init__(self) -> None:
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
         self._free: dict[int, list[bytearray]] = {}
         self._kept_bytes = 0
-        self._kept_bytes_max = kept_bytes_max
 
     def take(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes; its content is arbitrary."""
@@ -33,7 +33,7 @@ class BufferPool:
 
     def give_back(self, buffer: bytearray) -> None:
         capacity = len(buffer)
-        if self._kept_bytes + capacity <= self._kept_bytes_max:
+        if self._kept_bytes + capacity <= _KEPT_BYTES_MAX:
             self._kept_bytes += capacity
             self._free.setdefault(capacity, []).append(buffer)
 

@@ -71,11 +71,6 @@ class DeferredReply:
         self.on_abandoned: Callable[[], None] | None = None
         """Called instead of a reply when the connection closes first."""
 
-    @property
-    def is_open(self) -> bool:
-        """False once completed, or when the client disconnected."""
-        return self.chunks is None and not self._connection.is_closed
-
     def complete(self, chunks: Sequence[Chunk]) -> None:
         """Set the reply; an empty sequence means that none is sent."""
         if self.chunks is None:
@@ -451,10 +446,7 @@ class Connection(SocketWriter):
         log.log(level, "connection from %s closed: %s", self.address, reason)
         if not self._paused:
             self._loop.remove_reader(self._socket)
-        if self._writing:
-            self._loop.remove_writer(self._socket)
-        self._socket.close()
-        self._out.clear()
+        super().close(reason, level)
         self._drop_partial()
         replies, self._replies = self._replies, deque()
         for reply in replies:

@@ -163,10 +163,10 @@ class Listener:
         self._close_broken()
         now = self._clock.monotonic()
         for connection in list(self._connections):
-            silent = now - connection.active_at
-            if connection.is_mid_frame and silent > _MID_FRAME_SECONDS_MAX:
+            idle_seconds = now - connection.active_at
+            if connection.is_mid_frame and idle_seconds > _MID_FRAME_SECONDS_MAX:
                 connection.close("timed out in the middle of a request", level=logging.WARNING)
-            elif connection.awaits_client and silent > self._limits.idle_seconds_max:
+            elif connection.awaits_client and idle_seconds > self._limits.idle_seconds_max:
                 # Also one that does not read its replies: it would hold their memory forever.
                 connection.close("idle timeout")
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)

@@ -93,7 +93,7 @@ class SocketWriter:
                     self._out_bytes = 0
                     out.clear()
                     return True
-                return self._took(memory, sent)
+                return self._remove_sent(memory, sent)
         run: list[bytes | bytearray | memoryview] = []
         flags = 0
         for index, chunk in enumerate(out):
@@ -110,9 +110,9 @@ class SocketWriter:
                 run.append(chunk)
             if len(run) == _IOV_MAX:
                 break
-        return self._took(run, self._socket.sendmsg(run, (), flags))
+        return self._remove_sent(run, self._socket.sendmsg(run, (), flags))
 
-    def _took(self, run: Sequence[bytes | bytearray | memoryview], sent: int) -> bool:
+    def _remove_sent(self, run: Sequence[bytes | bytearray | memoryview], sent: int) -> bool:
         """Remove `sent` bytes of the run from the queue; False if some of it is left."""
         out = self._out
         self._out_bytes -= sent

@@ -401,7 +401,7 @@ class QueueHost:
         key = (replica.topic_id, replica.partition.partition)
         for queue in list(self._at.get(key, {}).values()):
             if not queue.is_current:
-                queue.on_gone(replica)
+                queue.on_unavailable(replica)
         if not replica.is_ready:
             self._ready.pop(key, None)
         elif self._ready.get(key, (None, None))[:2] != (replica, replica.epoch):

@@ -241,7 +241,7 @@ class QueuePartition:
         self.reader.is_drop_requested = True
         self._work.set()
 
-    def on_gone(self, replica: Replica) -> None:
+    def on_unavailable(self, replica: Replica) -> None:
         self.close(self._not_leader())
 
     # ---- closing

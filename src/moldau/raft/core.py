@@ -187,7 +187,7 @@ class RaftCore(RaftState):
             if not self._adopt_epoch(sender, message):
                 return
         elif message.epoch < self.epoch:
-            self._answer_stale(sender, message)
+            self._respond_to_stale(sender, message)
             return
         match message:
             case AppendRequest():
@@ -224,7 +224,7 @@ class RaftCore(RaftState):
         self._become_follower(message.epoch, sender if is_leader else NO_BROKER)
         return True
 
-    def _answer_stale(self, sender: BrokerId, message: Message) -> None:
+    def _respond_to_stale(self, sender: BrokerId, message: Message) -> None:
         """Send the newer epoch to its sender: an old leader steps down, a candidate follows."""
         match message:
             case AppendRequest() | RaftHeartbeat() | InstallSnapshot():

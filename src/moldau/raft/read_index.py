@@ -50,7 +50,7 @@ class ReadIndex:
                 state.emit(Send(voter, RaftHeartbeat(state.epoch, state.commit, self.round)))
 
     def on_confirmed(self, sender: BrokerId, round_number: int) -> None:
-        """A member answered a heartbeat of that round."""
+        """A member responded to a heartbeat of that round."""
         if round_number != self.round or not self._reads:
             return
         members = self._state.members

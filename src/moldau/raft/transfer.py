@@ -1,4 +1,4 @@
-"""Leadership transfer: once the target has every entry, it is asked to stand for election."""
+"""Leadership transfer: once the target has every entry, it is requested to stand for election."""
 
 from moldau.model.ids import BrokerId
 from moldau.raft.errors import RaftRejection

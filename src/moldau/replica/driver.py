@@ -35,7 +35,7 @@ from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.peer_heartbeat import PeerHeartbeat
 from moldau.replica.peer_send_queue import Peer
-from moldau.replica.raft_group import FollowerProgress, GroupOwner, RaftGroup, expire_transfer
+from moldau.replica.raft_group import GroupOwner, RaftGroup, expire_transfer
 from moldau.replica.raft_receiver import RaftReceiver
 from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
@@ -63,7 +63,6 @@ class RaftDriver:
         transport: Transport,
         config: RaftConfig | None = None,
         heartbeat_ms: int = HEARTBEAT_MS,
-        uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
     ) -> None:
         """A disk failure is reported through the flusher, which ends the process."""
         self._loop = loop
@@ -77,7 +76,7 @@ class RaftDriver:
         self._flusher = flusher
         self._transport = transport
         self._config = config or RaftConfig()
-        self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._uncommitted_bytes_max = UNCOMMITTED_BYTES_MAX
         self.me = transport.me
         self._session = rng.getrandbits(64)
         self._groups: dict[bytes, RaftGroup] = {}
@@ -395,15 +394,6 @@ class RaftDriver:
         ]
         return len(sound) >= members.quorum
 
-    def followers(self, group: RaftGroup) -> dict[BrokerId, FollowerProgress]:
-        """Replication progress of the other members; empty unless this broker leads."""
-        return {
-            broker: FollowerProgress(
-                progress.match, progress.received, progress.caught_up_at, progress.state
-            )
-            for broker, progress in group.core.progress.items()
-        }
-
     def send_heartbeats_now(self) -> None:
         """Send heartbeats, with the newest commits, at the end of this loop turn."""
         self._heartbeats.is_due = True
@@ -453,7 +443,7 @@ class RaftDriver:
 
     def on_link_up(self, broker: BrokerId) -> None:
         if (peer := self._peers.get(broker)) is not None:
-            peer.is_ended = False
+            peer.has_exited = False
         self._handle_led(broker, e.PeerConnected(broker))
 
     def on_link_room(self, broker: BrokerId) -> None:
@@ -472,17 +462,17 @@ class RaftDriver:
         if peer is not None:
             peer.heartbeat.peer_disconnected()
 
-    def on_peer_ended(self, broker: BrokerId) -> None:
+    def on_peer_exited(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)
         if peer is None:
             return
-        ended = e.PeerExited(broker)
+        exited = e.PeerExited(broker)
         led = [group for group in self._names.values() if group.core.leader == broker]
-        if led and not peer.is_ended:
+        if led and not peer.has_exited:
             log.info(
                 "the process of broker %d has ended: electing new leaders for %d partitions",
                 broker,
                 len(led),
             )
-        peer.is_ended = True
-        self._stepper.handle_all(deque((group, ended) for group in led))
+        peer.has_exited = True
+        self._stepper.handle_all(deque((group, exited) for group in led))

@@ -126,7 +126,7 @@ class EffectExecutor:
             size, headers = group.view.store(envelope.parts, start)
         except DiskFullError:
             # The part that was written stays in the log, and is not sent again.
-            self._tell_stored(group, envelope, _between(envelope, end, group.log.end_offset))
+            self._notify_stored(group, envelope, _between(envelope, end, group.log.end_offset))
             raise
         finally:
             # A part may be in the log even if the disk was too full for the rest.
@@ -136,9 +136,9 @@ class EffectExecutor:
                     group.has_controls = True
                     self._flusher.request(group.flush_handle, 0)
         group.flush_handle.unflushed_bytes += size
-        self._tell_stored(group, envelope, headers)
+        self._notify_stored(group, envelope, headers)
 
-    def _tell_stored(
+    def _notify_stored(
         self, group: RaftGroup, envelope: RaftEnvelope, headers: list[BatchHeader]
     ) -> None:
         if headers:

@@ -59,17 +59,17 @@ def split_fillers(envelope: RaftEnvelope, log: PartitionLog) -> RaftEnvelope:
     ):
         return envelope
     parts: list[Part] = []
-    cut: RaftIndex | None = None
+    split_at: RaftIndex | None = None
     for part in envelope.parts:
-        if cut is None and isinstance(part, BatchRun):
-            part, cut = _split_run(part, log)
+        if split_at is None and isinstance(part, BatchRun):
+            part, split_at = _split_run(part, log)
         parts.append(part)
-    if cut is None:
+    if split_at is None:
         return envelope
     entries: list[EntryInfo] = []
     for entry in message.entries:
-        if entry.start < cut < entry.end:
-            entries += (entry._replace(end=cut), entry._replace(start=cut))
+        if entry.start < split_at < entry.end:
+            entries += (entry._replace(end=split_at), entry._replace(start=split_at))
         else:
             entries.append(entry)
     return envelope._replace(message=message._replace(entries=tuple(entries)), parts=tuple(parts))
@@ -82,12 +82,12 @@ def _split_run(run: BatchRun, log: PartitionLog) -> tuple[BatchRun, RaftIndex | 
         if index >= log.end_index:
             break
         end = RaftIndex(index + header.last_offset_delta + 1)
-        cut = split_index(header, index, end, log) if is_filler(header) else None
-        if cut is not None:
-            halves = split_empty(header, Offset(header.base_offset + cut - index))
+        split_at = split_index(header, index, end, log) if is_filler(header) else None
+        if split_at is not None:
+            halves = split_empty(header, Offset(header.base_offset + split_at - index))
             data = b"".join((run.data[:position], *halves, run.data[position + header.size :]))
             headers = [*run.headers[:place], *map(read_header, halves), *run.headers[place + 1 :]]
-            return BatchRun(run.start, headers, memoryview(data)), cut
+            return BatchRun(run.start, headers, memoryview(data)), split_at
         index = end
         position += header.size
     return run, None

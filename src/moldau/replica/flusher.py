@@ -150,10 +150,10 @@ class Flusher:
             # If the loop is closed, nothing waits for this flush.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(
-                    self._handed_back, handle, task, failure, seconds if small else None
+                    self._on_worker_done, handle, task, failure, seconds if small else None
                 )
 
-    def _handed_back(
+    def _on_worker_done(
         self, handle: FlushHandle, task: FlushTask, failure: OSError | None, seconds: float | None
     ) -> None:
         self._running -= 1

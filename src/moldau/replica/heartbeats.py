@@ -85,7 +85,7 @@ class HeartbeatExchange:
         if heartbeat.listed is not None:
             for group in peer.heartbeat.listed:
                 self._check_following(peer, group)
-        peer.heartbeat.take_answer(heartbeat, now, self._groups)
+        peer.heartbeat.take_acknowledgement(heartbeat, now, self._groups)
         self._handle_all(
             deque((group, e.LeaderAlive(sender, epoch, commit)) for group, epoch, commit in commits)
         )
@@ -113,9 +113,9 @@ class HeartbeatExchange:
                 peer = self._peers.get(broker)
                 if peer is None:
                     continue
-                answered_at = peer.heartbeat.acknowledged_at(group, core.epoch)
-                if answered_at > progress.last_contact_at:
-                    yield answered_at, e.PeerAlive(broker, core.epoch)
+                acknowledged_at = peer.heartbeat.acknowledged_at(group, core.epoch)
+                if acknowledged_at > progress.last_contact_at:
+                    yield acknowledged_at, e.PeerAlive(broker, core.epoch)
             return
         peer = self._peers.get(core.leader)
         if peer is not None:

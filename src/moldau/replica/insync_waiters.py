@@ -45,17 +45,17 @@ class InsyncWaiters:
 
     def is_reached(self, offset: Offset) -> bool:
         """Whether enough voters flushed everything below `offset`, which is committed."""
-        if self._count_min() <= self._group.members.quorum:
+        if self._count_min() <= self._group.core.members.quorum:
             return True
         return self._log.index_of(offset) <= self.end()
 
     def end(self) -> int:
         """Enough voters flushed all entries below this index; -1 if there are too few voters."""
-        voters = self._group.members.voters
+        voters = self._group.core.members.voters
         ends = [self._log.flushed_index] if self._driver.me in voters else []
-        for broker, progress in self._driver.followers(self._group).items():
+        for broker, progress in self._group.core.progress.items():
             if broker in voters:
-                ends.append(progress.flushed)
+                ends.append(progress.match)
         wanted = self._count_min()
         if len(ends) < wanted:
             return -1

@@ -97,9 +97,9 @@ class PeerHeartbeat:
         self._is_changed = True
         self._commits: dict[RaftGroup, None] = {}
         self._number = 0
-        self._answered_number = 0
-        self._answered_version = 0
-        self.answered_at = NEVER
+        self._acknowledged_number = 0
+        self._acknowledged_version = 0
+        self._last_acknowledged_at = NEVER
         """When the peer last acknowledged a heartbeat."""
         # Groups that the peer leads.
         self._heard_session = 0
@@ -150,9 +150,9 @@ class PeerHeartbeat:
     def acknowledged_at(self, group: RaftGroup, epoch: Epoch) -> int:
         """When the peer last acknowledged to follow this group in this epoch, or NEVER."""
         confirmed = self._confirmed.get(group)
-        if confirmed is None or confirmed[0] != epoch or confirmed[1] > self._answered_version:
+        if confirmed is None or confirmed[0] != epoch or confirmed[1] > self._acknowledged_version:
             return NEVER
-        return self.answered_at
+        return self._last_acknowledged_at
 
     def compose(self) -> Heartbeat:
         """Build the next heartbeat. The caller sends it, or calls `not_sent`."""
@@ -190,18 +190,18 @@ class PeerHeartbeat:
         self._is_changed = True
         self._commits = dict.fromkeys(self._confirmed)
 
-    def take_answer(
+    def take_acknowledgement(
         self, heartbeat: Heartbeat, now: int, groups: Mapping[bytes, RaftGroup]
     ) -> None:
         """Handle the acknowledgement of this broker's heartbeats."""
         if (
             heartbeat.heard_session != self._session
-            or heartbeat.heard_number <= self._answered_number
+            or heartbeat.heard_number <= self._acknowledged_number
         ):
             return
-        self._answered_number = heartbeat.heard_number
-        self._answered_version = heartbeat.heard_version
-        self.answered_at = now
+        self._acknowledged_number = heartbeat.heard_number
+        self._acknowledged_version = heartbeat.heard_version
+        self._last_acknowledged_at = now
         for wire, epoch in heartbeat.refused:
             group = groups.get(wire)
             if group is not None and self._confirmed.get(group, (NO_EPOCH, 0))[0] == epoch:

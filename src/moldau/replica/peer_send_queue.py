@@ -18,20 +18,6 @@ _WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 class Peer:
     """The send queue to one other broker."""
 
-    __slots__ = (
-        "_chunks",
-        "_size",
-        "cold",
-        "heartbeat",
-        "id",
-        "is_ended",
-        "link",
-        "reading",
-        "sliced",
-        "waiting",
-        "warm",
-    )
-
     def __init__(self, broker: BrokerId, link: PeerLink, heartbeat: PeerHeartbeat) -> None:
         self.id = broker
         self.link = link
@@ -46,8 +32,8 @@ class Peer:
         """The part of `waiting` that was prefetched."""
         self.sliced: set[RaftGroup] = set()
         """Groups whose file slices were sent on this connection."""
-        self.is_ended = False
-        """Its process has ended, as far as known."""
+        self.has_exited = False
+        """Its process has exited, as far as known."""
         self._chunks: list[Chunk] = []
         self._size = 0
 

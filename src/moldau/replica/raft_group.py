@@ -3,15 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from moldau.log.interface import ControlKind, FlushPolicy, PartitionLog
 from moldau.model.errors import MoldauError
 from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex
 from moldau.raft.core import RaftCore
 from moldau.raft.events import Event, Role
-from moldau.raft.membership import Members
-from moldau.raft.progress import FOREVER, Progress, ProgressState
+from moldau.raft.progress import FOREVER, Progress
 from moldau.records.batch import BatchHeader
 from moldau.records.control import EndMarker
 from moldau.replica.flusher import FlushHandle
@@ -74,16 +73,6 @@ def expire_transfer(transfer: asyncio.Future[bool]) -> None:
     """The transfer timed out without a known result."""
     if not transfer.done():
         transfer.set_result(False)
-
-
-class FollowerProgress(NamedTuple):
-    """Replication progress of a member, as its leader knows it."""
-
-    flushed: RaftIndex
-    received: RaftIndex
-    caught_up_at: int
-    """Milliseconds of the driver's clock."""
-    state: ProgressState
 
 
 class RaftGroup:
@@ -172,18 +161,6 @@ class RaftGroup:
     @property
     def is_leader(self) -> bool:
         return self.core.role is Role.LEADER
-
-    @property
-    def epoch(self) -> Epoch:
-        return self.core.epoch
-
-    @property
-    def leader(self) -> BrokerId:
-        return self.core.leader
-
-    @property
-    def members(self) -> Members:
-        return self.core.members
 
     @property
     def flushes_always(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from moldau.log.interface import ControlKind, PartitionLog
-from moldau.model.errors import DiskFullError, ErrorCode, MoldauError, StorageError
+from moldau.model.errors import ErrorCode, MoldauError
 from moldau.model.ids import (
     NO_TIMESTAMP,
     BrokerId,
@@ -205,13 +205,8 @@ class RaftReplica:
 
     def _append(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> None:
         """Append to the log; the caller then calls `driver.appended`. Raises StorageError."""
-        try:
+        with self._flusher.fencing():
             self.log.append(data, headers)
-        except DiskFullError:
-            raise
-        except StorageError as error:
-            self._flusher.report(error)
-            raise
 
     def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         """Call back once everything below `offset` is committed, or with the error."""

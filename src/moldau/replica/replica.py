@@ -70,7 +70,7 @@ class WatermarkWatcher(Protocol):
 
     def on_progress(self, replica: "Replica") -> None: ...
 
-    def on_gone(self, replica: "Replica") -> None:
+    def on_unavailable(self, replica: "Replica") -> None:
         """The replica lost leadership, or was closed."""
         ...
 
@@ -317,18 +317,18 @@ class Replica(RaftReplica):
         except RefusedError as error:
             state = self.producers.get(header.producer_id)
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and state is not None:
-                self.sequence_gaps.miss(header, state, self._clock.monotonic(), self._leader_since)
+                self.sequence_gaps.on_gap(
+                    header, state, self._clock.monotonic(), self._leader_since
+                )
             raise
         if original is None:
-            if header.attributes & TRANSACTIONAL_BIT:
-                self._check_transaction(header, guard)
+            if header.attributes & TRANSACTIONAL_BIT and not self.producers.is_open(
+                header.producer_id, header.producer_epoch
+            ):
+                self._guards.check(header, guard)
             return None
         time = original.timestamp if append_time else NO_TIMESTAMP
         return Proposal(original.base_offset, Offset(original.last_offset + 1), time, self)
-
-    def _check_transaction(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
-        if not self.producers.is_open(header.producer_id, header.producer_epoch):
-            self._guards.check(header, guard)
 
     def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
         """Take a guard before asking the coordinator to verify a batch that opens a transaction.
@@ -493,7 +493,7 @@ class Replica(RaftReplica):
         super()._fail_waiters(code)
         watchers, self.watchers = list(self.watchers), {}
         for watcher in watchers:
-            watcher.on_gone(self)
+            watcher.on_unavailable(self)
 
     def close(self) -> None:
         """Flush, snapshot and close; the next start replays nothing."""

@@ -34,7 +34,9 @@ _PRODUCERS_MAX: Final = 1000
 _SEQUENCES: Final = 1 << 31
 
 
-class _Refused(NamedTuple):
+class _Gap(NamedTuple):
+    """The batch that is missing, and how long it is waited for."""
+
     epoch: ProducerEpoch
     sequence: int
     code: ErrorCode
@@ -49,7 +51,7 @@ class SequenceGaps:
     __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self.waiting: dict[ProducerId, _Refused] = {}
+        self.waiting: dict[ProducerId, _Gap] = {}
 
     def note(self, header: BatchHeader, code: ErrorCode, now: float) -> None:
         """The batch was rejected with a retriable error."""
@@ -63,9 +65,9 @@ class SequenceGaps:
             # It was rejected because of that earlier one.
             return
         until = now + _seconds_max(header)
-        self._wait_for(header, _Refused(header.producer_epoch, header.base_sequence, code, until))
+        self._wait_for(header, _Gap(header.producer_epoch, header.base_sequence, code, until))
 
-    def _wait_for(self, header: BatchHeader, missing: _Refused) -> None:
+    def _wait_for(self, header: BatchHeader, missing: _Gap) -> None:
         if header.producer_id not in self.waiting and len(self.waiting) >= _PRODUCERS_MAX:
             del self.waiting[next(iter(self.waiting))]
         self.waiting[header.producer_id] = missing
@@ -97,7 +99,7 @@ class SequenceGaps:
                 )
         del self.waiting[header.producer_id]
 
-    def miss(
+    def on_gap(
         self, header: BatchHeader, state: ProducerState, now: float, leader_since: float
     ) -> None:
         """The batch is not the next one. Raises RefusedError if an earlier one is missing.
@@ -110,7 +112,7 @@ class SequenceGaps:
             until = max(leader_since + _seconds_max(header), now + _SECONDS_MIN)
             self._wait_for(
                 header,
-                _Refused(header.producer_epoch, expected, _MISSING, until, is_rejected_here=False),
+                _Gap(header.producer_epoch, expected, _MISSING, until, is_rejected_here=False),
             )
             raise RefusedError(
                 _MISSING,
@@ -127,12 +129,12 @@ def _is_old(header: BatchHeader, state: ProducerState | None) -> bool:
     return state is not None and header.producer_epoch < state.epoch
 
 
-def _is_before(known: _Refused, header: BatchHeader) -> bool:
+def _is_before(known: _Gap, header: BatchHeader) -> bool:
     """Whether the missing batch precedes this one in the same epoch."""
     return known.epoch == header.producer_epoch and _is_less(known.sequence, header.base_sequence)
 
 
-def _is_stored(known: _Refused, state: ProducerState | None) -> bool:
+def _is_stored(known: _Gap, state: ProducerState | None) -> bool:
     if state is None or state.epoch != known.epoch or not state.batches:
         return False
     return not _is_less(state.batches[-1].last_sequence, known.sequence)

@@ -30,8 +30,8 @@ class TransportHandler(Protocol):
         """The peer's own link opened or closed: its earlier heartbeats are no longer valid."""
         ...
 
-    def on_peer_ended(self, broker: BrokerId) -> None:
-        """The peer's process has ended, as far as known."""
+    def on_peer_exited(self, broker: BrokerId) -> None:
+        """The peer's process has exited, as far as known."""
         ...
 
     def on_raft(self, sender: BrokerId, body: memoryview) -> None: ...
@@ -68,7 +68,8 @@ class Transport:
         self._incarnation = incarnation
         self._epoch = epoch
         self._limits = limits
-        self._handler: TransportHandler | None = None
+        self._handler: TransportHandler
+        """Set by `attach`."""
         self.links: dict[BrokerId, PeerLink] = {}
         self.rpc = PeerRpc(loop=loop, send=self._send)
         self.listener = PeerListener(
@@ -82,7 +83,7 @@ class Transport:
         )
 
     def attach(self, handler: TransportHandler) -> None:
-        """Set the handler; call before `start`."""
+        """Set the handler; call before `start` and `add_peer`."""
         self._handler = handler
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -103,9 +104,9 @@ class Transport:
             rng=self._rng,
             hello=self._hello(peer),
             address=address,
-            on_connected=partial(self._on_connected, peer),
+            on_connected=partial(self._handler.on_link_up, peer),
             on_lost=partial(self._on_lost, peer),
-            on_room=partial(self._on_room, peer),
+            on_room=partial(self._handler.on_link_room, peer),
             on_connection_refused=partial(self._check_soon, peer),
             limits=self._limits,
             sockets=self._sockets,
@@ -156,31 +157,20 @@ class Transport:
 
     # ---- events of links
 
-    def _on_connected(self, peer: BrokerId) -> None:
-        if self._handler is not None:
-            self._handler.on_link_up(peer)
-
     def _on_lost(self, peer: BrokerId, reason: str) -> None:
         self.rpc.peer_lost(peer)
-        if self._handler is not None:
-            self._handler.on_link_lost(peer)
-
-    def _on_room(self, peer: BrokerId) -> None:
-        if self._handler is not None:
-            self._handler.on_link_room(peer)
+        self._handler.on_link_lost(peer)
 
     def _check_soon(self, peer: BrokerId) -> None:
         """In its own callback: an error in the handler must not break a dial or the listener."""
-        self._loop.call_soon(self._check_ended, peer)
+        self._loop.call_soon(self._check_exited, peer)
 
-    def _check_ended(self, peer: BrokerId) -> None:
-        """A peer has ended if its address refuses connections and it has none to this broker
+    def _check_exited(self, peer: BrokerId) -> None:
+        """A peer has exited if its address refuses connections and it has none to this broker
         either: one of the two alone may be a network fault."""
         link = self.links.get(peer)
-        if link is None or not link.is_connection_refused or peer in self.listener.peers:
-            return
-        if self._handler is not None:
-            self._handler.on_peer_ended(peer)
+        if link is not None and link.is_connection_refused and peer not in self.listener.peers:
+            self._handler.on_peer_exited(peer)
 
     # ---- events of the listener
 
@@ -188,21 +178,16 @@ class Transport:
         link = self.links.get(hello.sender)
         if link is not None:
             link.retry_now()
-        if self._handler is not None:
-            self._handler.on_peer_changed(hello.sender)
+        self._handler.on_peer_changed(hello.sender)
 
     def on_peer_disconnected(self, sender: BrokerId) -> None:
-        if self._handler is not None:
-            self._handler.on_peer_changed(sender)
+        self._handler.on_peer_changed(sender)
         self._check_soon(sender)
 
     def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
-        handler = self._handler
         if kind is FrameKind.RAFT:
-            if handler is not None:
-                handler.on_raft(sender, body)
+            self._handler.on_raft(sender, body)
         elif kind is FrameKind.HEARTBEAT:
-            if handler is not None:
-                handler.on_heartbeat(sender, body)
+            self._handler.on_heartbeat(sender, body)
         else:
             self.rpc.on_frame(sender, kind, body)

@@ -4,21 +4,20 @@ Between the coordinator's verification and the append the transaction may end: i
 removes the guard, and the batch is rejected. Otherwise it would open a transaction that never ends.
 """
 
+from msgspec import Struct
+
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import BatchHeader
 
 
-class VerificationGuard:
+class VerificationGuard(Struct, eq=False):
     """One pending request to the coordinator. Valid while `VerificationGuards` holds it."""
 
-    __slots__ = ("epoch", "made_at", "sequence_min")
-
-    def __init__(self, epoch: ProducerEpoch, sequence: int, now: TimestampMs) -> None:
-        self.epoch = epoch
-        self.sequence_min = sequence
-        """The lowest sequence tried: a later batch must not be appended before it."""
-        self.made_at = now
+    epoch: ProducerEpoch
+    sequence_min: int
+    """The lowest sequence tried: a later batch must not be appended before it."""
+    made_at: TimestampMs
 
 
 class VerificationGuards:

@@ -40,6 +40,7 @@ from moldau.edge.kafka.served_apis import APIS
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.errors import ConfigError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
+from moldau.model.topology import Endpoint
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
@@ -56,7 +57,7 @@ from moldau.server.build_protocols import (
     build_grpc_server,
 )
 from moldau.server.build_queues import build_queue_service
-from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.schema import ServerConfig
 from moldau.server.derived_config import read_only_configs, topic_defaults, upkeep_config
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.info import BrokerInfo
@@ -129,12 +130,12 @@ class BrokerServer:
     async def _start(self) -> BrokerInfo:
         self._loop_watch.start()
         config, machine = self._config, self._machine
-        kafka = self._reserve_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
-        raft = self._reserve_port("raft.addr", config.raft.addr, config.raft.advertised)
-        http = self._reserve_port("http.addr", config.http.addr, config.http.advertised)
+        kafka = self._reserve("kafka.addr", config.kafka.addr, config.kafka.advertised)
+        raft = self._reserve("raft.addr", config.raft.addr, config.raft.advertised)
+        http = self._reserve("http.addr", config.http.addr, config.http.advertised)
         grpc = None
         if config.grpc.addr is not None:
-            grpc = self._reserve_port("grpc.addr", config.grpc.addr, config.grpc.advertised)
+            grpc = self._reserve("grpc.addr", config.grpc.addr, config.grpc.advertised)
         # No log before the directory has an identity: its owner would be unknown.
         metadata_log = self._storage.open_metadata_log() if self._storage.has_metadata else None
         membership = await resolve_membership(
@@ -253,7 +254,7 @@ class BrokerServer:
             ),
         )
 
-    def _reserve_port(self, key: str, address: Address, advertised: Address | None) -> ReservedPort:
+    def _reserve(self, key: str, address: Endpoint, advertised: Endpoint | None) -> ReservedPort:
         port = ReservedPort(key, address, advertised, self._machine.sockets)
         self._ports.append(port)
         for other in self._ports[:-1]:

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from moldau.server.config.schema import Address
+from moldau.model.topology import Endpoint
 
 
 class BrokerInfo(Struct, frozen=True, kw_only=True):
@@ -10,10 +10,10 @@ class BrokerInfo(Struct, frozen=True, kw_only=True):
 
     broker_id: int
     cluster_id: str
-    kafka_addr: Address
-    raft_addr: Address
-    http_addr: Address
-    grpc_addr: Address | None
+    kafka_addr: Endpoint
+    raft_addr: Endpoint
+    http_addr: Endpoint
+    grpc_addr: Endpoint | None
     data_dir: str
     broker_count: int
     partition_count: int

@@ -10,8 +10,7 @@ from typing import Final
 
 from moldau.client.errors import ClientError, TimedOutError, UnavailableError, UnreachableError
 from moldau.model.errors import ConfigError
-from moldau.model.topology import JoinReply, JoinRequest
-from moldau.server.config.schema import Address
+from moldau.model.topology import Endpoint, JoinReply, JoinRequest
 from moldau.server.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,7 @@ _LOG_SECONDS: Final = 5.0
 
 
 async def join_cluster(
-    address: Address, request: JoinRequest, machine: Machine, *, seconds_max: float
+    address: Endpoint, request: JoinRequest, machine: Machine, *, seconds_max: float
 ) -> JoinReply:
     """Join the cluster of the member at `address`. Raises ConfigError.
 
@@ -54,7 +53,7 @@ async def join_cluster(
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
 
 
-def _timed_out(address: Address, error: ClientError, seconds_max: float) -> ConfigError:
+def _timed_out(address: Endpoint, error: ClientError, seconds_max: float) -> ConfigError:
     failure = ConfigError(
         f"cannot join a cluster through {address} (join_addr) within {seconds_max:g} s: {error}"
     )
@@ -62,7 +61,7 @@ def _timed_out(address: Address, error: ClientError, seconds_max: float) -> Conf
     return failure
 
 
-def _rejected(address: Address, error: ClientError) -> ConfigError:
+def _rejected(address: Endpoint, error: ClientError) -> ConfigError:
     failure = ConfigError(f"{address} (join_addr) rejected this broker: {error}")
     failure.hint = error.hint or "nothing was changed; fix the cause and start again"
     return failure

@@ -19,11 +19,10 @@ from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.clock import Clock
-from moldau.model.topology import JoinReply, JoinRequest, Topology
+from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.replica.flush_threads import FlushThreads, FlushWorkers
 from moldau.server.clock import SystemClock
-from moldau.server.config.schema import Address
 from moldau.server.loop_watch import LoopWatch
 
 
@@ -78,7 +77,7 @@ class MemberClient(Protocol):
 class HttpMemberClient:
     """One request at a time, each in a thread."""
 
-    def __init__(self, address: Address, seconds_max: float) -> None:
+    def __init__(self, address: Endpoint, seconds_max: float) -> None:
         self._client = ClusterClient([str(address)], call_seconds_max=seconds_max)
 
     async def join(self, request: JoinRequest) -> JoinReply:
@@ -120,5 +119,5 @@ class Machine:
 
         return GrpcListener(broker, loop=loop)
 
-    def member(self, address: Address, seconds_max: float) -> MemberClient:
+    def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
         return HttpMemberClient(address, seconds_max)

@@ -22,7 +22,7 @@ from moldau.model.ids import NO_EPOCH, BrokerId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
-from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.schema import ServerConfig
 from moldau.server.join import join_cluster
 from moldau.server.machine import Machine
 from moldau.server.storage import Storage
@@ -142,7 +142,7 @@ def _new_cluster_id(name: str | None, machine: Machine) -> str:
 
 async def _join(
     config: ServerConfig,
-    join_addr: Address,
+    join_addr: Endpoint,
     storage: Storage,
     machine: Machine,
     directory_id: str,

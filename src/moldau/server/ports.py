@@ -13,7 +13,6 @@ from typing import Self
 from moldau.model.errors import ConfigError
 from moldau.model.topology import Endpoint
 from moldau.net.sockets import OS_SOCKETS, Sockets
-from moldau.server.config.schema import Address
 
 _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
 
@@ -22,8 +21,8 @@ class ReservedPort:
     def __init__(
         self,
         key: str,
-        address: Address,
-        advertised: Address | None,
+        address: Endpoint,
+        advertised: Endpoint | None,
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """`key` is the setting of the address. Raises ConfigError."""
@@ -34,13 +33,13 @@ class ReservedPort:
         self.key = key
         self.host: str = address.host
         self.port: int = self._socket.getsockname()[1]
-        chosen = advertised or Address(_reachable(address.host), self.port)
+        chosen = advertised or Endpoint(_reachable(address.host), self.port)
         self.advertised = Endpoint(chosen.host, chosen.port or self.port)
         """The address for clients and other brokers."""
 
     @property
-    def address(self) -> Address:
-        return Address(self.host, self.port)
+    def address(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
 
     def listen(self, begin: Callable[[], None]) -> None:
         """Start the listener. Raises ConfigError if another process took the port."""
@@ -64,7 +63,7 @@ def _reachable(host: str) -> str:
     return socket.gethostname() if host in _ANY_HOSTS else host
 
 
-def _failure(key: str, address: Address, error: OSError) -> ConfigError:
+def _failure(key: str, address: Endpoint, error: OSError) -> ConfigError:
     failure = ConfigError(f"cannot listen on {address} ({key}): {error.strerror or error}")
     if error.errno == errno.EADDRINUSE:
         failure.hint = (

@@ -21,7 +21,7 @@ from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest, Topology
-from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership
 
@@ -183,7 +183,7 @@ class Registration:
         except RefusedError as error:
             log.debug("cannot register now, will retry: %s", error)
 
-    async def _check_with(self, address: Address) -> bool:
+    async def _check_with(self, address: Endpoint) -> bool:
         """Whether a member returned the state of this broker."""
         try:
             topology = await self._machine.member(address, _REQUEST_SECONDS).topology()
@@ -210,7 +210,7 @@ class Registration:
 
     # ---- requests to members
 
-    async def _register_with(self, address: Address) -> bool:
+    async def _register_with(self, address: Endpoint) -> bool:
         """Whether a member accepted the registration. Raises RejectedError if permanent."""
         membership = self._membership
         request = JoinRequest(
@@ -241,9 +241,9 @@ class Registration:
         self._on_member_image(image)
         return True
 
-    def _members(self) -> Iterable[Address]:
+    def _members(self) -> Iterable[Endpoint]:
         if self._config.join_addr is not None:
             yield self._config.join_addr
         for broker in self._metadata.forecast().brokers.values():
             if broker.http is not None and broker.id != self._membership.broker_id:
-                yield Address(broker.http.host, broker.http.port)
+                yield broker.http

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.wire.fields import FIXED_CODES, ZERO_UUID, Field, MessageType, StructType
+from moldau.wire.fields import FIXED_CODES, Field, MessageType, StructType
 from moldau.wire.source_writer import SourceWriter
 from moldau.wire.varint import write_uvarint
 
@@ -274,6 +274,3 @@ def compile_encoder(cls: MessageType, version: int) -> Callable[[Any], list[Chun
     source, names = encoder_source(cls, version)
     exec(compile(source, f"<{cls.__name__}.encode v{version}>", "exec"), names)
     return cast("Callable[[Any], list[Chunk]]", names["encode"])
-
-
-__all__ = ["RECORDS_COPIED_BYTES_MAX", "ZERO_UUID", "compile_encoder", "encoder_source"]

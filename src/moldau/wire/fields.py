@@ -13,7 +13,7 @@ not have the field.
 """
 
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from moldau.model.slices import Chunk
 
@@ -65,15 +65,13 @@ FIXED_CODES = {
     "bool": "?",
     "i8": "b",
     "i16": "h",
-    "u16": "H",
     "i32": "i",
-    "u32": "I",
     "i64": "q",
     "f64": "d",
     "uuid": "16s",
 }
 """Kinds of a fixed size, and their codes in the struct module."""
-FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "d": 8, "16s": 16}
+FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "d": 8, "16s": 16}
 
 ZERO_UUID = bytes(16)
 IMPLIED_DEFAULTS: dict[str, object] = {
@@ -94,6 +92,9 @@ class StructType(Protocol):
 
     __name__: str
     FIELDS: dict[str, "Field"]
+
+
+E = TypeVar("E", contravariant=True)
 
 
 class MessageType(StructType, Protocol):
@@ -132,20 +133,15 @@ def _field(
     default: object = MISSING,
     nullable: str = "none",
     tag: int | None = None,
-    tagged: str | None = None,
     ignorable: bool = False,
     element: "StructType | str | None" = None,
 ) -> Any:
     exists = parse_versions(versions)
-    if tag is None:
-        tagged_versions = NO_VERSIONS
-    else:
-        tagged_versions = exists if tagged is None else parse_versions(tagged)
     return Field(
         kind=kind,
         versions=exists,
         nullable=parse_versions(nullable),
-        tagged=tagged_versions,
+        tagged=NO_VERSIONS if tag is None else exists,
         tag=-1 if tag is None else tag,
         default=default,
         ignorable=ignorable,
@@ -162,7 +158,6 @@ class _FixedSpec(Protocol):
         *,
         default: object = MISSING,
         tag: int | None = None,
-        tagged: str | None = None,
         ignorable: bool = False,
     ) -> Any: ...
 
@@ -177,18 +172,34 @@ class _VariableSpec(Protocol):
         nullable: str = "none",
         default: object = MISSING,
         tag: int | None = None,
-        tagged: str | None = None,
         ignorable: bool = False,
     ) -> Any: ...
+
+
+class _NestedSpec(Protocol[E]):
+    """Declares a field that consists of others, which may be null."""
+
+    def __call__(
+        self,
+        element: E,
+        versions: str = "0+",
+        *,
+        nullable: str = "none",
+        default: object = MISSING,
+        tag: int | None = None,
+        ignorable: bool = False,
+    ) -> Any: ...
+
+
+def _nested_field(kind: str, element: StructType | str, versions: str = "0+", **rest: Any) -> Any:
+    return _field(kind, versions, element=element, **rest)
 
 
 boolean: _FixedSpec = partial(_field, "bool")
 """One byte; anything but zero is true."""
 i8: _FixedSpec = partial(_field, "i8")
 i16: _FixedSpec = partial(_field, "i16")
-u16: _FixedSpec = partial(_field, "u16")
 i32: _FixedSpec = partial(_field, "i32")
-u32: _FixedSpec = partial(_field, "u32")
 i64: _FixedSpec = partial(_field, "i64")
 f64: _FixedSpec = partial(_field, "f64")
 uuid: _FixedSpec = partial(_field, "uuid")
@@ -196,54 +207,12 @@ uuid: _FixedSpec = partial(_field, "uuid")
 string: _VariableSpec = partial(_field, "string")
 octets: _VariableSpec = partial(_field, "bytes")
 """Bytes, copied out of the input."""
+array: _NestedSpec[StructType | str] = partial(_nested_field, "array")
+"""A list of structs, or of the primitive kind that `element` names ("i32", "string")."""
+struct: _NestedSpec[StructType] = partial(_nested_field, "struct")
+"""A nested struct. Tagged ones default to None: not sent."""
 
 
-def records(versions: str = "0+", *, default: object = MISSING, ignorable: bool = False) -> Any:
-    """Record batches: never copied, nullable in every version."""
-    return _field("records", versions, default=default, nullable="0+", ignorable=ignorable)
-
-
-def array(
-    element: StructType | str,
-    versions: str = "0+",
-    *,
-    nullable: str = "none",
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    """A list of structs, or of the primitive kind that `element` names ("i32", "string")."""
-    return _field(
-        "array",
-        versions,
-        default=default,
-        nullable=nullable,
-        tag=tag,
-        tagged=tagged,
-        ignorable=ignorable,
-        element=element,
-    )
-
-
-def struct(
-    element: StructType,
-    versions: str = "0+",
-    *,
-    nullable: str = "none",
-    default: object = MISSING,
-    tag: int | None = None,
-    tagged: str | None = None,
-    ignorable: bool = False,
-) -> Any:
-    """A nested struct. Tagged ones default to None: not sent."""
-    return _field(
-        "struct",
-        versions,
-        default=default,
-        nullable=nullable,
-        tag=tag,
-        tagged=tagged,
-        ignorable=ignorable,
-        element=element,
-    )
+def records() -> Any:
+    """Record batches: never copied, nullable."""
+    return _field("records", nullable="0+")

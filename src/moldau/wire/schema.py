@@ -5,13 +5,13 @@ a broker declares hundreds of messages and uses a few: the constructor at the fi
 codec of a version at the first encode or decode of that version.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Self, cast, dataclass_transform
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import Chunk
 from moldau.wire import fields as f
-from moldau.wire.fields import Field, Missing, Versions
+from moldau.wire.fields import Field, Versions
 
 
 class StructMeta(type):
@@ -80,9 +80,7 @@ def compile_constructor(cls: StructMeta) -> Callable[..., None]:
         f.boolean,
         f.i8,
         f.i16,
-        f.u16,
         f.i32,
-        f.u32,
         f.i64,
         f.f64,
         f.uuid,
@@ -106,10 +104,6 @@ class Struct(metaclass=StructMeta):
         type.__setattr__(cls, "__init__", constructor)
         constructor(self, **values)
 
-    def _values(self) -> Iterator[tuple[str, object]]:
-        for name in type(self).FIELDS:
-            yield name, getattr(self, name)
-
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -118,7 +112,7 @@ class Struct(metaclass=StructMeta):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{name}={value!r}" for name, value in self._values())
+        inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in type(self).FIELDS)
         return f"{type(self).__name__}({inside})"
 
 
@@ -190,6 +184,3 @@ class Response(Message):
     """The body of a response."""
 
     __slots__ = ()
-
-
-__all__ = ["Message", "Missing", "Request", "Response", "Struct", "StructMeta"]

@@ -17,7 +17,6 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
-from moldau.server.config.schema import Address
 
 pytestmark = pytest.mark.inprocess
 
@@ -263,7 +262,7 @@ def test_status_and_doctor_name_topics_with_one_copy_and_the_command(cli, stand_
     outcome = cli("broker", "status", "-o", "json", "--http", stand_in.address)
     (note,) = json.loads(outcome.out)["notes"]
     assert note == "orders has one replica; add replicas: moldau partition move orders --to 1,2"
-    whole, copies = check_cluster(Address("127.0.0.1", stand_in.endpoint.port))
+    whole, copies = check_cluster(Endpoint("127.0.0.1", stand_in.endpoint.port))
     assert whole.verdict is CheckStatus.OK
     assert "2 of 2 brokers alive" in whole.detail
     assert copies.verdict is CheckStatus.WARNING
@@ -275,11 +274,11 @@ def test_doctor_says_what_is_wrong_with_the_cluster_of_a_broker(stand_in, nobody
         "moldau.cli.cluster.health.broker_problems", lambda topology: ["broker 1: full"]
     )
     stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)], THREE)]
-    (found,) = check_cluster(Address("127.0.0.1", stand_in.endpoint.port))
+    (found,) = check_cluster(Endpoint("127.0.0.1", stand_in.endpoint.port))
     assert found.verdict is CheckStatus.TROUBLE
     assert found.detail == "broker 3 is not alive; broker 1: full"
     assert "broker status" in found.hint
     host, _, port = nobody.rpartition(":")
-    (silent,) = check_cluster(Address(host, int(port)))
+    (silent,) = check_cluster(Endpoint(host, int(port)))
     assert silent.verdict is CheckStatus.WARNING
     assert "http.addr" in silent.hint

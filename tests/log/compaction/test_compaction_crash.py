@@ -16,10 +16,10 @@ from effort import seeds
 
 from moldau.log.checksummed_file import seal
 from moldau.log.compaction import segment_writer
-from moldau.log.compaction.checkpoint import CleanedFile
-from moldau.log.compaction.job import CleanRequest, CleanResult, CleanTask
+from moldau.log.compaction.checkpoint import CompactionCheckpoint
+from moldau.log.compaction.job import CompactionRequest, CompactionResult, CompactionTask
 from moldau.log.compaction.run import remove_files
-from moldau.log.compaction.segment_writer import CleanWriter
+from moldau.log.compaction.segment_writer import CompactionWriter
 from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.interface import ControlKind, LogConfig
 from moldau.log.segment import Segment
@@ -74,9 +74,9 @@ def contents(log: DiskLog) -> list[Record]:
     return found
 
 
-def begin(log: DiskLog, now: int) -> CleanTask | None:
-    return log.begin_clean(
-        CleanRequest(
+def begin(log: DiskLog, now: int) -> CompactionTask | None:
+    return log.begin_compaction(
+        CompactionRequest(
             now=TimestampMs(now),
             end_offset=log.flushed_offset,
             replicated_offset=log.flushed_offset,
@@ -87,7 +87,7 @@ def begin(log: DiskLog, now: int) -> CleanTask | None:
 def clean(disk: SimDisk, log: DiskLog, now: int) -> None:
     task = begin(log, now)
     if task is not None:
-        log.end_clean(task, task.run())
+        log.end_compaction(task, task.run())
         remove_files(disk, log.take_stale_files())
 
 
@@ -129,7 +129,7 @@ class Trial:
             if rng.random() < 0.5:
                 # The log goes on while it is cleaned.
                 write(log, rng, count=3)
-            log.end_clean(task, result)
+            log.end_compaction(task, result)
             after = contents(log)
             remove_files(disk, log.take_stale_files())
             is_through = True
@@ -221,9 +221,9 @@ def skip_flush(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def skip_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file `cleaned` speaks of files whose names may be lost."""
-    finish = CleanWriter.finish
+    finish = CompactionWriter.finish
 
-    def hasty(self: CleanWriter) -> object:
+    def hasty(self: CompactionWriter) -> object:
         sync = self._files.sync_dir
         self._files.sync_dir = lambda path: None  # type: ignore[method-assign]
         try:
@@ -231,35 +231,35 @@ def skip_names(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             self._files.sync_dir = sync  # type: ignore[method-assign]
 
-    monkeypatch.setattr(CleanWriter, "finish", hasty)
+    monkeypatch.setattr(CompactionWriter, "finish", hasty)
 
 
 def remove_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old segments go before the new ones are the log."""
-    end = DiskLog.end_clean
+    end = DiskLog.end_compaction
 
-    def hasty(self: DiskLog, task: CleanTask, result: CleanResult) -> bool:
+    def hasty(self: DiskLog, task: CompactionTask, result: CompactionResult) -> bool:
         for segment in self.segments[: len(task.job.sources)]:  # type: ignore[attr-defined]
-            if (segment.base_offset, segment.clean_round) not in {
+            if (segment.base_offset, segment.compaction_round) not in {
                 (fact.base_offset, fact.round) for fact in result.segments
             }:
                 segment.remove()
         self.files.sync_dir(PATH)
         return end(self, task, result)
 
-    monkeypatch.setattr(DiskLog, "end_clean", hasty)
+    monkeypatch.setattr(DiskLog, "end_compaction", hasty)
 
 
 def write_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file `cleaned` is overwritten instead of replaced."""
 
-    def save(self: CleanedFile, state: object) -> None:
+    def save(self: CompactionCheckpoint, state: object) -> None:
         file = self._files.open(self.path, create=True)
         file.truncate(0)
         file.pwrite(seal(b"MoCl", msgspec.msgpack.encode(state)), 0)
         self.state = state  # type: ignore[assignment]
 
-    monkeypatch.setattr(CleanedFile, "save", save)
+    monkeypatch.setattr(CompactionCheckpoint, "save", save)
 
 
 def crash_all_seeds() -> None:

@@ -19,11 +19,11 @@ from compacting import (
 from moldau.log.compaction.job import (
     HORIZONS_MAX,
     AbortedRange,
-    CleanCounts,
-    Cleaned,
-    CleanJob,
-    CleanRequest,
-    CleanResult,
+    CompactionCounts,
+    CompactionJob,
+    CompactionRequest,
+    CompactionResult,
+    CompactionState,
     SegmentInfo,
 )
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
@@ -38,7 +38,7 @@ from moldau.records.compact import is_filler
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
 
-JOB = CleanJob(
+JOB = CompactionJob(
     directory="",
     generation=0,
     round=0,
@@ -286,18 +286,18 @@ def test_a_log_that_is_not_compacted_is_not_cleaned(make: Make) -> None:
     for number in range(5):
         write(log, ("a", str(number) * 90))
     flush(log)
-    assert clean(log, is_forced=True) is None
+    assert clean(log) is None
 
 
 def test_tombstones_grow_old_however_often_a_log_is_cleaned() -> None:
     minute, retention = 60_000, 24 * 60 * 60_000
-    state = Cleaned()
+    state = CompactionState()
     for number in range(3 * 24 * 60):
         now, end = TimestampMs(number * minute), Offset(number)
-        request = CleanRequest(now=now, end_offset=end, replicated_offset=end)
+        request = CompactionRequest(now=now, end_offset=end, replicated_offset=end)
         job = JOB._replace(horizon=state.horizon(request, retention), round=number)
         segment = SegmentInfo(Offset(0), number, 0, end, now, now)
-        result = CleanResult([segment], end, 1, CleanCounts())
+        result = CompactionResult([segment], end, 1, CompactionCounts())
         state = state.advanced(job, result, now)
     assert len(state.horizons) <= HORIZONS_MAX
     # Everything passed a day ago is known to be that old, but for a few steps of the marks.

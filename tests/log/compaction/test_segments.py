@@ -1,8 +1,9 @@
 """When a log on disk is compacted, and how the outcome takes its place."""
 
 from compacting import CONFIG, NOW, check_dense, clean, keys_at, records_of, write
+from msgspec.structs import replace
 
-from moldau.log.compaction.job import CleanRequest
+from moldau.log.compaction.job import CompactionRequest
 from moldau.log.compaction.run import remove_files
 from moldau.log.disk_log import DiskLog, open_disk_log, read_slice
 from moldau.log.interface import LogConfig
@@ -31,10 +32,11 @@ def test_the_dirty_share_decides_when() -> None:
     write(log, ("key-8", "x" * 150))
     write(log, ("key-9", "x" * 150))
     flush(log)
-    asked = CleanRequest(now=NOW, end_offset=log.end_offset, replicated_offset=log.end_offset)
-    assert log.clean_urgency(asked) == 0
-    assert log.begin_clean(asked) is None
-    assert clean(log, is_forced=True) is not None
+    asked = CompactionRequest(now=NOW, end_offset=log.end_offset, replicated_offset=log.end_offset)
+    assert log.compaction_urgency(asked) == 0
+    assert log.begin_compaction(asked) is None
+    log.reconfigure(replace(log.config, dirty_ratio_min=0.1))
+    assert clean(log) is not None
 
 
 def test_records_wait_no_longer_than_the_largest_lag() -> None:
@@ -96,21 +98,21 @@ def test_a_cleaning_counts_for_nothing_once_the_log_changed_under_it() -> None:
     for number in range(6):
         write(log, ("a", f"{number}" * 300))
     flush(log)
-    asked = CleanRequest(now=NOW, end_offset=log.end_offset, replicated_offset=log.end_offset)
-    first = log.begin_clean(asked)
+    asked = CompactionRequest(now=NOW, end_offset=log.end_offset, replicated_offset=log.end_offset)
+    first = log.begin_compaction(asked)
     assert first is not None
     result = first.run()
     log.delete_before(Offset(3))
-    assert not log.end_clean(first, result)
+    assert not log.end_compaction(first, result)
     left = log.take_stale_files()
     assert left
     remove_files(disk, left)
     assert [record.offset for record in records_of(log, 3)] == [3, 4, 5]
-    old, new = log.begin_clean(asked), log.begin_clean(asked)
+    old, new = log.begin_compaction(asked), log.begin_compaction(asked)
     assert old is not None
     assert new is not None
-    assert not log.end_clean(old, old.run())
-    assert log.end_clean(new, new.run())
+    assert not log.end_compaction(old, old.run())
+    assert log.end_compaction(new, new.run())
     # The last one lies in the segment that is written to, and does not count yet.
     assert [record.offset for record in records_of(log, 3)] == [4, 5]
 

@@ -135,7 +135,7 @@ class KafkaConnection:
         """The highest version that both sides support. Raises ClientError if there is none."""
         key, ours = message.API_KEY, message.VERSIONS
         theirs = self.served_versions().get(key)
-        name = APIS[key].name
+        name = APIS[key].title
         if theirs is None:
             raise ClientError(f"{self.address} does not support {name}")
         version = min(ours.last, theirs.last)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moldau.edge.kafka.handler import Api
 from moldau.edge.kafka.served_apis import APIS
-from moldau.wire.registry import APIS as KNOWN_APIS
+from moldau.wire.registry import ApiKey
 
 DOCUMENT = Path("docs/reference/compatibility.md")
 
@@ -36,7 +36,7 @@ def render(apis: Iterable[Api]) -> str:
     rows: list[tuple[str, ...]] = [("API", "Key", "Served", "Advertised", "Note")]
     rows += [
         (
-            KNOWN_APIS[api.key].name,
+            api.key.title,
             str(int(api.key)),
             _range(*api.versions),
             _range(
@@ -48,11 +48,7 @@ def render(apis: Iterable[Api]) -> str:
         for api in served
     ]
     keys = {int(api.key) for api in served}
-    missing = [
-        f"- {known.name} ({int(key)})"
-        for key, known in sorted(KNOWN_APIS.items())
-        if int(key) not in keys
-    ]
+    missing = [f"- {key.title} ({int(key)})" for key in sorted(ApiKey) if int(key) not in keys]
     return _HEAD + _table(rows) + _NOT_SERVED + "\n".join(missing) + "\n"
 
 

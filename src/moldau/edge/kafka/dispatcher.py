@@ -34,16 +34,11 @@ class Dispatcher:
 
     def requests_by_api(self) -> dict[str, int]:
         """Since the start; without unsupported APIs and versions."""
-        return {
-            ApiKey(key).name.title().replace("_", ""): count for key, count in self._counts.items()
-        }
+        return {ApiKey(key).title: count for key, count in self._counts.items()}
 
     def seconds_by_api(self) -> dict[str, Histogram]:
         """From the request to its reply, if it needs one."""
-        return {
-            ApiKey(key).name.title().replace("_", ""): seconds
-            for key, seconds in self._seconds.items()
-        }
+        return {ApiKey(key).title: seconds for key, seconds in self._seconds.items()}
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         key, version, correlation_id, client_id, position = read_request_header(frame)

@@ -1,4 +1,4 @@
-"""The file `cleaned`: the segments after the last cleaning, and the cleaner's checkpoint.
+"""The checkpoint file `cleaned`: the segments after the last compaction, and how far it came.
 
 Replacing it atomically makes new segments part of the log: a crash before it leaves the old ones,
 a crash after it the new ones. Segment files that it does not list are leftovers.
@@ -6,16 +6,15 @@ a crash after it the new ones. Segment files that it does not list are leftovers
 
 import msgspec
 
-from moldau.log.checksummed_file import seal, unseal
-from moldau.log.compaction.job import Cleaned
+from moldau.log.checksummed_file import ADVICE, seal, unseal
+from moldau.log.compaction.job import CompactionState
 from moldau.log.filesystem import Files
 from moldau.model.errors import CorruptionError
 
 _MAGIC = b"MoCl"
-_ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
 
 
-class CleanedFile:
+class CompactionCheckpoint:
     """The file of one log and one generation. `state` is its content."""
 
     __slots__ = ("_files", "path", "state")
@@ -23,19 +22,19 @@ class CleanedFile:
     def __init__(self, files: Files, directory: str, generation: int) -> None:
         self._files = files
         self.path = f"{directory}/cleaned" + (f"-{generation}" if generation else "")
-        self.state = Cleaned()
+        self.state = CompactionState()
 
     def load(self) -> None:
         """Raises CorruptionError: without the file it is unknown which segments are the log."""
         if not self._files.exists(self.path):
             return
-        payload = unseal(_MAGIC, self._files.read(self.path), self.path, _ADVICE)
+        payload = unseal(_MAGIC, self._files.read(self.path), self.path)
         try:
-            self.state = msgspec.msgpack.decode(payload, type=Cleaned)
+            self.state = msgspec.msgpack.decode(payload, type=CompactionState)
         except msgspec.DecodeError as error:
-            raise CorruptionError(f"{self.path}: {error}. {_ADVICE}") from None
+            raise CorruptionError(f"{self.path}: {error}. {ADVICE}") from None
 
-    def save(self, state: Cleaned) -> None:
+    def save(self, state: CompactionState) -> None:
         """Durable when it returns."""
         if state != self.state:
             self._files.replace(self.path, seal(_MAGIC, msgspec.msgpack.encode(state)))

@@ -1,8 +1,8 @@
-"""The data types of compaction: request, job, result, and the state of earlier cleanings.
+"""The data types of compaction: request, job, result, and the state between compactions.
 
-A cleaning works like a flush: `begin_clean` makes a task, which changes no existing file and may
-run in another thread or process, and `end_clean` makes its result part of the log. A job is plain
-data; run.py executes it.
+A compaction works like a flush: `begin_compaction` makes a task, which changes no existing file and
+may run in another thread or process, and `end_compaction` makes its result part of the log. A job
+is plain data; run.py executes it.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ from moldau.log.compaction.key_map import MAP_BYTES_MAX
 from moldau.model.ids import Offset, ProducerId, TimestampMs
 
 HORIZONS_MAX = 32
-"""Past cleanings that are remembered, for tombstones."""
+"""Past compactions that are remembered, for tombstones."""
 
 
 class AbortedRange(NamedTuple):
@@ -25,12 +25,12 @@ class AbortedRange(NamedTuple):
     last: Offset
 
 
-class CleanRequest(Struct, frozen=True, kw_only=True):
+class CompactionRequest(Struct, frozen=True, kw_only=True):
     """What the caller knows and the log does not."""
 
     now: TimestampMs
     end_offset: Offset
-    """The high watermark: what may still be truncated is not cleaned."""
+    """The high watermark: what may still be truncated is not compacted."""
     replicated_offset: Offset
     """Below it, every other replica has all records. A tombstone that a replica lacks must stay:
     otherwise that replica would keep the older value."""
@@ -41,13 +41,11 @@ class CleanRequest(Struct, frozen=True, kw_only=True):
     """Active producers, whose last batches must be kept; None: all."""
     merges: bool = True
     """Whether adjacent emptied batches may be merged."""
-    is_forced: bool = False
-    """Clean now, even if there is little to gain."""
     map_bytes_max: int = MAP_BYTES_MAX
 
 
 class SegmentInfo(NamedTuple):
-    """One segment file, by name and extent. `round` is 0 for one that was never cleaned."""
+    """One segment file, by name and extent. `round` is 0 for one that was never compacted."""
 
     base_offset: Offset
     round: int
@@ -58,7 +56,7 @@ class SegmentInfo(NamedTuple):
     max_timestamp: TimestampMs
 
 
-class CleanJob(NamedTuple):
+class CompactionJob(NamedTuple):
     """The input of a worker. Plain data: it is sent to another process."""
 
     directory: str
@@ -83,8 +81,8 @@ class CleanJob(NamedTuple):
     aborted: list[AbortedRange]
 
 
-class CleanCounts(NamedTuple):
-    """Statistics of a cleaning."""
+class CompactionCounts(NamedTuple):
+    """Statistics of a compaction."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -93,33 +91,33 @@ class CleanCounts(NamedTuple):
     seconds: float = 0.0
 
 
-class CleanResult(NamedTuple):
+class CompactionResult(NamedTuple):
     """The segments that replace the job's sources. Those with its round are new."""
 
     segments: list[SegmentInfo]
     first_dirty: Offset
     delayed: int
     """Tombstones and markers that stay until delete.retention.ms has passed."""
-    counts: CleanCounts
+    counts: CompactionCounts
 
 
-class CleanTask(Protocol):
-    """One cleaning: made by begin_clean, run in any thread, passed to end_clean."""
+class CompactionTask(Protocol):
+    """One compaction: made by begin_compaction, run in any thread, passed to end_compaction."""
 
-    def run(self) -> CleanResult:
+    def run(self) -> CompactionResult:
         """Raises CorruptionError, OSError; the log is unchanged."""
         ...
 
 
 class Horizon(NamedTuple):
-    """Everything below `offset` was cleaned at `time` or before."""
+    """Everything below `offset` was compacted at `time` or before."""
 
     offset: Offset
     time: TimestampMs
 
 
-class Cleaned(NamedTuple):
-    """The state of earlier cleanings of a log."""
+class CompactionState(NamedTuple):
+    """What earlier compactions of a log left; stored in its checkpoint."""
 
     end: Offset = Offset(0)
     """Below it, the log consists of `segments`."""
@@ -137,7 +135,7 @@ class Cleaned(NamedTuple):
         # A segment that was truncated to nothing stays where the next one would begin.
         return number == 0 and base >= self.end and base not in dict(self.segments)
 
-    def clipped(self, end: Offset) -> "Cleaned":
+    def clipped(self, end: Offset) -> "CompactionState":
         """After the log was truncated to `end`."""
         if end >= self.end:
             return self
@@ -150,17 +148,19 @@ class Cleaned(NamedTuple):
             segments=tuple(known for known in self.segments if known[0] <= end),
         )
 
-    def horizon(self, request: CleanRequest, retention_ms: int) -> Offset:
-        """Tombstones below it were first cleaned at least retention_ms ago, and are on all
-        replicas."""
+    def horizon(self, request: CompactionRequest, retention_ms: int) -> Offset:
+        """Tombstones below it were first compacted at least retention_ms ago, and are on
+        all replicas."""
         passed = max(
             (mark.offset for mark in self.horizons if mark.time + retention_ms <= request.now),
             default=Offset(0),
         )
         return min(passed, request.replicated_offset)
 
-    def advanced(self, job: CleanJob, result: CleanResult, now: TimestampMs) -> "Cleaned":
-        """After a cleaning."""
+    def advanced(
+        self, job: CompactionJob, result: CompactionResult, now: TimestampMs
+    ) -> "CompactionState":
+        """After a compaction."""
         # Below the job's horizon everything is old enough: one mark suffices.
         horizons = [mark for mark in self.horizons if mark.offset >= job.horizon]
         if not horizons or horizons[-1].offset < result.first_dirty:
@@ -173,7 +173,7 @@ class Cleaned(NamedTuple):
                 key=lambda at: horizons[at + 1].time - horizons[at - 1].time,
             )
             del horizons[closest]
-        return Cleaned(
+        return CompactionState(
             end=result.segments[-1].end_offset,
             first_dirty=result.first_dirty,
             round=job.round,

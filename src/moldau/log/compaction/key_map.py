@@ -2,7 +2,7 @@
 
 Keys are kept as 16 bytes of a hash, in arrays of numbers with open addressing: 32 bytes a key at
 the maximum load, a fifth of what a dict of Python objects takes. The capacity is known in advance;
-a log with more keys is cleaned in several rounds.
+a log with more keys is compacted in several rounds.
 
 The hash is salted, so that clients cannot choose keys that collide. The salt changes the slot of a
 key, and nothing that a caller sees.

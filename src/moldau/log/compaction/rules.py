@@ -1,17 +1,17 @@
 """The rules of compaction: which records of a log are removed. Pure, without files.
 
-First the log is surveyed, in order: the headers of the part that was cleaned before
-(`note_header`), then the batches of the dirty part (`note_batch`), until the key map is full.
-What was surveyed is then filtered, in order (`filter`):
+First the log is surveyed, in order: the headers of the part that was compacted before
+(`note_header`), then the batches of the dirty part (`note_batch`), until the key map is full. What
+was surveyed is then filtered, in order (`filter`):
 
 - A record stays if it has a key and no later record has the same one.
-- A tombstone stays until `delete.retention.ms` have passed since it was first cleaned, so that
-  every consumer can see it. The log remembers which offsets were cleaned when (`Horizon`).
+- A tombstone stays until `delete.retention.ms` have passed since it was first compacted, so that
+  every consumer can see it. The log remembers which offsets were compacted when (`Horizon`).
 - Records of aborted transactions are removed. A transaction's marker stays as long as a batch of
   the transaction does, and then as long as a tombstone.
 - The last batches of a producer stay, if only as headers: the table of producers that is built
   from the log's headers must be the same before and after.
-- Malformed batches stay as they are, and do not stop the cleaning.
+- Malformed batches stay as they are, and do not stop the compaction.
 """
 
 from collections import deque
@@ -50,7 +50,7 @@ class _Producer:
 
 
 class Compactor:
-    """One cleaning of one log."""
+    """Surveys and filters the batches of one log, for one compaction."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Compactor:
     # ---- survey
 
     def note_header(self, header: BatchHeader) -> None:
-        """A batch of the part that was cleaned before."""
+        """A batch of the part that was compacted before."""
         self.end_offset = header.next_offset
         producer_id = header.producer_id
         if producer_id < 0 or (

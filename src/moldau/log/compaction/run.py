@@ -1,4 +1,4 @@
-"""Executes one cleaning: reads the old segments, writes the new ones. Runs in any process.
+"""Executes one compaction: reads the old segments, writes the new ones. Runs in any process.
 
 No existing file is changed. The names of new files contain the job's round, so that they are not
 part of the log before the file `cleaned` lists them. All of them are on the disk when this returns.
@@ -8,14 +8,13 @@ A segment in which nothing changes is not written again.
 import time
 from collections.abc import Iterator
 
-from moldau.log.compaction.job import CleanCounts, CleanJob, CleanResult, SegmentInfo
+from moldau.log.compaction.job import CompactionCounts, CompactionJob, CompactionResult, SegmentInfo
 from moldau.log.compaction.key_map import KeyMap, bytes_for
 from moldau.log.compaction.rules import Compactor, FilterOutcome
-from moldau.log.compaction.segment_writer import CleanWriter
+from moldau.log.compaction.segment_writer import CompactionWriter, job_segment
 from moldau.log.filesystem import File, Files
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.scan import LocatedBatch, walk_batches, walk_headers
-from moldau.log.segment import Segment
 
 _HEADER_CHUNK_BYTES = 64 * 1024
 
@@ -23,16 +22,9 @@ _HEADER_CHUNK_BYTES = 64 * 1024
 class _Source:
     """One of the old segments."""
 
-    def __init__(self, files: Files, job: CleanJob, info: SegmentInfo) -> None:
+    def __init__(self, files: Files, job: CompactionJob, info: SegmentInfo) -> None:
         self.info = info
-        self._segment = Segment(
-            files,
-            job.directory,
-            info.base_offset,
-            generation=job.generation,
-            index_interval=job.index_interval_bytes,
-            clean_round=info.round,
-        )
+        self._segment = job_segment(files, job, info.base_offset, info.round)
         self._files = files
 
     def open(self) -> File:
@@ -60,12 +52,12 @@ class _Source:
             raise self._segment.damaged(reached, "checksum mismatch")
 
 
-def run_clean(files: Files, job: CleanJob) -> CleanResult:
+def run_compaction(files: Files, job: CompactionJob) -> CompactionResult:
     """Raises CorruptionError, OSError."""
     began = time.perf_counter()
     sources = [_Source(files, job, info) for info in job.sources]
     compactor = _survey(job, sources)
-    writer = CleanWriter(files, job)
+    writer = CompactionWriter(files, job)
     try:
         for source in sources:
             file = source.open()
@@ -82,11 +74,11 @@ def run_clean(files: Files, job: CleanJob) -> CleanResult:
     except BaseException:
         writer.abandon()
         raise
-    return CleanResult(
+    return CompactionResult(
         segments,
         compactor.end_offset,
         compactor.delayed,
-        CleanCounts(
+        CompactionCounts(
             bytes_read=sum(info.position - HEADER_BYTES for info in job.sources),
             bytes_written=writer.bytes_written,
             records_read=compactor.records_read,
@@ -96,7 +88,7 @@ def run_clean(files: Files, job: CleanJob) -> CleanResult:
     )
 
 
-def _survey(job: CleanJob, sources: list[_Source]) -> Compactor:
+def _survey(job: CompactionJob, sources: list[_Source]) -> Compactor:
     """Collect the producers of the whole log and the newest keys of its dirty part."""
     dirty_records = 0
     for source in sources:

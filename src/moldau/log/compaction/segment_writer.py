@@ -1,17 +1,16 @@
-"""Writes the new segments of one cleaning, and merges small ones.
+"""Writes the new segments of one compaction, and merges small ones.
 
 Old segments go into one new file while their remaining batches fit. There is no new file until
 something changes; then the unchanged batches before it are copied.
 """
 
-from moldau.log.compaction.job import CleanJob, SegmentInfo
-from moldau.log.filesystem import File, Files
-from moldau.log.flush import DISK_FULL
+from moldau.log.compaction.job import CompactionJob, SegmentInfo
+from moldau.log.filesystem import File, Files, write_all
 from moldau.log.flush_mark import FLAG_STRICT, HEADER_BYTES, FlushMark
 from moldau.log.scan import walk_batches
 from moldau.log.segment import Segment
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import Epoch
+from moldau.model.ids import Epoch, Offset
 from moldau.records.batch import BatchHeader, read_header
 from moldau.records.compact import empty_batch, is_filler
 
@@ -38,10 +37,35 @@ class _Run:
         self.size = header.size
 
 
-class CleanWriter:
+def job_segment(
+    files: Files, job: CompactionJob, base_offset: Offset, compaction_round: int
+) -> Segment:
+    """An old or a new segment of the job's log, not opened."""
+    return Segment(
+        files,
+        job.directory,
+        base_offset,
+        generation=job.generation,
+        index_interval=job.index_interval_bytes,
+        compaction_round=compaction_round,
+    )
+
+
+def segment_info(segment: Segment) -> SegmentInfo:
+    return SegmentInfo(
+        segment.base_offset,
+        segment.compaction_round,
+        segment.position,
+        segment.end_offset,
+        segment.first_timestamp,
+        segment.max_timestamp,
+    )
+
+
+class CompactionWriter:
     """Receives the batches of the old segments in order: kept, relocated or dropped."""
 
-    def __init__(self, files: Files, job: CleanJob) -> None:
+    def __init__(self, files: Files, job: CompactionJob) -> None:
         self._files = files
         self._job = job
         self._barriers = frozenset(job.barriers)
@@ -155,14 +179,8 @@ class CleanWriter:
         source, file = self._source, self._source_file
         if self._segment is not None or source is None or file is None:
             return
-        self._segment = segment = Segment(
-            self._files,
-            self._job.directory,
-            source.base_offset,
-            generation=self._job.generation,
-            index_interval=self._job.index_interval_bytes,
-            clean_round=self._job.round,
-        )
+        segment = job_segment(self._files, self._job, source.base_offset, self._job.round)
+        self._segment = segment
         self._made.append(segment)
         segment.create()
         self._write(bytes(HEADER_BYTES), 0)
@@ -202,19 +220,14 @@ class CleanWriter:
     def _write(self, data: bytes | memoryview, position: int) -> None:
         if self._segment is None:
             return
-        view = memoryview(data)
-        while view:
-            written = self._segment.file().pwrite(view, position)
-            if not written:
-                raise OSError(DISK_FULL[0], "short write")
-            position += written
-            view = view[written:]
+        write_all(self._segment.file(), data, position)
         self.bytes_written += len(data)
         self._unflushed += len(data)
 
     def _end_segment(self) -> None:
         """The old segments since the last call are complete."""
         self._end_run()
+        self._write_buffers()
         source, segment = self._source, self._segment
         self._segment = self._source = None
         if source is None:
@@ -222,9 +235,6 @@ class CleanWriter:
         if segment is None:
             self._done.append(source)
             return
-        self._segment = segment
-        self._write_buffers()
-        self._segment = None
         end = segment.end_offset
         segment.write_mark(
             FlushMark(
@@ -246,16 +256,7 @@ class CleanWriter:
         self._unflushed = 0
         segment.save_index(segment.position)
         segment.close_file()
-        self._done.append(
-            SegmentInfo(
-                segment.base_offset,
-                self._job.round,
-                segment.position,
-                end,
-                segment.first_timestamp,
-                segment.max_timestamp,
-            )
-        )
+        self._done.append(segment_info(segment))
 
     def finish(self) -> list[SegmentInfo]:
         """The segments that replace the old ones, durable, including their names."""
@@ -264,7 +265,7 @@ class CleanWriter:
         return self._done
 
     def abandon(self) -> None:
-        """The cleaning failed: remove the new files, if the disk allows it."""
+        """The compaction failed: remove the new files, if the disk allows it."""
         self._buffers.clear()
         for segment in self._made:
             try:

@@ -1,14 +1,21 @@
-"""Compaction of a log on disk: selects the segments to clean, and swaps in the result.
+"""Compaction of a log on disk: selects the segments, and swaps in the result.
 
-Only closed and flushed segments below the high watermark are cleaned: they cannot be truncated any
-more. Between begin_clean and end_clean the log is used as usual. The swap is one atomic replacement
-of the file `cleaned`; before it the new files are leftovers, after it the old ones.
+Only closed and flushed segments below the high watermark are compacted: they cannot be truncated
+any more. Between begin_compaction and end_compaction the log is used as usual. The swap is one
+atomic replacement of the file `cleaned`; before it the new files are leftovers, after it the old
+ones.
 """
 
 from msgspec import Struct
 
-from moldau.log.compaction.job import CleanJob, CleanRequest, CleanResult, CleanTask, SegmentInfo
-from moldau.log.compaction.run import run_clean
+from moldau.log.compaction.job import (
+    CompactionJob,
+    CompactionRequest,
+    CompactionResult,
+    CompactionTask,
+)
+from moldau.log.compaction.run import run_compaction
+from moldau.log.compaction.segment_writer import job_segment, segment_info
 from moldau.log.disk_log_state import DiskLogState
 from moldau.log.filesystem import Files
 from moldau.log.flush_mark import HEADER_BYTES
@@ -20,30 +27,19 @@ _OVERDUE = 1.0
 """Added to the dirty ratio: overdue logs come before all others."""
 
 
-class DiskClean(Struct, frozen=True):
-    """One cleaning of a log on disk. `job` may be executed by another process instead of `run`."""
+class DiskCompaction(Struct, frozen=True):
+    """One compaction. `job` may be executed by another process instead of `run`."""
 
     files: Files
-    job: CleanJob
+    job: CompactionJob
     now: TimestampMs
 
-    def run(self) -> CleanResult:
-        return run_clean(self.files, self.job)
+    def run(self) -> CompactionResult:
+        return run_compaction(self.files, self.job)
 
 
-def _info(segment: Segment) -> SegmentInfo:
-    return SegmentInfo(
-        segment.base_offset,
-        segment.clean_round,
-        segment.position,
-        segment.end_offset,
-        segment.first_timestamp,
-        segment.max_timestamp,
-    )
-
-
-class LogCleaning:
-    """The cleanings of one log."""
+class LogCompaction:
+    """The compactions of one log."""
 
     __slots__ = ("_reader", "_round", "_stale_files", "_state")
 
@@ -54,61 +50,61 @@ class LogCleaning:
         self._round = 0
         """Of the newest attempt; file names must not repeat."""
 
-    def _cleanable(self, request: CleanRequest) -> list[Segment]:
-        """The segments that may be cleaned now, oldest first."""
-        state, cleaned = self._state, self._state.cleaned.state
+    def _compactable(self, request: CompactionRequest) -> list[Segment]:
+        """The segments that may be compacted now, oldest first."""
+        state, compacted = self._state, self._state.checkpoint.state
         limit = min(request.end_offset, state.synced_offset)
         if request.first_unstable is not None:
             limit = min(limit, request.first_unstable)
-        # What was cleaned was committed, even if the commit is not known yet after a restart.
-        limit = max(limit, cleaned.end)
+        # What was compacted was committed, even if the commit is not known yet after a restart.
+        limit = max(limit, compacted.end)
         newest = request.now - state.config.compaction_lag_ms_min
         found = []
         for segment in state.segments[:-1]:
             if segment.end_offset > limit or segment in state.pending:
                 break
-            is_dirty = segment.end_offset > cleaned.first_dirty
+            is_dirty = segment.end_offset > compacted.first_dirty
             if is_dirty and segment.max_timestamp > newest:
                 break
             found.append(segment)
         return found
 
-    def urgency(self, request: CleanRequest) -> float:
-        state, config, cleaned = self._state, self._state.config, self._state.cleaned.state
+    def urgency(self, request: CompactionRequest) -> float:
+        state, config, compacted = self._state, self._state.config, self._state.checkpoint.state
         if not config.compact or state.failures or state.is_closed:
             return 0.0
-        segments = self._cleanable(request)
-        dirty = [segment for segment in segments if segment.end_offset > cleaned.first_dirty]
+        segments = self._compactable(request)
+        dirty = [segment for segment in segments if segment.end_offset > compacted.first_dirty]
         if not dirty:
-            horizon = cleaned.horizon(request, config.delete_retention_ms)
+            horizon = compacted.horizon(request, config.delete_retention_ms)
             # Nothing new, but tombstones that have expired.
-            is_due = segments and cleaned.delayed and horizon >= cleaned.first_dirty
+            is_due = segments and compacted.delayed and horizon >= compacted.first_dirty
             return _OVERDUE if is_due else 0.0
         total_bytes = sum(segment.data_bytes for segment in segments)
         ratio = sum(segment.data_bytes for segment in dirty) / max(1, total_bytes)
         first = dirty[0].first_timestamp
         is_late = first >= 0 and request.now - first > config.compaction_lag_ms_max
-        if request.is_forced or is_late:
+        if is_late:
             return _OVERDUE + ratio
         return ratio if ratio >= config.dirty_ratio_min else 0.0
 
-    def begin(self, request: CleanRequest) -> DiskClean | None:
+    def begin(self, request: CompactionRequest) -> DiskCompaction | None:
         if not self.urgency(request):
             return None
-        state, config, cleaned = self._state, self._state.config, self._state.cleaned.state
-        segments = self._cleanable(request)
+        state, config, compacted = self._state, self._state.config, self._state.checkpoint.state
+        segments = self._compactable(request)
         # By the time: a worker of a killed process may still be running.
-        self._round = max(cleaned.round + 1, self._round + 1, request.now)
+        self._round = max(compacted.round + 1, self._round + 1, request.now)
         end_offset = segments[-1].end_offset
         entries = state.control_entries.entries
-        job = CleanJob(
+        job = CompactionJob(
             directory=state.directory,
             generation=state.generation,
             round=self._round,
-            sources=[_info(segment) for segment in segments],
+            sources=[segment_info(segment) for segment in segments],
             start_offset=state.start_offset,
-            first_dirty=cleaned.first_dirty,
-            horizon=cleaned.horizon(request, config.delete_retention_ms),
+            first_dirty=compacted.first_dirty,
+            horizon=compacted.horizon(request, config.delete_retention_ms),
             barriers=[entry.offset for entry in entries if entry.offset < end_offset],
             segment_bytes_max=config.segment_bytes_max,
             segment_ms_max=config.segment_ms_max if config.delete_expired else -1,
@@ -119,10 +115,10 @@ class LogCleaning:
             producers=None if request.producers is None else sorted(request.producers),
             aborted=[span for span in request.aborted if span.first < end_offset],
         )
-        return DiskClean(state.files, job, request.now)
+        return DiskCompaction(state.files, job, request.now)
 
-    def end(self, task: CleanTask, result: CleanResult) -> bool:
-        if not isinstance(task, DiskClean):
+    def end(self, task: CompactionTask, result: CompactionResult) -> bool:
+        if not isinstance(task, DiskCompaction):
             raise TypeError(f"{task!r} was not begun by this log")
         state = self._state
         state.check_usable()
@@ -132,13 +128,13 @@ class LogCleaning:
         if (
             job.round != self._round
             or job.generation != state.generation
-            or [_info(segment) for segment in old] != job.sources
+            or [segment_info(segment) for segment in old] != job.sources
             or len(old) == len(state.segments)
         ):
             self._discard([segment for segment in new if segment not in old])
             return False
         try:
-            state.cleaned.save(state.cleaned.state.advanced(job, result, task.now))
+            state.checkpoint.save(state.checkpoint.state.advanced(job, result, task.now))
         except OSError as error:
             # It is unknown which version is on the disk: files of both are kept.
             raise state.failed(error) from error
@@ -148,22 +144,15 @@ class LogCleaning:
         return True
 
     def _new_segments(
-        self, job: CleanJob, result: CleanResult, old: list[Segment]
+        self, job: CompactionJob, result: CompactionResult, old: list[Segment]
     ) -> list[Segment]:
         """The replacement of `old`: new segments, and those of them that stay."""
-        known = {(segment.base_offset, segment.clean_round): segment for segment in old}
+        known = {(segment.base_offset, segment.compaction_round): segment for segment in old}
         segments = []
         for info in result.segments:
             segment = known.get((info.base_offset, info.round))
             if segment is None:
-                segment = Segment(
-                    self._state.files,
-                    self._state.directory,
-                    info.base_offset,
-                    generation=job.generation,
-                    index_interval=job.index_interval_bytes,
-                    clean_round=info.round,
-                )
+                segment = job_segment(self._state.files, job, info.base_offset, info.round)
                 segment.opened(
                     info.position, info.end_offset, info.first_timestamp, info.max_timestamp
                 )

@@ -1,4 +1,4 @@
-"""The process that cleans logs: `python -m moldau.log.compaction.worker DIRECTORY`.
+"""The process that compacts logs: `python -m moldau.log.compaction.worker DIRECTORY`.
 
 Decompression and rewriting occupy the interpreter for seconds, and would delay every heartbeat of
 the broker. So the broker starts this process with low priority and talks to it over pipes: a frame
@@ -16,10 +16,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from moldau.log.compaction.job import CleanJob, CleanResult
-from moldau.log.compaction.run import remove_files, run_clean
+from moldau.log.compaction.job import CompactionJob, CompactionResult
+from moldau.log.compaction.run import remove_files, run_compaction
 from moldau.log.filesystem import Files
-from moldau.log.flush import DISK_FULL
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError
 
@@ -28,10 +27,10 @@ _NICENESS = 10
 _LENGTH = struct.Struct(">I")
 
 
-class CleanCommand(msgspec.Struct, tag="CleanAsked", frozen=True):
-    """Clean a log; the reply is CleanDone or WorkFailed."""
+class CompactCommand(msgspec.Struct, tag="CleanAsked", frozen=True):
+    """Compact a log; the reply is CompactionDone or WorkFailed."""
 
-    job: CleanJob
+    job: CompactionJob
 
 
 class RemoveFilesCommand(msgspec.Struct, tag="RemovalAsked", frozen=True):
@@ -40,8 +39,8 @@ class RemoveFilesCommand(msgspec.Struct, tag="RemovalAsked", frozen=True):
     paths: list[str]
 
 
-class CleanDone(msgspec.Struct, tag=True, frozen=True):
-    result: CleanResult
+class CompactionDone(msgspec.Struct, tag="CleanDone", frozen=True):
+    result: CompactionResult
 
 
 class RemovalDone(msgspec.Struct, tag=True, frozen=True):
@@ -52,14 +51,10 @@ class WorkFailed(msgspec.Struct, tag=True, frozen=True):
     """The command failed; the log is unchanged."""
 
     reason: str
-    is_corrupt: bool = False
-    """The log itself is corrupt: a retry would fail as well."""
-    is_full: bool = False
-    """The disk is full."""
 
 
-WorkerCommand = CleanCommand | RemoveFilesCommand
-WorkerReply = CleanDone | RemovalDone | WorkFailed
+WorkerCommand = CompactCommand | RemoveFilesCommand
+WorkerReply = CompactionDone | RemovalDone | WorkFailed
 _commands: msgspec.msgpack.Decoder[WorkerCommand] = msgspec.msgpack.Decoder(WorkerCommand)
 _replies: msgspec.msgpack.Decoder[WorkerReply] = msgspec.msgpack.Decoder(WorkerReply)
 
@@ -88,14 +83,12 @@ def decode_reply(body: bytes) -> WorkerReply:
 
 def run_command(files: Files, command: WorkerCommand) -> WorkerReply:
     try:
-        if isinstance(command, CleanCommand):
-            return CleanDone(run_clean(files, command.job))
+        if isinstance(command, CompactCommand):
+            return CompactionDone(run_compaction(files, command.job))
         remove_files(files, command.paths)
         return RemovalDone()
-    except CorruptionError as error:
-        return WorkFailed(str(error), is_corrupt=True)
-    except OSError as error:
-        return WorkFailed(str(error), is_full=error.errno in DISK_FULL)
+    except (CorruptionError, OSError) as error:
+        return WorkFailed(str(error))
 
 
 def _read_frames(source: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:

@@ -167,7 +167,7 @@ class PeerLink:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._on_room = on_room
-        self._on_nobody = on_connection_refused
+        self._on_connection_refused = on_connection_refused
         self.is_connection_refused = False
         """Whether the last dial found the peer's port closed."""
         self._limits = limits or LinkLimits()
@@ -182,7 +182,6 @@ class PeerLink:
         self.refusal = ""
         """Why the peer rejected the last hello; empty if it did not."""
         self.frames_total = 0
-        self.dropped_total = 0
 
     # ---- lifecycle
 
@@ -263,7 +262,6 @@ class PeerLink:
         if (
             stream.queued_bytes > 2 * limits.queue_bytes_max and not is_ahead
         ) or stream.queued_chunks > 2 * limits.queue_chunks_max:
-            self.dropped_total += 1
             return False
         self.frames_total += 1
         if is_ahead:
@@ -325,7 +323,7 @@ class PeerLink:
                     is_refused = isinstance(error, ConnectionRefusedError)
                     self.is_connection_refused = is_refused and address == self.address
                     if self.is_connection_refused:
-                        self._on_nobody()
+                        self._on_connection_refused()
         finally:
             self._dialling = None
         self._refusals = 0

@@ -30,10 +30,10 @@ from moldau.net.sockets import OS_SOCKETS, Sockets
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
-_SILENT_SECONDS_MAX: Final = 30.0
+_IDLE_SECONDS_MAX: Final = 30.0
 """Peers send several heartbeats a second: a connection without any for this long is dead."""
 _RECEIVING_BYTES_MAX: Final = 256 * 1024 * 1024
-_CALLER_LIMITS: Final = ConnectionLimits(
+_HANDSHAKE_LIMITS: Final = ConnectionLimits(
     request_bytes_max=HANDSHAKE_BYTES_MAX,
     inflight_bytes_max=HANDSHAKE_BYTES_MAX,
     inflight_requests_max=1,
@@ -45,6 +45,7 @@ _PEER_LIMITS: Final = ConnectionLimits(
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
 )
+_CONNECTIONS_MAX: Final = 4096
 _REFUSALS_KNOWN_MAX: Final = 64
 _LENGTH: Final = struct.Struct(">I")
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
@@ -98,7 +99,6 @@ class PeerListener:
         me: BrokerId,
         authorize: Callable[[Hello], str | None],
         handler: PeerHandler,
-        connections_max: int = 4096,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
@@ -116,11 +116,11 @@ class PeerListener:
             loop=loop,
             handler=self,
             limits=ListenerLimits(
-                connections_max=connections_max,
-                connections_per_address_max=connections_max,
-                idle_seconds_max=_SILENT_SECONDS_MAX,
+                connections_max=_CONNECTIONS_MAX,
+                connections_per_address_max=_CONNECTIONS_MAX,
+                idle_seconds_max=_IDLE_SECONDS_MAX,
             ),
-            connection_limits=_CALLER_LIMITS,
+            connection_limits=_HANDSHAKE_LIMITS,
             budget=ByteBudget(_RECEIVING_BYTES_MAX),
             clock=clock,
             on_accepted=self._await_hello,
@@ -151,23 +151,23 @@ class PeerListener:
         """Close the connections of peers that would now be rejected."""
         for peer, connection in list(self._connections.items()):
             caller = connection.state
-            reason = self._judge(caller.hello) if isinstance(caller, _Peer) else None
+            reason = self._rejection_reason(caller.hello) if isinstance(caller, _Peer) else None
             if reason is not None:
                 self.disconnect(peer, reason)
 
     # ---- frames
 
     def _await_hello(self, connection: Connection) -> None:
-        self._loop.call_later(self._handshake_seconds_max, self._give_up, connection)
+        self._loop.call_later(self._handshake_seconds_max, self._close_without_hello, connection)
 
-    def _give_up(self, connection: Connection) -> None:
+    def _close_without_hello(self, connection: Connection) -> None:
         if connection.state is None:
             connection.close("timed out waiting for the handshake", level=logging.WARNING)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         peer = connection.state
         if not isinstance(peer, _Peer):
-            self._greet(connection, frame)
+            self._on_hello(connection, frame)
             return
         is_last = frame[0] < MORE_FOLLOWS
         kind = _KINDS.get(frame[0] & ~MORE_FOLLOWS)
@@ -182,9 +182,9 @@ class PeerListener:
             self._handler.on_peer_frame(peer.hello.sender, kind, body)
         connection.no_reply()
 
-    def _greet(self, connection: Connection, frame: memoryview) -> None:
+    def _on_hello(self, connection: Connection, frame: memoryview) -> None:
         hello = decode_hello(frame)
-        reason = self._judge(hello)
+        reason = self._rejection_reason(hello)
         body = encode_hello_response(HelloResponse(reason or ""))
         connection.reply([_LENGTH.pack(len(body)) + body])
         if reason is not None:
@@ -210,7 +210,7 @@ class PeerListener:
         level = logging.DEBUG if is_known else logging.WARNING
         log.log(level, "connection of broker %d from %s rejected: %s", sender, address, reason)
 
-    def _judge(self, hello: Hello) -> str | None:
+    def _rejection_reason(self, hello: Hello) -> str | None:
         if hello.version != PROTOCOL_VERSION:
             return f"unsupported protocol version {hello.version}; expected {PROTOCOL_VERSION}"
         if hello.cluster_id != self._cluster_id:

@@ -12,7 +12,8 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
-from moldau.server.config.schema import HOUR_MS, Address, ServerConfig, Setting
+from moldau.model.topology import Endpoint
+from moldau.server.config.schema import HOUR_MS, ServerConfig, Setting
 
 ENV_PREFIX = "MOLDAU_"
 
@@ -33,7 +34,7 @@ class Key(Struct, frozen=True, kw_only=True):
     section: str
     """Empty for top-level keys."""
     field: str
-    type: type[bool | int | str | StrEnum | Address]
+    type: type[bool | int | str | StrEnum | Endpoint]
     optional: bool
     default: object
     setting: Setting

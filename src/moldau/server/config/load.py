@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
 from moldau.model.errors import ConfigError
+from moldau.model.topology import Endpoint
 from moldau.server.config.files import read_config_file
 from moldau.server.config.keys import (
     ALIASES,
@@ -25,7 +26,7 @@ from moldau.server.config.keys import (
     Key,
     nearest,
 )
-from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.schema import ServerConfig
 from moldau.server.config.values import BadValue, parse_value
 
 # Kubernetes adds the addresses of a service named moldau-… to the environment of every container.
@@ -223,7 +224,7 @@ def _apply_layer(
 
 
 def _parse_alias(alias: Alias, key: Key, raw: object, current: object) -> object:
-    if isinstance(current, Address):
+    if isinstance(current, Endpoint):
         text = str(raw).strip()
         if not (text.isascii() and text.isdigit() and int(text) <= 65535):
             raise BadValue("must be a port: 0 to 65535")
@@ -286,7 +287,7 @@ def _check_together(
     at_most("group.consumer_heartbeat_interval_ms", "group.consumer_session_timeout_ms")
 
     listen, advertised = values["kafka.addr"], values["kafka.advertised"]
-    if isinstance(listen, Address) and listen.host in _WILDCARDS and advertised is None:
+    if isinstance(listen, Endpoint) and listen.host in _WILDCARDS and advertised is None:
         refuse(
             "kafka.addr",
             "binds all interfaces, but is not an address that clients can connect to",
@@ -294,7 +295,7 @@ def _check_together(
         )
     for name in ("kafka.advertised", "join_addr"):
         value = values[name]
-        if isinstance(value, Address) and value.port == 0:
+        if isinstance(value, Endpoint) and value.port == 0:
             refuse(name, "must have a port")
     _check_ports(values, refuse)
     for origin in str(values["http.cors_origins"] or "").split(","):
@@ -307,10 +308,10 @@ def _check_together(
 
 
 def _check_ports(values: Mapping[str, object], refuse: Callable[[str, str], None]) -> None:
-    taken: dict[Address, str] = {}
+    taken: dict[Endpoint, str] = {}
     for name in ("kafka.addr", "raft.addr", "grpc.addr", "http.addr"):
         value = values[name]
-        if not isinstance(value, Address) or value.port == 0:
+        if not isinstance(value, Endpoint) or value.port == 0:
             continue
         if value in taken:
             refuse(name, f"is also the address of {taken[value]}; use a different port for each")
@@ -318,7 +319,7 @@ def _check_ports(values: Mapping[str, object], refuse: Callable[[str, str], None
 
 
 def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Address) else value
+    return str(value) if isinstance(value, Endpoint) else value
 
 
 def _build(values: Mapping[str, object]) -> ServerConfig:

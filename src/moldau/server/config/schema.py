@@ -6,12 +6,13 @@ bound. Values are checked once, by the loader.
 """
 
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from msgspec import Struct, field
 
 from moldau.model import limits
 from moldau.model.flush import FlushPolicy
+from moldau.model.topology import Endpoint
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -43,21 +44,12 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class Address(NamedTuple):
-    """Where a listener is bound, or where clients connect. Port 0 selects any free port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 LOOPBACK = "127.0.0.1"
-KAFKA_ADDR = Address(LOOPBACK, 9092)
-RAFT_ADDR = Address(LOOPBACK, 19092)
-GRPC_ADDR = Address(LOOPBACK, 8000)
-HTTP_ADDR = Address(LOOPBACK, 8080)
+# Port 0 of a listener selects any free port.
+KAFKA_ADDR = Endpoint(LOOPBACK, 9092)
+RAFT_ADDR = Endpoint(LOOPBACK, 19092)
+GRPC_ADDR = Endpoint(LOOPBACK, 8000)
+HTTP_ADDR = Endpoint(LOOPBACK, 8080)
 
 
 class Unit(StrEnum):
@@ -83,9 +75,9 @@ class Setting(Struct, frozen=True):
 class KafkaConfig(Struct, frozen=True, kw_only=True):
     """The listener for Kafka clients, and its limits."""
 
-    addr: Annotated[Address, Setting("Where the Kafka listener is bound.")] = KAFKA_ADDR
+    addr: Annotated[Endpoint, Setting("Where the Kafka listener is bound.")] = KAFKA_ADDR
     advertised: Annotated[
-        Address | None,
+        Endpoint | None,
         Setting("The address that clients connect to; the bound one if unset."),
     ] = None
     connections_max: Annotated[int, Setting("Maximum number of client connections.", min=1)] = 4096
@@ -133,9 +125,9 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
 class RaftConfig(Struct, frozen=True, kw_only=True):
     """The listener for the other brokers of the cluster."""
 
-    addr: Annotated[Address, Setting("Where the listener for other brokers is bound.")] = RAFT_ADDR
+    addr: Annotated[Endpoint, Setting("Where the listener for other brokers is bound.")] = RAFT_ADDR
     advertised: Annotated[
-        Address | None,
+        Endpoint | None,
         Setting("The address that other brokers connect to; the bound one if unset."),
     ] = None
 
@@ -144,10 +136,10 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
     """The listener of the queue API, which is gRPC."""
 
     addr: Annotated[
-        Address | None, Setting("Where the gRPC listener is bound; empty disables it.")
+        Endpoint | None, Setting("Where the gRPC listener is bound; empty disables it.")
     ] = GRPC_ADDR
     advertised: Annotated[
-        Address | None,
+        Endpoint | None,
         Setting("The gRPC address that clients connect to; the bound one if unset."),
     ] = None
 
@@ -155,9 +147,9 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
 class HttpConfig(Struct, frozen=True, kw_only=True):
     """The listener of the HTTP API: joining, topology, health."""
 
-    addr: Annotated[Address, Setting("Where the HTTP listener is bound.")] = HTTP_ADDR
+    addr: Annotated[Endpoint, Setting("Where the HTTP listener is bound.")] = HTTP_ADDR
     advertised: Annotated[
-        Address | None,
+        Endpoint | None,
         Setting("The HTTP address that clients connect to; the bound one if unset."),
     ] = None
     cors_origins: Annotated[
@@ -459,7 +451,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = False
     join_addr: Annotated[
-        Address | None,
+        Endpoint | None,
         Setting(
             "The HTTP address of any member of the cluster to join; not needed after the first "
             "start."

@@ -3,6 +3,7 @@
 import re
 from enum import StrEnum
 
+from moldau.model.topology import Endpoint
 from moldau.server.config.keys import Key, nearest
 from moldau.server.config.schema import (
     DAY_MS,
@@ -14,7 +15,6 @@ from moldau.server.config.schema import (
     MINUTE_MS,
     SECOND_MS,
     UNLIMITED,
-    Address,
     Unit,
 )
 
@@ -65,7 +65,7 @@ def parse_value(key: Key, raw: object) -> object:
         value = _parse_bool(raw)
     elif key.type is int:
         value = _parse_number(key.setting.unit, raw)
-    elif key.type is Address:
+    elif key.type is Endpoint:
         value = parse_address(raw)
     elif issubclass(key.type, StrEnum):
         value = _parse_choice(key.type, raw)
@@ -145,7 +145,7 @@ def describe_type(key: Key) -> str:
         return "true or false"
     if key.type is int:
         return _UNIT_TEXT[key.setting.unit]
-    if key.type is Address:
+    if key.type is Endpoint:
         return "an address: HOST:PORT"
     if issubclass(key.type, StrEnum):
         return f"one of {', '.join(choice.value for choice in key.type)}"
@@ -163,7 +163,7 @@ def _check_bounds(key: Key, value: int) -> None:
         raise BadValue(f"must be at most {format_value(key, setting.max)}{alternative}")
 
 
-def parse_address(raw: object) -> Address:
+def parse_address(raw: object) -> Endpoint:
     """HOST:PORT, [IPV6]:PORT, or a port alone (then on loopback)."""
     text = str(raw).strip()
     host, colon, port_text = text.rpartition(":")
@@ -180,7 +180,7 @@ def parse_address(raw: object) -> Address:
         raise BadValue("must have a port of at most 65535")
     if any(character.isspace() or character in "/@" for character in host):
         raise BadValue("must be an address: HOST:PORT, without a scheme or a path")
-    return Address(host or LOOPBACK, port)
+    return Endpoint(host or LOOPBACK, port)
 
 
 def format_value(key: Key, value: object) -> str:
