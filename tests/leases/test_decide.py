@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
+from queue_invariants import settled_ranges, snapshot
 
 from moldau.leases import decide as decide_module
 from moldau.leases import draft
@@ -77,7 +78,7 @@ class Queue:
 
     def next_leader(self, now=0, epoch=2, **fields):
         loaded = QueueStateMachine(QUEUE, self.config, epoch)
-        loaded.load([encode(self.state.snapshot(QUEUE))])
+        loaded.load([encode(snapshot(self.state, QUEUE))])
         self.machine = loaded
         end = len(self.log)
         return self.do(TakeOver(**{"epoch": epoch, "now": now, "start": 0, "end": end, **fields}))
@@ -102,7 +103,7 @@ def test_acks_in_any_order_move_the_floor_when_the_first_is_there():
     a, b, c, d = queue.poll(4)
     assert queue.settle(Ack, d, b) == [Refusal.NONE] * 2
     assert queue.state.floor == 0
-    assert list(queue.state.settled_ranges()) == [(1, 2), (3, 4)]
+    assert list(settled_ranges(queue.state)) == [(1, 2), (3, 4)]
     assert queue.settle(Ack, a) == [Refusal.NONE]
     assert queue.state.floor == 2
     queue.settle(Ack, c)
@@ -510,7 +511,7 @@ def test_nothing_is_decided_before_a_leader_has_taken_over():
     machine = QueueStateMachine(QUEUE, CONFIG, 2)
     command = Poll(member="a", count_max=1, now=0, visibility_ms=1)
     assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
-    machine.load([encode(queue.state.snapshot(QUEUE))])
+    machine.load([encode(snapshot(queue.state, QUEUE))])
     assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
     other = TakeOver(epoch=3, now=0, start=0, end=0)
     assert machine.decide(other).answer == CommandRefused(Refusal.BAD_ARGUMENT)
@@ -537,7 +538,7 @@ def test_offsets_that_the_log_lost_are_looked_at_anew():
 
 
 def test_what_is_stored_must_be_of_the_queue_and_in_order():
-    stored = encode(Queue().state.snapshot(QUEUE))
+    stored = encode(snapshot(Queue().state, QUEUE))
     for queue, records in (
         (QUEUE, [stored, stored]),
         (QUEUE._replace(partition=1), [stored]),

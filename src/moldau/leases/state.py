@@ -167,16 +167,6 @@ class QueueState:
         """Whether it was recently moved to the dead-letter topic."""
         return offset in self._dead_lettered
 
-    def settled_ranges(self) -> Iterator[tuple[Offset, Offset]]:
-        """Settled ranges above the floor (first, end)."""
-        first = self.floor
-        for offset in self._offsets:
-            if first < offset:
-                yield first, offset
-            first = Offset(offset + 1)
-        if first < self.next:
-            yield first, self.next
-
     def leases_by_deadline(self) -> Iterator[tuple[Offset, Leased]]:
         for _, offset in self._deadlines:
             entry = self._open[offset]
@@ -199,29 +189,6 @@ class QueueState:
     def next_due(self) -> TimestampMs | None:
         """When the next waiting message may be delivered."""
         return self._due[0][0] if self._due else None
-
-    def snapshot(self, queue: QueueId) -> QueueRecord:
-        """A record of the whole state."""
-        return QueueRecord(
-            queue=queue,
-            sequence=self.sequence,
-            epoch=self.epoch,
-            next=self.next,
-            opened=tuple((offset, self._open[offset]) for offset in self._offsets),
-            is_snapshot=True,
-            buckets=tuple(self._buckets[key] for key in sorted(self._buckets)),
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, QueueState):
-            return NotImplemented
-        return (self.sequence, self.epoch, self.next, self._open, self._buckets) == (
-            other.sequence,
-            other.epoch,
-            other.next,
-            other._open,
-            other._buckets,
-        )
 
     # ---- changing
 
