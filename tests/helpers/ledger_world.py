@@ -271,7 +271,7 @@ class QueueLeader:
         )
 
     async def do(self, *commands: Command) -> list[CommandResult]:
-        decisions = self.machine.decide_all(commands)
+        decisions = [self.machine.decide_and_apply(command) for command in commands]
         records = [each.record for each in decisions if each.record is not None]
         if records:
             await self._ledgers.write(self.queue, records)

@@ -114,7 +114,7 @@ class World:
             decisions = [self.machine.decide(commands[0])]
             assert snapshot(self.machine.state, QUEUE) == before, "deciding changes nothing"
         else:
-            decisions = self.machine.decide_all(commands)
+            decisions = [self.machine.decide_and_apply(command) for command in commands]
         records = [decision.record for decision in decisions if decision.record is not None]
         luck = self.rng.random()
         if records and luck < 0.03:

@@ -448,7 +448,8 @@ def test_commands_that_are_decided_together_see_each_other():
     queue = Queue(3)
     read = LogSlice(first=0, end=3, messages=tuple(queue.log))
     poll = Poll(member="ann", count_max=2, now=0, visibility_ms=10, read=read)
-    polled = queue.machine.decide_all([poll, poll, ExpireDue(now=10), replace(poll, now=10)])
+    commands = [poll, poll, ExpireDue(now=10), replace(poll, now=10)]
+    polled = [queue.machine.decide_and_apply(command) for command in commands]
     given = [
         [lease.token.offset for lease in d.answer.leases] for d in polled if d is not polled[2]
     ]

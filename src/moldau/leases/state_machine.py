@@ -1,13 +1,13 @@
 """The state machine of one queue: a group's leases on one partition, in one leader epoch.
 
-    machine = QueueMachine(queue, config, epoch)
+    machine = QueueStateMachine(queue, config, epoch)
     machine.load(ledger.stored(queue))          # empty for a new queue
     decision = machine.decide(TakeOver(...))    # must be the first command
     ... commit decision.record ...
     machine.apply(decision.record)              # then return decision.answer
 
 One write at a time: the next command is decided after the previous record is applied, or several
-are decided together by `decide_all` and written as one batch. If it is unknown whether a record was
+are decided by `decide_and_apply` and written as one batch. If it is unknown whether a record was
 committed, the machine must be discarded, and another one loaded.
 """
 
@@ -62,20 +62,17 @@ class QueueStateMachine:
             return Decision(record=None, answer=CommandRefused(Refusal.NOT_LEADING))
         return decide(self.state, self.config, self.queue, self._queue_checksum, command)
 
-    def decide_all(self, commands: Iterable[Command]) -> list[Decision]:
-        """Decide several commands for one write: each sees the effects of the previous ones.
+    def decide_and_apply(self, command: Command) -> Decision:
+        """Decide one of several commands of one write: the next one sees its effects.
 
-        The records are applied before they are committed, and must not be applied again. Unless all
-        of them are committed, in this order, the machine must be discarded without returning any
-        answer.
+        The record is applied before it is committed, and must not be applied again. Unless all
+        records of the write are committed, in this order, the machine must be discarded without
+        returning any answer.
         """
-        decisions = []
-        for command in commands:
-            decision = self.decide(command)
-            if decision.record is not None:
-                self.state.apply(decision.record)
-            decisions.append(decision)
-        return decisions
+        decision = self.decide(command)
+        if decision.record is not None:
+            self.state.apply(decision.record)
+        return decision
 
     def apply(self, record: QueueRecord) -> bool:
         """The record is committed. False: it is not the next one; discard this machine."""

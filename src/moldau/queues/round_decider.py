@@ -91,8 +91,7 @@ class RoundDecider:
         )
 
     def decide(self, command: Command) -> Decision:
-        # One by one: the next command is created after this one is decided.
-        (decision,) = self.machine.decide_all((command,))
+        decision = self.machine.decide_and_apply(command)
         if decision.record is not None:
             self.records.append(decision.record)
             self._new_dead += decision.died
