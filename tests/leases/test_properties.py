@@ -139,7 +139,7 @@ def _forgets_attempts(monkeypatch):
 
 
 def _delivers_early(monkeypatch):
-    monkeypatch.setattr(decide_module, "_due", lambda state, now: state.waiting_by_time())
+    monkeypatch.setattr(QueueState, "due", lambda state, now: state.waiting_by_time())
 
 
 def _skips_what_was_not_read(monkeypatch):

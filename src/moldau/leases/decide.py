@@ -153,7 +153,7 @@ def _poll(draft: Draft, checksum: int, command: Poll) -> CommandResult:
         draft.put(offset, Leased(attempts, command.member, deadline, state.epoch))
         leases.append(Lease(Token(checksum, state.epoch, offset, attempts), deadline))
 
-    for offset, entry in _due(state, command.now):
+    for offset, entry in state.due(command.now):
         if room == 0 or len(leases) == command.count_max:
             break
         room -= 1
@@ -253,13 +253,6 @@ def _recall(draft: Draft, command: Recall) -> CommandResult:
 
 def _span_below(bucket: DelayBucket, ahead_ms: int) -> int:
     return min(span_for(ahead_ms), SPANS_MS[SPANS_MS.index(bucket.span_ms) + 1])
-
-
-def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]]:
-    for offset, entry in state.waiting_by_time():
-        if entry.not_before > now:
-            return
-        yield offset, entry
 
 
 def _fresh(state: QueueState, read: LogSlice) -> Iterator[LogMessage]:

@@ -179,6 +179,15 @@ class QueueState:
             if isinstance(entry, Waiting):
                 yield offset, entry
 
+    def due(self, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]]:
+        """Waiting messages that may be delivered at that time, by their time."""
+        for time, offset in self._due:
+            if time > now:
+                return
+            entry = self._open[offset]
+            if isinstance(entry, Waiting):
+                yield offset, entry
+
     def open_below(self, end: Offset) -> tuple[Offset, ...]:
         return tuple(self._offsets[: bisect_left(self._offsets, end)])
 

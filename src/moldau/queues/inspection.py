@@ -18,17 +18,16 @@ async def stats_of(queue: QueuePartition) -> PartitionStats:
 
     def query(machine: QueueStateMachine, now: TimestampMs) -> PartitionStats:
         state = machine.state
-        waiting = state.waiting_count
-        delayed = sum(entry.not_before > now for _, entry in state.waiting_by_time())
+        due = sum(1 for _ in state.due(now))
         unread = max(0, replica.last_stable_offset - state.next)
         return PartitionStats(
             topic=queue.topic,
             partition=queue.queue.partition,
             leader=replica.leader,
             is_here=True,
-            ready=waiting - delayed + unread,
+            ready=due + unread,
             leased=state.leased_count,
-            delayed=delayed + state.bucketed_count,
+            delayed=state.waiting_count - due + state.bucketed_count,
             dead=state.dead_count,
             floor=state.floor,
             end=replica.high_watermark,

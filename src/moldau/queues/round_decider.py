@@ -5,7 +5,7 @@ It writes nothing: `queue_partition.py` does, and discards the state machine if 
 
 import logging
 from collections.abc import Iterable
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, NamedTuple
 
 from moldau.leases.commands import Ack, Command, ExpireDue, Extend, Nack, Poll, Recall, Trim
@@ -192,7 +192,7 @@ class RoundDecider:
         count = max(0, self._replica.last_stable_offset - state.next)
         due, expiry = state.next_due(), state.next_expiry()
         if due is not None and due <= now:
-            count += self._due_count(now)
+            count += sum(1 for _ in islice(state.due(now), self._limits.poll_count_max))
         if expiry is not None and expiry <= now:
             count += state.leased_count
         bucket = state.next_recall()
@@ -200,17 +200,11 @@ class RoundDecider:
             count += bucket.count
         return count
 
-    def _due_count(self, now: TimestampMs) -> int:
-        found = takewhile(
-            lambda waiting: waiting[1].not_before <= now, self.machine.state.waiting_by_time()
-        )
-        return sum(1 for _ in islice(found, self._limits.poll_count_max))
-
     async def prepare(self, count: int) -> None:
         """Load up to `count` messages. Raises RefusedError, CorruptionError."""
         state = self.machine.state
         self._reader.align(state.next)
-        due = self._due(count)
+        due = [offset for offset, _ in islice(state.due(self.now), count)]
         missing = [offset for offset in due if self._reader.get(offset) is None]
         if missing:
             await self.load(missing)
@@ -231,14 +225,6 @@ class RoundDecider:
                 loaded[offset] = None
         self.missing.update(offset for offset, entry in loaded.items() if entry is None)
         return loaded
-
-    def _due(self, count_max: int) -> list[Offset]:
-        due: list[Offset] = []
-        for offset, entry in self.machine.state.waiting_by_time():
-            if entry.not_before > self.now or len(due) >= count_max:
-                break
-            due.append(offset)
-        return due
 
     def serve_polls(self, queue: object, polls: list[PendingPoll], share: int) -> bool:
         """Serve polls in order, claimed by `queue`, with at most `share` messages each.
@@ -310,8 +296,8 @@ class RoundDecider:
         """How many redeliveries fit into the response, the bytes left then, and whether one did
         not fit."""
         count, bytes_left = 0, poll.bytes_max
-        for offset, waiting in self.machine.state.waiting_by_time():
-            if waiting.not_before > self.now or count == count_max:
+        for offset, waiting in self.machine.state.due(self.now):
+            if count == count_max:
                 break
             if waiting.attempts >= self.machine.config.attempts_max:
                 # It becomes a dead letter.
