@@ -29,7 +29,7 @@ from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import PendingPoll
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
 from moldau.queues.queue_partition import QueueContext, QueuePartition
-from moldau.queues.settlement import RESULT_BY_REFUSAL, Settlement, command_for
+from moldau.queues.settlement import RESULT_BY_REFUSAL, Settlement
 from moldau.queues.types import (
     DONE,
     ErrorReason,
@@ -195,7 +195,7 @@ class QueueHost:
     # ---- settling
 
     async def settle(
-        self, group: QueueGroup, member: str, tokens: Sequence[bytes], what: Settlement
+        self, group: QueueGroup, member: str, tokens: Sequence[bytes], settlement: Settlement
     ) -> list[TokenResult]:
         """One result per token, in order."""
         results = [DONE] * len(tokens)
@@ -211,7 +211,7 @@ class QueueHost:
             part[0].append(index)
             part[1].append(token)
         waiting = [
-            self._settle_part(group, member, routing, tuple(part), what)
+            self._settle_part(group, member, routing, tuple(part), settlement)
             for routing, (_, part) in parts.items()
         ]
         if len(waiting) == 1:
@@ -229,13 +229,13 @@ class QueueHost:
         member: str,
         routing: bytes,
         tokens: tuple[Token, ...],
-        what: Settlement,
+        settlement: Settlement,
     ) -> list[TokenResult]:
         """Settle the tokens of one queue."""
         try:
             queue = self._find_by_routing(group, routing)
             answer = await queue.submit(
-                lambda now: command_for(what, member, tokens, now), len(tokens)
+                lambda now: settlement(member=member, tokens=tokens, now=now), len(tokens)
             )
         except QueueRefusedError as error:
             return [TokenResult(error.reason, str(error))] * len(tokens)

@@ -8,10 +8,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
+from moldau.leases.commands import BACKOFF, Ack, Extend, Nack
 from moldau.metadata.commands import DropQueueGroup
 from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import Leader
@@ -34,7 +36,6 @@ from moldau.queues.request_checks import (
     check_settling,
     invalid,
 )
-from moldau.queues.settlement import Acked, Extended, Nacked
 from moldau.queues.types import (
     ConnectOptions,
     ConnectResult,
@@ -293,7 +294,7 @@ class QueueService:
         member = await self._members.member(group, consumer)
         if member.is_queue:
             known = await self._queue_group(group)
-            return await self._leases.settle(known, consumer, tokens, Acked())
+            return await self._leases.settle(known, consumer, tokens, Ack)
         return await self._ordered.ack(group, consumer, tokens)
 
     async def nack(
@@ -310,7 +311,9 @@ class QueueService:
         member = await self._members.member(group, consumer)
         if member.is_queue:
             known = await self._queue_group(group)
-            return await self._leases.settle(known, consumer, tokens, Nacked(delay_ms, reason))
+            delay = BACKOFF if delay_ms is None else delay_ms
+            nack = partial(Nack, delay_ms=delay, reason=reason)
+            return await self._leases.settle(known, consumer, tokens, nack)
         return await self._ordered.nack(
             group, consumer, tokens, delay_ms, self._is_assigned(group, consumer)
         )
@@ -326,7 +329,8 @@ class QueueService:
                 ErrorReason.OTHER_MODE, f"group {group!r} is ordered: it has no leases to extend"
             )
         known = await self._queue_group(group)
-        return await self._leases.settle(known, consumer, tokens, Extended(visibility_ms))
+        extend = partial(Extend, visibility_ms=visibility_ms)
+        return await self._leases.settle(known, consumer, tokens, extend)
 
     # ---- groups
 
