@@ -19,7 +19,7 @@ from sim.mutants.groups import LEADERS
 from sim.mutants.raft import ELECTIONS, LATE
 
 
-def _same_epoch(stored: Any, event: Any, now_ms: Any, *, goes_on: bool) -> Any:
+def _same_epoch(stored: Any, event: Any, now_ms: Any, *, continues: bool) -> Any:
     return WriteState(
         decide._initialized(
             event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch

@@ -32,7 +32,6 @@ from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.decide import (
     NoChange,
-    ProducerIdNeeded,
     Rejected,
     TransactionDecision,
     WaitForEnd,
@@ -111,7 +110,7 @@ class TransactionCoordinator:
         entry = self._entries.setdefault(
             record.transactional_id, TransactionEntry(record.transactional_id)
         )
-        entry.apply(record)
+        entry.stored = record.value
         if entry.is_empty:
             del self._entries[record.transactional_id]
 
@@ -224,7 +223,7 @@ class TransactionCoordinator:
                     self._write(TransactionWrite(entry, [stored], request=event))
             case WaitForEnd():
                 self._park(now, entry, event)
-            case Rejected() | NoChange() | ProducerIdNeeded():
+            case Rejected() | NoChange() | NeedsProducerId():
                 self._reply(event, _answer(event, decision, entry.stored))
             case _:
                 assert_never(decision)
@@ -272,8 +271,7 @@ class TransactionCoordinator:
         if write is None:
             return
         entry = write.entry
-        for state in write.states:
-            entry.apply(TransactionRecord(transactional_id=entry.transactional_id, value=state))
+        entry.stored = write.states[-1]
         if write.request is not None:
             result = _answer(write.request, NoChange(), entry.stored)
             if isinstance(result, PartitionsResult):
@@ -543,12 +541,12 @@ def rejection(event: Request, error: ErrorCode) -> Result:
 
 def _answer(
     event: Request,
-    decision: Rejected | NoChange | ProducerIdNeeded,
+    decision: Rejected | NoChange | NeedsProducerId,
     stored: StoredTransaction | None,
 ) -> Result:
     """The result of a request that needs no further write."""
-    if isinstance(decision, ProducerIdNeeded):
-        return NeedsProducerId()
+    if isinstance(decision, NeedsProducerId):
+        return decision
     if isinstance(decision, Rejected) or stored is None:
         error = decision.error if isinstance(decision, Rejected) else ErrorCode.UNKNOWN_SERVER_ERROR
         return rejection(event, error)

@@ -22,6 +22,7 @@ from moldau.transactions.records import (
     StoredTransaction,
     TransactionState,
 )
+from moldau.transactions.results import NeedsProducerId
 
 EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
 TRANSACTIONS_V2: Final = 2
@@ -53,11 +54,7 @@ class WaitForEnd(Struct, frozen=True):
     """A transaction is ending: the request must wait."""
 
 
-class ProducerIdNeeded(Struct, frozen=True):
-    """Retry with a new producer id."""
-
-
-TransactionDecision = Rejected | NoChange | WriteState | WaitForEnd | ProducerIdNeeded
+TransactionDecision = Rejected | NoChange | WriteState | WaitForEnd | NeedsProducerId
 
 FENCED: Final = Rejected(ErrorCode.PRODUCER_FENCED)
 UNMAPPED: Final = Rejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -81,7 +78,7 @@ def decide_init(
     if stored is None:
         # Also if the producer sends its id: the transactional id has expired.
         if event.new_producer_id == NO_PRODUCER_ID:
-            return ProducerIdNeeded()
+            return NeedsProducerId()
         return WriteState(
             _initialized(event, now_ms, producer_id=event.new_producer_id, epoch=_FIRST_EPOCH)
         )
@@ -132,7 +129,7 @@ def _next_epoch(
             )
         )
     if event.new_producer_id == NO_PRODUCER_ID:
-        return ProducerIdNeeded()
+        return NeedsProducerId()
     return WriteState(
         _initialized(
             event,
@@ -289,7 +286,7 @@ def _bump_and_end(
     next_id = NO_PRODUCER_ID
     if is_exhausted(stored.producer_epoch):
         if event.new_producer_id == NO_PRODUCER_ID:
-            return ProducerIdNeeded()
+            return NeedsProducerId()
         next_id = event.new_producer_id
     prepared = _prepared(stored, now_ms, is_commit=event.is_commit)
     return WriteState(
