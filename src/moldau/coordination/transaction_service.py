@@ -31,6 +31,7 @@ from moldau.model.ids import (
 )
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions.coordinator import TransactionCoordinator
 from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.transactions.events import (
@@ -43,7 +44,6 @@ from moldau.transactions.events import (
     Request,
     VerifyPartitions,
 )
-from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions.results import (
     DescribedTransaction,
     ListedTransaction,

@@ -28,6 +28,7 @@ from moldau.model.coordinator_events import (
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, TimestampMs, TopicPartition
 from moldau.model.timers import Timers
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.decide import (
@@ -49,8 +50,6 @@ from moldau.transactions.events import (
 )
 from moldau.transactions.invariants import check_invariants
 from moldau.transactions.records import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     TEXT_BYTES_MAX,
     StoredTransaction,
     TransactionRecord,

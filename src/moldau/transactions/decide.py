@@ -15,13 +15,9 @@ from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions.events import AddPartitions, EndTransaction, InitProducer, VerifyPartitions
-from moldau.transactions.records import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    StoredTransaction,
-    TransactionState,
-)
+from moldau.transactions.records import StoredTransaction, TransactionState
 from moldau.transactions.results import NeedsProducerId
 
 EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)

@@ -12,7 +12,7 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class ProducerResult(Struct, frozen=True, kw_only=True):
