@@ -5,7 +5,6 @@ The coordinator is the leader of the partition of `__transaction_state` that the
 that a batch belongs to an open transaction, wherever its coordinator is.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Unpack
@@ -32,6 +31,7 @@ from moldau.model.ids import (
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.replica.raft_replica import wait_for_code
 from moldau.transactions.coordinator import TransactionCoordinator
 from moldau.transactions.decide import TRANSACTIONS_V2
 from moldau.transactions.events import (
@@ -158,7 +158,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         """A producer id and epoch; the previous producer with this transactional id is fenced."""
         return await self._submit_producer(
             transactional_id,
-            lambda request_id, new_producer_id: InitProducer(
+            lambda new_producer_id, request_id: InitProducer(
                 request_id=request_id,
                 transactional_id=transactional_id,
                 timeout_ms=timeout_ms,
@@ -180,7 +180,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         """Commit or abort; returns when the decision is durable. Raises RefusedError."""
         return await self._submit_producer(
             transactional_id,
-            lambda request_id, new_producer_id: EndTransaction(
+            lambda new_producer_id, request_id: EndTransaction(
                 request_id=request_id,
                 transactional_id=transactional_id,
                 producer_id=producer_id,
@@ -192,13 +192,12 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         )
 
     async def _submit_producer(
-        self, name: str, make_event: Callable[[int, ProducerId], Request]
+        self, name: str, make_event: Callable[[ProducerId, int], Request]
     ) -> ProducerResult:
         coordinator = await self._coordinator_for(name)
         new_producer_id = NO_PRODUCER_ID
         while True:
-            event = partial(_with_producer_id, make_event, new_producer_id)
-            result = await coordinator.submit(event)
+            result = await coordinator.submit(partial(make_event, new_producer_id))
             if isinstance(result, ProducerResult):
                 if result.error in _FATAL_ERRORS:
                     await _confirm_leading(coordinator)
@@ -420,14 +419,8 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> ErrorCode:
         """Abort a transaction that is open in a partition and unknown to any coordinator."""
-        done: asyncio.Future[ErrorCode] = self._loop.create_future()
-
-        def settled(code: ErrorCode) -> None:
-            if not done.done():
-                done.set_result(code)
-
-        self._markers.writer.abort_hanging(partition, producer_id, producer_epoch, settled)
-        return await done
+        abort = self._markers.writer.abort_hanging
+        return await wait_for_code(partial(abort, partition, producer_id, producer_epoch))
 
     # ---- reads
 
@@ -482,9 +475,3 @@ def _offsets_error(error: ErrorCode) -> ErrorCode:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         case _:
             return error
-
-
-def _with_producer_id(
-    make_event: Callable[[int, ProducerId], Request], new_producer_id: ProducerId, request_id: int
-) -> Request:
-    return make_event(request_id, new_producer_id)
