@@ -130,24 +130,16 @@ class CoordinatorHost(Generic[S, E, R]):
         self.epoch = self.replica.epoch
         self.loading: asyncio.Task[None] | None = None
         """The loading task, cancelled with the coordinator; set by the service."""
-        self._is_over = False
+        self.is_over = False
         self._request_ids = 0
         self._waiting: dict[int, asyncio.Future[R]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
 
     @property
-    def loaded(self) -> bool:
-        return self.state.loaded
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
-
-    @property
     def is_current(self) -> bool:
         """Whether the replica still leads in the epoch of this coordinator."""
-        return not self._is_over and self.replica.epoch == self.epoch and self.replica.is_ready
+        return not self.is_over and self.replica.epoch == self.epoch and self.replica.is_ready
 
     # ---- loading
 
@@ -226,12 +218,12 @@ class CoordinatorHost(Generic[S, E, R]):
         Call it repeatedly: requests with a write in flight get their reply when it is committed.
         """
         self._stop_loading()
-        if not self._is_over and not self.state.is_writing:
+        if not self.is_over and not self.state.is_writing:
             self._run(self.state.close(self._now()))
 
     def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Lost leadership: reject all waiting requests, even if their write may still commit."""
-        if self._is_over:
+        if self.is_over:
             return
         self._run(self.state.close(self._now(), error))
         self._end()
@@ -247,7 +239,7 @@ class CoordinatorHost(Generic[S, E, R]):
         self._waiting.clear()
 
     def _end(self) -> None:
-        self._is_over = True
+        self.is_over = True
         self._stop_loading()
         if self._timer is not None:
             self._timer.cancel()
@@ -323,7 +315,7 @@ class CoordinatorHost(Generic[S, E, R]):
         )
 
         def settled(code: ErrorCode) -> None:
-            if self._is_over:
+            if self.is_over:
                 return
             if code is ErrorCode.NONE:
                 self.handle(Persisted(token))
@@ -346,7 +338,7 @@ class CoordinatorHost(Generic[S, E, R]):
 
     def _append_failed(self, token: int, code: ErrorCode) -> None:
         """Nothing was appended, so state and log agree: the coordinator continues."""
-        if not self._is_over:
+        if not self.is_over:
             self.handle(PersistFailed(token, code))
 
     def _lose(self, code: ErrorCode) -> None:
@@ -355,7 +347,7 @@ class CoordinatorHost(Generic[S, E, R]):
         self._on_lost(self)
 
     def _schedule(self) -> None:
-        deadline = None if self._is_over else self.state.next_deadline()
+        deadline = None if self.is_over else self.state.next_deadline()
         # An early timer does no harm, and is cheaper than a new one for each postponed deadline.
         if deadline is None or deadline >= self._timer_at:
             return

@@ -202,7 +202,7 @@ class CoordinatorService(ABC, Generic[C]):
             index = java_hash(name) % len(topic.partitions)
             leader = self._leader_of(topic, index)
             coordinator = self._coordinators.get(index)
-            is_loading = coordinator is not None and not coordinator.loaded
+            is_loading = coordinator is not None and not coordinator.state.loaded
             if leader.broker == self._broker and coordinator is None:
                 # Elected, and not ready yet; or corrupt, and others have not noticed yet.
                 if not is_first and self._partitions.get(self._topic, index) is None:

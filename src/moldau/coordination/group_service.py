@@ -214,7 +214,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         """One member of a consumer-protocol group. Raises RefusedError if this broker is not its
         coordinator."""
         coordinator = self._coordinator_of(group_id)
-        if not coordinator.loaded:
+        if not coordinator.state.loaded:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return coordinator.state.consumer(group_id, member_id)
 
@@ -359,7 +359,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         coordinator = self._coordinators.get(index)
         if coordinator is None or not coordinator.is_current:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not coordinator.loaded:
+        if not coordinator.state.loaded:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         coordinator.handle(
             TransactionEnding(producer_id=producer_id, next_epoch_min=next_epoch_min)

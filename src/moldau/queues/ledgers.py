@@ -271,7 +271,7 @@ class Ledgers(CoordinatorService[LedgerHost]):
         ids are never reused. The queues are listed before the image is fetched: a topic that is
         created meanwhile may not be in it.
         """
-        queues = list(host.state.queues())
+        queues = list(host.state.ledger.queues())
         if not queues:
             return
         while True:
