@@ -4,7 +4,6 @@ A group's coordinator is the leader of the partition of `__consumer_offsets` tha
 see `coordinator_service`.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -12,7 +11,12 @@ from itertools import compress
 from typing import TypeVar, Unpack
 
 from moldau.coordination.coordinator_host import CoordinatorHost
-from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
+from moldau.coordination.coordinator_service import (
+    CoordinatorService,
+    ServiceParts,
+    java_hash,
+    wait_for_image,
+)
 from moldau.coordination.latest_records import LatestRecords
 from moldau.data.partitions import HostedPartition
 from moldau.groups.coordinator import GroupCoordinator
@@ -47,8 +51,6 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 
 R = TypeVar("R", bound=Result)
-
-_IMAGE_RETRY_SECONDS = 5.0
 
 
 class GroupCoordinatorHost(CoordinatorHost[GroupCoordinator, Event, Result]):
@@ -87,9 +89,6 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         return GroupCoordinatorHost(self._new_state(), **self._host_parts(index, hosted))
 
     async def _loaded(self, coordinator: GroupCoordinatorHost) -> None:
-        await self._drop_deleted_topics(coordinator)
-
-    async def _drop_deleted_topics(self, coordinator: GroupCoordinatorHost) -> None:
         """Remove offsets of topics that were deleted while there was no leader.
 
         Only a fresh image proves a deletion: a lagging one also lacks new topics, whose offsets
@@ -98,13 +97,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         doubtful = self._unknown(coordinator.state.offset_topics(), self._topics.image)
         if not doubtful:
             return
-        while True:
-            try:
-                image = await self._fresh_image()
-            except RefusedError:
-                await asyncio.sleep(_IMAGE_RETRY_SECONDS)
-            else:
-                break
+        image = await wait_for_image(self._fresh_image)
         # A topic recreated meanwhile is in the local image before offsets are stored for it.
         deleted = self._unknown(self._unknown(doubtful, image), self._topics.image)
         if deleted:
@@ -223,13 +216,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
     ) -> tuple[ErrorCode, list[ListedGroup]]:
         """The groups of this broker, filtered by state and type."""
         states, group_types = list(states), list(group_types)
-        found: list[ListedGroup] = []
-        for coordinator in self._current():
-            error, groups = coordinator.state.list_groups(states, group_types)
-            if error is not ErrorCode.NONE:
-                return error, []
-            found += groups
-        return ErrorCode.NONE, found
+        return self._list_all(lambda one: one.state.list_groups(states, group_types))
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         """Delete groups without members; an error per group.

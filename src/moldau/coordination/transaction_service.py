@@ -12,7 +12,7 @@ from typing import Final, Unpack
 import msgspec
 
 from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
-from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
+from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts
 from moldau.coordination.group_service import GroupService
 from moldau.coordination.markers import MarkerRequest, MarkerSender
 from moldau.data.partitions import HostedPartition
@@ -315,7 +315,9 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         """
         wanted = frozenset(partitions)
         try:
-            leader = self._leader_for(transactional_id)
+            leader = self._known_leader(transactional_id)
+            if leader == NO_LEADER_ID:
+                raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if leader == self._broker:
                 return await self._admit_here(
                     transactional_id, producer_id, producer_epoch, wanted, adds=adds
@@ -347,17 +349,6 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
             name, ProducerId(producer_id), ProducerEpoch(epoch), frozenset(wanted), adds=adds
         )
         return msgspec.msgpack.encode([int(errors[partition]) for partition in wanted])
-
-    def _leader_for(self, transactional_id: str) -> BrokerId:
-        topic = self._topics.image.topic(self._topic)
-        leader = BrokerId(NO_LEADER_ID)
-        if topic is not None:
-            leader = self._leader_of(
-                topic, java_hash(transactional_id) % len(topic.partitions)
-            ).broker
-        if leader == NO_LEADER_ID:
-            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return leader
 
     async def _admit_here(
         self,
@@ -436,15 +427,9 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
     ) -> tuple[ErrorCode, list[ListedTransaction]]:
         """The transactional ids of this broker, filtered."""
         states, producer_ids = list(states), list(producer_ids)
-        found: list[ListedTransaction] = []
-        for coordinator in self._current():
-            error, listed = coordinator.state.list_transactions(
-                states, producer_ids, duration_ms_min
-            )
-            if error is not ErrorCode.NONE:
-                return error, []
-            found += listed
-        return ErrorCode.NONE, found
+        return self._list_all(
+            lambda one: one.state.list_transactions(states, producer_ids, duration_ms_min)
+        )
 
 
 async def _confirm_leading(coordinator: TransactionCoordinatorHost) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar, Unpack
 
 import msgspec
 
-from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
+from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, wait_for_image
 from moldau.data.partitions import HostedPartition
 from moldau.leases.ledger import Stored
 from moldau.leases.records import RecordHead, decode_head, encode, queue_key
@@ -27,7 +27,7 @@ from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import NotSentError, PeerRpc
 from moldau.queues.ledger_host import RESPONSE_SECONDS_MAX, LedgerHost
-from moldau.queues.ledger_scheduler import ForgetQueue, ReadStored, WriteRecords
+from moldau.queues.ledger_scheduler import ReadStored, WriteRecords
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ _MARGIN_SECONDS: Final = 1.0
 """For the network: the timeout of the ledger itself is more specific."""
 _OPEN_PER_PEER_MAX: Final = 32
 """Half of the requests that a peer handles at once; the rest is for other RPCs."""
-_IMAGE_RETRY_SECONDS: Final = 5.0
 
 _NOT_EXECUTED: Final = frozenset(
     {
@@ -167,7 +166,7 @@ class Ledgers(CoordinatorService[LedgerHost]):
                 broker = await self.find_coordinator(name)
                 if broker == self._broker:
                     return await here()
-                response = await self._call(broker, queue, method, payload)
+                response = await self._call(broker, name, method, payload)
                 break
             except RefusedError as error:
                 is_safe = isinstance(error, NotSentError) or error.code in _NOT_EXECUTED
@@ -184,11 +183,11 @@ class Ledgers(CoordinatorService[LedgerHost]):
                 f"invalid response of the ledger's broker: {error}",
             ) from None
 
-    async def _call(self, broker: BrokerId, queue: QueueId, method: int, payload: bytes) -> bytes:
+    async def _call(self, broker: BrokerId, name: str, method: int, payload: bytes) -> bytes:
         """Raises RefusedError."""
         slot = self._slots.setdefault(broker, asyncio.Semaphore(_OPEN_PER_PEER_MAX))
         async with slot:
-            if not self._is_led_by(broker, queue):
+            if self._known_leader(name) != broker:
                 # Requests that waited for a slot must not time out one after the other at a broker
                 # that hangs, when another leader was elected long ago.
                 raise RefusedError(
@@ -197,14 +196,6 @@ class Ledgers(CoordinatorService[LedgerHost]):
             return await self._caller.call(
                 broker, method, payload, RESPONSE_SECONDS_MAX + _MARGIN_SECONDS
             )
-
-    def _is_led_by(self, broker: BrokerId, queue: QueueId) -> bool:
-        """As far as this broker knows."""
-        topic = self._topics.image.topic(self._topic)
-        if topic is None:
-            return False
-        index = java_hash(_hashed_name(queue)) % len(topic.partitions)
-        return self._leader_of(topic, index).broker == broker
 
     # ---- ledgers of this broker
 
@@ -224,8 +215,7 @@ class Ledgers(CoordinatorService[LedgerHost]):
         return result if isinstance(result, Refusal) else Refusal.NONE
 
     async def _forget_here(self, queue: QueueId) -> None:
-        host = self._coordinator_of(_hashed_name(queue))
-        await host.request(partial(_forget_event, queue))
+        await self._coordinator_of(_hashed_name(queue)).forget(queue)
 
     # ---- RPCs of peers
 
@@ -274,18 +264,12 @@ class Ledgers(CoordinatorService[LedgerHost]):
         queues = list(host.state.ledger.queues())
         if not queues:
             return
-        while True:
-            try:
-                image = await self._fresh_image()
-            except RefusedError:
-                await asyncio.sleep(_IMAGE_RETRY_SECONDS)
-            else:
-                break
+        image = await wait_for_image(self._fresh_image)
         for queue in queues:
             if queue.topic_id in image.topics_by_id:
                 continue
             try:
-                await host.request(partial(_forget_event, queue))
+                await host.forget(queue)
             except RefusedError as error:
                 # It takes some space until the next load.
                 log.warning(
@@ -327,7 +311,3 @@ def _decode_request(payload: bytes) -> tuple[QueueId, tuple[Stored, ...]]:
 
 def _decode_refusal(response: bytes) -> Refusal:
     return Refusal[msgspec.msgpack.decode(response, type=str)]
-
-
-def _forget_event(queue: QueueId, request_id: int) -> ForgetQueue:
-    return ForgetQueue(request_id, queue)
