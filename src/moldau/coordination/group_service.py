@@ -190,18 +190,14 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         try:
             return self._coordinator_of(group_id).state.describe(group_id)
         except RefusedError as error:
-            if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
-            return DescribedGroup(group_id=group_id, error=error.code)
+            return DescribedGroup(error=_unknown_if_unavailable(error))
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
         """Like `describe`, for groups of the consumer protocol (KIP-848)."""
         try:
             return self._coordinator_of(group_id).state.describe_consumers(group_id)
         except RefusedError as error:
-            is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            code = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
-            return DescribedConsumerGroup(group_id=group_id, error=code)
+            return DescribedConsumerGroup(error=_unknown_if_unavailable(error))
 
     def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
         """One member of a consumer-protocol group. Raises RefusedError if this broker is not its
@@ -230,8 +226,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
                 self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
                 by_coordinator[self._coordinator_of(group_id)].append(group_id)
             except RefusedError as error:
-                is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-                errors[group_id] = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
+                errors[group_id] = _unknown_if_unavailable(error)
         for coordinator, theirs in by_coordinator.items():
             try:
                 result = await coordinator.submit(partial(_delete_event, tuple(theirs)))
@@ -389,6 +384,12 @@ def _transaction_ended(
 
 def _delete_event(group_ids: tuple[str, ...], request_id: int) -> DeleteGroups:
     return DeleteGroups(request_id=request_id, group_ids=group_ids)
+
+
+def _unknown_if_unavailable(error: RefusedError) -> ErrorCode:
+    """Without the topic that stores groups there are none."""
+    is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
 
 
 def _with_unknown(

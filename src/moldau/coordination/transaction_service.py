@@ -420,7 +420,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         try:
             return self._coordinator_of(transactional_id).state.describe(transactional_id)
         except RefusedError as error:
-            return DescribedTransaction(transactional_id=transactional_id, error=error.code)
+            return DescribedTransaction(error=error.code)
 
     def list_transactions(
         self, states: Iterable[str], producer_ids: Iterable[int], duration_ms_min: int

@@ -306,14 +306,13 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> DescribedGroup:
         if self._unavailable is not ErrorCode.NONE:
-            return DescribedGroup(group_id=group_id, error=self._unavailable)
+            return DescribedGroup(error=self._unavailable)
         group = self._runtime.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD or group.consumer is not None:
-            return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
+            return DescribedGroup(error=ErrorCode.GROUP_ID_NOT_FOUND)
         # Subscriptions and assignments belong to a generation: shown only while it is stable.
         stable = group.state is GroupState.STABLE
         return DescribedGroup(
-            group_id=group_id,
             error=ErrorCode.NONE,
             state=group.state,
             protocol_type=group.protocol_type or "",
@@ -350,7 +349,7 @@ class GroupCoordinator:
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
         """Describe a group of the consumer protocol (KIP-848)."""
         if self._unavailable is not ErrorCode.NONE:
-            return DescribedConsumerGroup(group_id=group_id, error=self._unavailable)
+            return DescribedConsumerGroup(error=self._unavailable)
         return self._consumers.describe(group_id)
 
     def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:

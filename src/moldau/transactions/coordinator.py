@@ -471,9 +471,8 @@ class TransactionCoordinator:
         if error is ErrorCode.NONE and stored is None:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         if error is not ErrorCode.NONE or stored is None:
-            return DescribedTransaction(transactional_id=transactional_id, error=error)
+            return DescribedTransaction(error=error)
         return DescribedTransaction(
-            transactional_id=transactional_id,
             error=ErrorCode.NONE,
             state=stored.state.value,
             producer_id=stored.producer_id,

@@ -60,7 +60,6 @@ Effect = Reply[Result] | Persist | WriteMarkers
 class DescribedTransaction(Struct, frozen=True, kw_only=True):
     """An unknown id is TRANSACTIONAL_ID_NOT_FOUND."""
 
-    transactional_id: str
     error: ErrorCode
     state: str = ""
     producer_id: ProducerId = NO_PRODUCER_ID

@@ -98,12 +98,10 @@ class ConsumerGroups:
         if group is None or state is None or group.state is GroupState.DEAD:
             what = "not found" if group is None else "not a consumer group"
             return DescribedConsumerGroup(
-                group_id=group_id,
                 error=ErrorCode.GROUP_ID_NOT_FOUND,
                 message=f"Group {group_id[:200]} is {what}.",
             )
         return DescribedConsumerGroup(
-            group_id=group_id,
             error=ErrorCode.NONE,
             state=state.state,
             epoch=state.number,
