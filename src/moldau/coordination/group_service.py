@@ -54,8 +54,6 @@ R = TypeVar("R", bound=Result)
 
 
 class GroupCoordinatorHost(CoordinatorHost[GroupCoordinator, Event, Result]):
-    """Hosts the group coordinator of one partition."""
-
     async def _replay(self, latest: LatestRecords) -> int:
         used = await super()._replay(latest)
         return used + await self._in_turns(

@@ -17,8 +17,6 @@ _MARKER_KEY_BYTES = 4
 
 
 class PendingRecord(NamedTuple):
-    """A record of an open transaction."""
-
     producer_id: ProducerId
     key: bytes
     value: bytes | None

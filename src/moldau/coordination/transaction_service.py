@@ -70,8 +70,6 @@ _FATAL_ERRORS: Final = frozenset(
 
 
 class TransactionCoordinatorHost(CoordinatorHost[TransactionCoordinator, Event, Result]):
-    """Hosts the transaction coordinator of one partition."""
-
     def __init__(
         self,
         state: TransactionCoordinator,

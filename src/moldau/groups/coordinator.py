@@ -144,7 +144,6 @@ class GroupCoordinator:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write to the log is in flight."""
         return bool(self._runtime.tokens())
 
     @property
@@ -347,13 +346,11 @@ class GroupCoordinator:
         ]
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
-        """Describe a group of the consumer protocol (KIP-848)."""
         if self._unavailable is not ErrorCode.NONE:
             return DescribedConsumerGroup(error=self._unavailable)
         return self._consumers.describe(group_id)
 
     def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
-        """One member of a consumer-protocol group."""
         if self._unavailable is not ErrorCode.NONE:
             return None
         return self._consumers.member(group_id, member_id)

@@ -17,8 +17,6 @@ from moldau.model.errors import ErrorCode
 
 
 class JoinHandler:
-    """Handles Join."""
-
     def __init__(
         self,
         runtime: Runtime,

@@ -177,8 +177,6 @@ class GroupOffsets:
 
 
 class CommitOffsetsWrite(Write):
-    """Offsets of one request."""
-
     __slots__ = ("_event", "_group", "_offsets")
     merges = "offsets"
 

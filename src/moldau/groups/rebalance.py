@@ -261,7 +261,6 @@ class StoreEmptyGroup(Write):
 
 
 def join_result(group: Group, member_id: str) -> JoinResult:
-    """The JoinGroup result for this member."""
     return JoinResult(
         error=ErrorCode.NONE,
         member_id=member_id,

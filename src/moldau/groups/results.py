@@ -131,8 +131,6 @@ Effect = Reply[Result] | Persist
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
-    """The committed offset of a partition."""
-
     offset: Offset
     leader_epoch: Epoch = NO_EPOCH
     metadata: str = ""

@@ -115,8 +115,6 @@ class TransactionalOffsets:
 
 
 class TransactionalCommit(Write):
-    """Offsets of one request."""
-
     __slots__ = ("_event", "_group", "_offsets", "producer")
 
     def __init__(

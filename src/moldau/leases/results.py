@@ -32,8 +32,6 @@ class Refusal(Enum):
 
 
 class Lease(NamedTuple):
-    """A message leased to a worker."""
-
     token: Token
     deadline: TimestampMs
 
@@ -59,8 +57,6 @@ class Done(Struct, frozen=True, kw_only=True):
 
 
 class CommandRefused(Struct, frozen=True):
-    """The whole command was rejected."""
-
     refusal: Refusal
 
 

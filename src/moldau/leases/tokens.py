@@ -17,8 +17,6 @@ _LAYOUT: Final = struct.Struct(">BIiqi")
 
 
 class Token(NamedTuple):
-    """One delivery of one message."""
-
     queue_checksum: int
     epoch: Epoch
     offset: Offset

@@ -54,8 +54,6 @@ class Origin(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead letter to write."""
-
     record: Record
     attempts: int
     reason: str

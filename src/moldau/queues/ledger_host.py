@@ -22,8 +22,6 @@ RESPONSE_SECONDS_MAX: Final = 10.0
 
 
 class LedgerHost(CoordinatorHost[LedgerScheduler, Event, Result]):
-    """The ledger of one `__queue_state` partition."""
-
     def __init__(self, **parts: Unpack[HostParts]) -> None:
         super().__init__(LedgerScheduler(), **parts)
         self.topics_deleted = asyncio.Event()

@@ -30,8 +30,6 @@ _SELDOM_SECONDS: Final = 10.0
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """One member of a group."""
-
     name: str
     topics: tuple[str, ...]
     is_queue: bool
@@ -53,8 +51,6 @@ def member_from(described: MemberDescription) -> Member:
 
 
 class _View:
-    """The view of one group."""
-
     __slots__ = ("at", "members", "refreshing", "used_at", "users")
 
     def __init__(self) -> None:
@@ -93,7 +89,6 @@ class Members:
         return found
 
     def known(self, group: str, name: str) -> Member | None:
-        """A member in the current view."""
         view = self._views.get(group)
         return None if view is None else view.members.get(name)
 
@@ -142,7 +137,6 @@ class Members:
                 self._on_member_left(group, name)
 
     def left(self, group: str, name: str) -> None:
-        """A member disconnected."""
         view = self._views.get(group)
         if view is not None:
             view.members.pop(name, None)

@@ -52,8 +52,6 @@ _SETTLED: Final = TokenResult(ErrorReason.SETTLED)
 
 
 class _Position:
-    """The position of a group in a partition."""
-
     __slots__ = ("acked", "epoch", "member", "next_offset", "paused_until")
 
     def __init__(self, epoch: Epoch, member: str, acked: int) -> None:
@@ -71,8 +69,6 @@ class _Position:
 
 
 class _Token(NamedTuple):
-    """A decoded token of an ordered group."""
-
     topic: Topic
     partition: PartitionIndex
     offset: int

@@ -231,7 +231,6 @@ class QueueHost:
         tokens: tuple[Token, ...],
         settlement: Settlement,
     ) -> list[TokenResult]:
-        """Settle the tokens of one queue."""
         try:
             queue = self._find_by_routing(group, routing)
             answer = await queue.submit(

@@ -66,7 +66,6 @@ class QueueContext(Struct, frozen=True, kw_only=True):
 
 
 def config_of(group: QueueGroup) -> QueueConfig:
-    """The settings of a group as a QueueConfig."""
     settings = group.settings
     visibility_ms_max = QueueConfig().visibility_ms_max
     return QueueConfig(
@@ -266,7 +265,6 @@ class QueuePartition:
         self._context.on_closed(self)
 
     def stop(self, error: QueueRefusedError) -> None:
-        """The broker stops."""
         self.close(error)
         if self._task is not None:
             self._task.cancel()

@@ -67,7 +67,6 @@ class RoundDecider:
         self.begin_round(TimestampMs(0))
 
     def begin_round(self, now: TimestampMs) -> None:
-        """Start a round."""
         self.now = now
         self.records: list[QueueRecord] = []
         self.grants: list[Grant] = []

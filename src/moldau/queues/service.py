@@ -527,7 +527,6 @@ class QueueService:
             self._polls -= 1
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run in the background."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)

@@ -138,7 +138,6 @@ class TransactionCoordinator:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write to the log is in flight."""
         return bool(self._writes)
 
     @property
@@ -527,7 +526,6 @@ class TransactionCoordinator:
 
 
 def rejection(event: Request, error: ErrorCode) -> Result:
-    """The result of a rejected request."""
     match event:
         case InitProducer() | EndTransaction():
             return ProducerResult(error=error)

@@ -78,8 +78,6 @@ _STATES: Final = {status: state for state, status in _STATUSES.items()}
 
 
 class StoredTransaction(Struct, frozen=True, kw_only=True):
-    """The stored state of a transactional id."""
-
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH

@@ -25,8 +25,6 @@ _Partitions = dict[TopicId, list[int]]
 
 
 class UniformAssignor:
-    """See the module."""
-
     name: Final = "uniform"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Assignment]:

@@ -111,7 +111,6 @@ class ConsumerGroups:
         )
 
     def member(self, group_id: str, member_id: str) -> DescribedConsumer | None:
-        """One member of a consumer-protocol group; None if unknown."""
         group = self._runtime.groups.get(group_id)
         if group is None or group.consumer is None or member_id not in group.consumer.members:
             return None

@@ -57,8 +57,6 @@ class AdmittedMember(NamedTuple):
 
 
 class HeartbeatWrite(ConsumerWrite):
-    """One heartbeat."""
-
     __slots__ = ("_event", "_member_id", "_removed", "_result", "_seen_topics", "_upgraded")
 
     def __init__(self, context: ConsumerContext, group: Group, event: ConsumerHeartbeat) -> None:

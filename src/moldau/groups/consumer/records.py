@@ -70,16 +70,12 @@ class GroupEpoch(Struct, frozen=True, kw_only=True):
 
 
 class ClassicClient(Struct, frozen=True, kw_only=True):
-    """Settings of a classic member."""
-
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     """(name, subscription), most preferred first; at least one."""
 
 
 class ConsumerMember(Struct, frozen=True, kw_only=True):
-    """Subscription and settings of a member."""
-
     instance_id: str | None = None
     rack: str | None = None
     client_id: str = ""
