@@ -20,7 +20,7 @@ from moldau.groups.consumer.classic_members import ClassicMembers
 from moldau.groups.consumer.consumer_groups import ConsumerGroups
 from moldau.groups.consumer.context import ConsumerContext
 from moldau.groups.consumer.migration import downgrade
-from moldau.groups.consumer.subscriptions import NoTopics, Subscriptions, TopicSource
+from moldau.groups.consumer.subscriptions import Subscriptions, TopicSource
 from moldau.groups.deletion import GroupDeletion
 from moldau.groups.error_replies import error_replies
 from moldau.groups.events import (
@@ -79,7 +79,7 @@ class GroupCoordinator:
         config: GroupConfig,
         new_member_id: Callable[[str], str],
         wall_ms: Callable[[], TimestampMs],
-        topics: TopicSource | None = None,
+        topics: TopicSource,
         assignors: Sequence[Assignor] = BUILT_IN_ASSIGNORS,
     ) -> None:
         self._runtime = Runtime(config, wall_ms)
@@ -87,7 +87,7 @@ class GroupCoordinator:
         self._sync_handler = SyncHandler(self._runtime, self._rebalance)
         context = ConsumerContext(
             self._runtime,
-            Subscriptions(topics or NoTopics()),
+            Subscriptions(topics),
             {assignor.name: assignor for assignor in assignors},
             new_member_id,
             self._rebalance,

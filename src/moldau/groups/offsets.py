@@ -33,7 +33,7 @@ class GroupOffsets:
         self,
         runtime: Runtime,
         rebalance: Rebalance,
-        consumer_topics: Callable[[Group], frozenset[str]] = lambda group: frozenset(),
+        consumer_topics: Callable[[Group], frozenset[str]],
     ) -> None:
         self.runtime = runtime
         self.rebalance = rebalance
