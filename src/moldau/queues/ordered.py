@@ -33,6 +33,7 @@ from moldau.queues.types import (
     DONE,
     Delivery,
     ErrorReason,
+    PollResult,
     QueueRefusedError,
     TokenResult,
     not_leader,
@@ -110,7 +111,7 @@ class OrderedGroups:
         starts_at_end: bool,
         wait_seconds: float,
         is_assigned: Callable[[TopicId, int], bool],
-    ) -> list[Delivery]:
+    ) -> PollResult:
         """Messages from the group's positions in these partitions, which this broker leads.
 
         `is_assigned` returns whether the member still has a partition: that may change meanwhile.
@@ -134,7 +135,7 @@ class OrderedGroups:
                 if is_assigned(at[0].topic_id, at[1]) and self._is_current(group, *at, position)
             ]
             if found or left <= 0 or not positions:
-                return found
+                return PollResult(deliveries=found)
             await self._wait(positions, left)
 
     async def _read(
@@ -186,7 +187,7 @@ class OrderedGroups:
             try:
                 page = await read_page(self._fetch, topic.name, index, offset, limit=limit)
             except RefusedError as error:
-                start = self._start_of(topic, index)
+                start = self._replica(topic, index).log.start_offset
                 if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < start:
                     # Deleted by retention.
                     position.advance(start)
@@ -318,9 +319,6 @@ class OrderedGroups:
         if not hosted.replica.is_ready:
             raise unavailable(f"{topic.name}-{index} is not ready yet: retry")
         return hosted.replica
-
-    def _start_of(self, topic: Topic, index: PartitionIndex) -> int:
-        return self._replica(topic, index).log.start_offset
 
     # ---- settling
 

@@ -233,7 +233,8 @@ class QueueService:
         else:
             wanted = self._resolve(options.partitions)
             if not all(member.is_assigned(topic.topic_id, index) for topic, index in wanted):
-                member = await self._refreshed(options.group, member)
+                await self._members.refresh(options.group)
+                member = await self._members.member(options.group, member.name)
             for topic, index in wanted:
                 if not member.is_assigned(topic.topic_id, index):
                     raise QueueRefusedError(
@@ -243,28 +244,16 @@ class QueueService:
             led = self._all_led(wanted)
         if not led:
             return None
-        return await self._cancellable(
-            member, options, self._read_ordered(options, member, led, wait_seconds)
-        )
-
-    async def _read_ordered(
-        self, options: PollOptions, member: Member, led: Sequence[Led], wait_seconds: float
-    ) -> PollResult:
-        deliveries = await self._ordered.poll(
+        poll = self._ordered.poll(
             options.group,
             member.name,
             led,
             options.count_max,
             starts_at_end=starts_at_end(member.name),
             wait_seconds=wait_seconds,
-            is_assigned=self._is_assigned(options.group, member.name),
+            is_assigned=partial(self._is_assigned, options.group, member.name),
         )
-        return PollResult(deliveries=deliveries)
-
-    async def _refreshed(self, group: str, member: Member) -> Member:
-        """The member by a view that is newer than this call."""
-        await self._members.refresh(group)
-        return await self._members.member(group, member.name)
+        return await self._cancellable(member, options, poll)
 
     async def _cancellable(
         self, member: Member, options: PollOptions, poll: Coroutine[Any, Any, PollResult]
@@ -315,7 +304,7 @@ class QueueService:
             nack = partial(Nack, delay_ms=delay, reason=reason)
             return await self._leases.settle(known, consumer, tokens, nack)
         return await self._ordered.nack(
-            group, consumer, tokens, delay_ms, self._is_assigned(group, consumer)
+            group, consumer, tokens, delay_ms, partial(self._is_assigned, group, consumer)
         )
 
     async def extend(
@@ -397,9 +386,7 @@ class QueueService:
 
     async def _named_queue(self, name: str) -> QueueGroup:
         """A queue group by the name that a client gave."""
-        known = self._image.queue_groups.get(name)
-        if known is None:
-            known = (await self._connect_handler.fresh()).queue_groups.get(name)
+        known = await self._lookup(name)
         if known is not None:
             return known
         if (await self._calls.describe(name)).exists:
@@ -412,12 +399,16 @@ class QueueService:
 
     async def _queue_group(self, name: str) -> QueueGroup:
         """A queue group that has members."""
-        known = self._image.queue_groups.get(name)
-        if known is None:
-            # Created on another broker just now, or deleted.
-            known = (await self._connect_handler.fresh()).queue_groups.get(name)
+        known = await self._lookup(name)
         if known is None:
             raise QueueRefusedError(ErrorReason.UNKNOWN_GROUP, f"queue group {name!r} was deleted")
+        return known
+
+    async def _lookup(self, name: str) -> QueueGroup | None:
+        known = self._image.queue_groups.get(name)
+        if known is None:
+            # It may have been created on another broker just now.
+            known = (await self._connect_handler.fresh()).queue_groups.get(name)
         return known
 
     # ---- partitions
@@ -453,14 +444,9 @@ class QueueService:
             return False
         return hosted.replica.is_leader and hosted.replica.is_ready
 
-    def _is_assigned(self, group: str, consumer: str) -> Callable[[TopicId, int], bool]:
-        """A function that returns whether the member has a partition at that time."""
-
-        def is_assigned(topic: TopicId, index: int) -> bool:
-            member = self._members.known(group, consumer)
-            return member is not None and member.is_assigned(topic, index)
-
-        return is_assigned
+    def _is_assigned(self, group: str, consumer: str, topic: TopicId, index: int) -> bool:
+        member = self._members.known(group, consumer)
+        return member is not None and member.is_assigned(topic, index)
 
     # ---- life
 
