@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from moldau.groups.consumer_protocol import subscribed_topics
 from moldau.groups.deletion import RemoveOffsets
-from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, OffsetToCommit
+from moldau.groups.events import (
+    NO_MEMBER_ID,
+    CommitOffsets,
+    CommitTransactionOffsets,
+    DeleteOffsets,
+    OffsetToCommit,
+)
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from moldau.groups.rebalance import Rebalance, StoreEmptyGroup
 from moldau.groups.records import GroupsRecord, OffsetRecord
@@ -70,7 +76,9 @@ class GroupOffsets:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def reply_to_commit(self, event: CommitOffsets, error: ErrorCode) -> None:
+    def reply_to_commit(
+        self, event: CommitOffsets | CommitTransactionOffsets, error: ErrorCode
+    ) -> None:
         """`error` for every partition; on NONE, only those with too large metadata fail."""
         errors = tuple(
             (offset.partition, self.offset_error(offset) if error is ErrorCode.NONE else error)

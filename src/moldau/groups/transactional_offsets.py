@@ -7,7 +7,6 @@ need not name its member id.
 
 from moldau.groups.events import (
     NO_MEMBER_ID,
-    CommitOffsets,
     CommitTransactionOffsets,
     TransactionEnded,
     TransactionEnding,
@@ -56,7 +55,7 @@ class TransactionalOffsets:
     def commit(self, now: float, event: CommitTransactionOffsets) -> None:
         error = self.commit_error(now, self.runtime.groups.get(event.group_id), event)
         if error is not ErrorCode.NONE:
-            self.reply(event, error)
+            self.offsets.reply_to_commit(event, error)
             return
         group = self.runtime.group(event.group_id)
         self.runtime.submit(now, group, TransactionalCommit(self, group, event))
@@ -84,13 +83,6 @@ class TransactionalOffsets:
         if error is ErrorCode.NONE:
             self.offsets.rebalance.renew_session(now, group, group.members[event.member_id])
         return error
-
-    def reply(self, event: CommitTransactionOffsets, error: ErrorCode) -> None:
-        """Reply as for a commit outside of transactions."""
-        plain = CommitOffsets(
-            request_id=event.request_id, group_id=event.group_id, offsets=event.offsets
-        )
-        self.offsets.reply_to_commit(plain, error)
 
     def stored(self, group: Group, producer_id: ProducerId) -> None:
         if producer_id in group.pending_offsets:
@@ -132,15 +124,15 @@ class TransactionalCommit(Write):
         if error is ErrorCode.NONE:
             records = self._offsets.offsets.records(self._group, event.offsets)
         if not records:
-            self._offsets.reply(event, error)
+            self._offsets.offsets.reply_to_commit(event, error)
         return records
 
     def committed(self, now: float) -> None:
         self._offsets.stored(self._group, self._event.producer_id)
-        self._offsets.reply(self._event, ErrorCode.NONE)
+        self._offsets.offsets.reply_to_commit(self._event, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         too_large = error in TOO_LARGE
-        self._offsets.reply(
+        self._offsets.offsets.reply_to_commit(
             self._event, ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
         )
