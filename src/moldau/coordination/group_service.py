@@ -250,7 +250,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         Unknown topics are rejected here, because the coordinator does not know topics.
         """
         self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        known = [self._exists(offset.partition) for offset in offsets]
+        known = [self._topics.image.has_partition(*offset.partition) for offset in offsets]
         to_store = tuple(compress(offsets, known))
         if not to_store and offsets:
             return [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(offsets)
@@ -302,7 +302,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         an error per offset, in their order. Raises RefusedError.
         """
         self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        known = [self._exists(offset.partition) for offset in offsets]
+        known = [self._topics.image.has_partition(*offset.partition) for offset in offsets]
         to_store = tuple(compress(offsets, known))
         coordinator = await self._coordinator_for(group_id)
         guard = coordinator.state.transaction_guard()
@@ -350,7 +350,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> list[ErrorCode]:
         """Delete offsets; an error per partition. Raises RefusedError for the whole group."""
-        known = [self._exists(partition) for partition in partitions]
+        known = [self._topics.image.has_partition(*partition) for partition in partitions]
         to_delete = tuple(compress(partitions, known))
         result = await self.submit(
             group_id,
@@ -362,10 +362,6 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         if result.error is not ErrorCode.NONE:
             raise RefusedError(result.error)
         return _with_unknown(known, result.errors)
-
-    def _exists(self, partition: TopicPartition) -> bool:
-        topic = self._topics.image.topic(partition.topic)
-        return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
     def topics_deleted(self, names: frozenset[str]) -> None:
         """Topics were deleted. Coordinators that are still loading check the image themselves."""

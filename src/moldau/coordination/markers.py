@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -274,16 +275,14 @@ class MarkerSender:
                 part = msgspec.structs.replace(request, partitions=tuple(partitions))
             if leader == self._me:
                 for partition in partitions:
-                    self.writer.write(part, partition, self._settled_here(partition, report))
+                    settled = partial(self._settled_here, partition, report)
+                    self.writer.write(part, partition, settled)
             else:
                 self._queues[leader].append(_Waiting(part, report))
                 self._send_queue(leader)
 
-    def _settled_here(self, partition: TopicPartition, report: Report) -> MarkerCallback:
-        def settled(code: ErrorCode) -> None:
-            self._loop.call_soon(report, code in _ENDED, frozenset((partition,)))
-
-        return settled
+    def _settled_here(self, partition: TopicPartition, report: Report, code: ErrorCode) -> None:
+        self._loop.call_soon(report, code in _ENDED, frozenset((partition,)))
 
     # ---- to other brokers
 
@@ -335,7 +334,7 @@ class MarkerSender:
         except RefusedError:
             report(False, frozenset(unknown))
             return
-        deleted = frozenset(each for each in unknown if not _exists(image, each))
+        deleted = frozenset(each for each in unknown if not image.has_partition(*each))
         if deleted:
             report(True, deleted)
         if existing := frozenset(unknown) - deleted:
@@ -356,8 +355,3 @@ class MarkerSender:
     def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-
-
-def _exists(image: Image, partition: TopicPartition) -> bool:
-    topic = image.topic(partition.topic)
-    return topic is not None and 0 <= partition.partition < len(topic.partitions)
