@@ -371,7 +371,7 @@ class World:
             if all(m is None or o in done for o, m in enumerate(self.log)) and not state.open:
                 return
             self.now += 100
-            bucket = state.next_recall()
+            bucket = state.next_recall
             if not is_busy and not state.leased_count and not state.dead_count:
                 times = [] if bucket is None else [bucket.recall_at]
                 times += [] if state.next_due() is None else [state.next_due()]

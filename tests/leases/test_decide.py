@@ -210,7 +210,7 @@ def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
     for span in (DAY_MS, HOUR_MS, MINUTE_MS):
         (key,) = queue.state.buckets
         assert key == (span, time - time % span)
-        now = queue.state.next_recall().recall_at
+        now = queue.state.next_recall.recall_at
         assert queue.poll(now=now) == []
         assert bucket(queue, key, now) == Done(count=1)
     assert not queue.state.buckets

@@ -321,7 +321,7 @@ async def test_a_leader_that_is_fenced_answers_no_success() -> None:
 
     world.ledger.write = fence  # type: ignore[method-assign]
     assert [each.reason for each in await settle(world, taken, Ack)] == [ErrorReason.UNAVAILABLE]
-    await until(lambda: world.host.queue_count == 0, "the queue is closed")
+    await until(lambda: not world.host._queues, "the queue is closed")
 
 
 async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
@@ -399,4 +399,4 @@ async def test_queues_of_a_group_that_is_gone_end_by_themselves() -> None:
     world = await QueueWorld.make()
     await world.take()
     del world.groups["g"]
-    await until(lambda: world.host.queue_count == 0, "the queue is closed")
+    await until(lambda: not world.host._queues, "the queue is closed")

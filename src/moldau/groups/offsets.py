@@ -86,6 +86,14 @@ class GroupOffsets:
         )
         self.runtime.reply(event.request_id, CommitResult(errors=errors))
 
+    def commit_failed(
+        self, event: CommitOffsets | CommitTransactionOffsets, error: ErrorCode
+    ) -> None:
+        """`error` is that of the append."""
+        too_large = error in TOO_LARGE
+        code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
+        self.reply_to_commit(event, code)
+
     def offset_error(self, offset: OffsetToCommit) -> ErrorCode:
         most = self.runtime.config.offset_metadata_bytes_max
         # A character has at most 4 bytes: short texts, nearly all, need not be encoded.
@@ -207,10 +215,7 @@ class CommitOffsetsWrite(Write):
         self._offsets.reply_to_commit(self._event, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        too_large = error in TOO_LARGE
-        self._offsets.reply_to_commit(
-            self._event, ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
-        )
+        self._offsets.commit_failed(self._event, error)
 
 
 class DeleteOffsetsWrite(Write):

@@ -18,7 +18,6 @@ from moldau.groups.results import GroupState
 from moldau.groups.runtime import Runtime
 from moldau.groups.sync_handler import generation_error
 from moldau.groups.write import Write
-from moldau.model.coordinator_events import TOO_LARGE, client_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId
 
@@ -28,7 +27,7 @@ NO_EPOCH_MIN = 1 << 15
 
 
 class TransactionalOffsets:
-    """Handles CommitTransactionOffsets, TransactionEnds and TransactionEnded."""
+    """Handles CommitTransactionOffsets, TransactionEnding and TransactionEnded."""
 
     def __init__(self, runtime: Runtime, offsets: GroupOffsets) -> None:
         self.runtime = runtime
@@ -132,7 +131,4 @@ class TransactionalCommit(Write):
         self._offsets.offsets.reply_to_commit(self._event, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        too_large = error in TOO_LARGE
-        self._offsets.offsets.reply_to_commit(
-            self._event, ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
-        )
+        self._offsets.offsets.commit_failed(self._event, error)

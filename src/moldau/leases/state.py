@@ -88,11 +88,11 @@ class QueueState:
         "_dead_lettered",
         "_deadlines",
         "_due",
-        "_next_recall",
         "_offsets",
         "_open",
         "epoch",
         "next",
+        "next_recall",
         "sequence",
     )
 
@@ -111,7 +111,8 @@ class QueueState:
         """The last dead letters that were moved under this leader; not stored."""
         self._buckets: dict[BucketKey, DelayBucket] = {}
         self._bucket_floor = Offset(0)
-        self._next_recall: DelayBucket | None = None
+        self.next_recall: DelayBucket | None = None
+        """The bucket to take messages from first."""
 
     # ---- reading
 
@@ -140,10 +141,6 @@ class QueueState:
     def bucketed_count(self) -> int:
         """Upper bound of the messages in delay buckets."""
         return sum(bucket.count for bucket in self._buckets.values())
-
-    def next_recall(self) -> DelayBucket | None:
-        """The bucket to take messages from first."""
-        return self._next_recall
 
     @property
     def leased_count(self) -> int:
@@ -269,7 +266,7 @@ class QueueState:
         buckets = self._buckets.values()
         self._bucket_floor = min((bucket.first for bucket in buckets), default=Offset(0))
         # The longer span first: it may contain messages that belong in the other.
-        self._next_recall = min(
+        self.next_recall = min(
             buckets, key=lambda bucket: (bucket.recall_at, -bucket.span_ms), default=None
         )
 

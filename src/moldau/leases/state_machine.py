@@ -11,6 +11,7 @@ are decided by `decide_and_apply` and written as one batch. If it is unknown whe
 committed, the machine must be discarded, and another one loaded.
 """
 
+import zlib
 from collections.abc import Iterable
 
 from moldau.leases.commands import Command, TakeOver
@@ -19,7 +20,6 @@ from moldau.leases.decide import decide
 from moldau.leases.records import decode, queue_key
 from moldau.leases.results import CommandRefused, Decision, Refusal
 from moldau.leases.state import QueueId, QueueRecord, QueueState
-from moldau.leases.tokens import queue_checksum
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch
 
@@ -35,7 +35,7 @@ class QueueStateMachine:
         """May be replaced at any time: it affects new decisions only."""
         self.epoch = epoch
         self.state = QueueState()
-        self._queue_checksum = queue_checksum(queue_key(queue))
+        self._queue_checksum = zlib.crc32(queue_key(queue))
 
     @property
     def is_leading(self) -> bool:

@@ -1,7 +1,5 @@
 """Inspects a queue without changing it: its counts and its messages."""
 
-from typing import NamedTuple
-
 from moldau.leases.delay_buckets import DelayBucket
 from moldau.leases.state import Dead, Leased, Open, Waiting
 from moldau.leases.state_machine import QueueStateMachine
@@ -36,13 +34,6 @@ async def stats_of(queue: QueuePartition) -> PartitionStats:
     return await queue.query(query)
 
 
-class _Snapshot(NamedTuple):
-    opened: list[tuple[Offset, Open]]
-    next: Offset
-    buckets: list[DelayBucket]
-    now: TimestampMs
-
-
 async def peek_queue(
     queue: QueuePartition, count_max: int, bytes_max: int
 ) -> list[InspectedMessage]:
@@ -51,11 +42,13 @@ async def peek_queue(
     Raises QueueRefusedError.
     """
 
-    def query(machine: QueueStateMachine, now: TimestampMs) -> _Snapshot:
+    def query(
+        machine: QueueStateMachine, now: TimestampMs
+    ) -> tuple[list[tuple[Offset, Open]], Offset, list[DelayBucket], TimestampMs]:
         state = machine.state
         offsets = state.open_below(state.next)[:count_max]
         entries = [(offset, state.get(offset)) for offset in offsets]
-        return _Snapshot(
+        return (
             [(offset, entry) for offset, entry in entries if entry is not None],
             state.next,
             sorted(state.buckets.values(), key=lambda bucket: bucket.begin),

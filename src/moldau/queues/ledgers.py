@@ -217,7 +217,7 @@ class Ledgers(CoordinatorService[LedgerHost]):
     async def _forget_here(self, queue: QueueId) -> None:
         await self._coordinator_of(_hashed_name(queue)).forget(queue)
 
-    # ---- RPCs of peers
+    # ---- RPCs of peers; the handlers raise RefusedError
 
     def serve(self, rpc: PeerRpc) -> None:
         rpc.serve(PeerMethod.LEDGER_READ, self.handle_stored)
@@ -225,18 +225,15 @@ class Ledgers(CoordinatorService[LedgerHost]):
         rpc.serve(PeerMethod.LEDGER_FORGET, self.handle_forget)
 
     async def handle_stored(self, sender: BrokerId, payload: bytes) -> bytes:
-        """Raises RefusedError."""
         queue, _ = _decode_request(payload)
         return msgspec.msgpack.encode(await self._stored_here(queue))
 
     async def handle_write(self, sender: BrokerId, payload: bytes) -> bytes:
-        """Raises RefusedError."""
         queue, records = _decode_request(payload)
         refusal = await self._write_here(queue, records)
         return msgspec.msgpack.encode(refusal.name)
 
     async def handle_forget(self, sender: BrokerId, payload: bytes) -> bytes:
-        """Raises RefusedError."""
         queue, _ = _decode_request(payload)
         await self._forget_here(queue)
         return b""

@@ -446,10 +446,6 @@ class QueueHost:
             if held <= self._limits.held_bytes_max:
                 break
 
-    @property
-    def queue_count(self) -> int:
-        return len(self._queues)
-
     def stop(self) -> None:
         """The broker stops: reject all waiting calls."""
         self._is_stopping = True

@@ -16,11 +16,11 @@ from moldau.leases.results import (
     CommandResult,
     Decision,
     Done,
+    GrantedLeases,
     Lease,
     Refusal,
     SettleResult,
 )
-from moldau.leases.results import GrantedLeases as Leases
 from moldau.leases.state import Dead, QueueRecord
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.ids import Offset, TimestampMs
@@ -127,7 +127,7 @@ class RoundDecider:
         """The bucket to take messages from now, if there is room for them."""
         machine = self.machine
         state = machine.state
-        bucket = state.next_recall()
+        bucket = state.next_recall
         if bucket is None or bucket.recall_at > self.now:
             return None
         if has_room_for(bucket, state, machine.config):
@@ -174,7 +174,7 @@ class RoundDecider:
         """The next time that a lease expires, a bucket is due or, if polls wait, a message is."""
         state = self.machine.state
         times = [state.next_due() if has_polls else None]
-        if (bucket := state.next_recall()) is not None:
+        if (bucket := state.next_recall) is not None:
             # One that was already due waits for room, or could not be read.
             is_late = self.due_bucket is not None
             times.append(TimestampMs(now + _RECALL_AGAIN_MS) if is_late else bucket.recall_at)
@@ -194,7 +194,7 @@ class RoundDecider:
             count += sum(1 for _ in islice(state.due(now), self._limits.poll_count_max))
         if expiry is not None and expiry <= now:
             count += state.leased_count
-        bucket = state.next_recall()
+        bucket = state.next_recall
         if bucket is not None and bucket.recall_at <= now:
             count += bucket.count
         return count
@@ -280,7 +280,7 @@ class RoundDecider:
         answer = decision.answer
         if isinstance(answer, CommandRefused):
             fail(poll.future, refused(answer.refusal))
-        elif isinstance(answer, Leases):
+        elif isinstance(answer, GrantedLeases):
             poll.is_full = answer.is_full
             if answer.leases:
                 poll.claimed_by = queue
