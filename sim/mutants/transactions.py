@@ -39,7 +39,7 @@ def _answer_ends_early(
     verdict: decide.TransactionDecision,
 ) -> None:
     if isinstance(event, EndTransaction) and isinstance(verdict, WriteState):
-        self._reply(event, coordinator._answer(event, NoChange(), verdict.stored))
+        self._reply(event, coordinator._result_of(event, NoChange(), verdict.stored))
         self._write(TransactionWrite(entry, [verdict.stored]))
     else:
         _execute(self, now, entry, event, verdict)

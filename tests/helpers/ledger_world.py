@@ -275,7 +275,7 @@ class QueueLeader:
         records = [each.record for each in decisions if each.record is not None]
         if records:
             await self._ledgers.write(self.queue, records)
-        return [each.answer for each in decisions]
+        return [each.result for each in decisions]
 
     def poll_command(self, messages: int = 1) -> Poll:
         """For one message, with so many at hand."""

@@ -79,7 +79,7 @@ class World:
         decision = self.machine.decide(
             TakeOver(epoch=self.epoch, now=self.now, start=0, end=len(self.log))
         )
-        assert decision.answer == Done(count=len(self.held) if new_epoch else 0)
+        assert decision.result == Done(count=len(self.held) if new_epoch else 0)
         if decision.record is not None:
             self.commit(decision.record)
             if new_epoch:
@@ -130,13 +130,13 @@ class World:
             # Committed, and nobody heard of it.
             self.begin(new_epoch=luck < 0.05)
             return []
-        return [decision.answer for decision in decisions]
+        return [decision.result for decision in decisions]
 
     # ---- the books
 
     def enter(self, command, decision) -> None:
         self.dead |= set(decision.died)
-        match command, decision.answer:
+        match command, decision.result:
             case Poll(), GrantedLeases(leases=leases):
                 assert len(leases) <= command.count_max
                 for lease in leases:
@@ -158,7 +158,7 @@ class World:
                 self.dead -= gone
                 self.held = {o: h for o, h in self.held.items() if o not in gone}
             case _:
-                raise AssertionError(f"{command} is answered with {decision.answer}")
+                raise AssertionError(f"{command} is answered with {decision.result}")
 
     def taken_back(self, command, record, count) -> None:
         opened = {} if record is None else dict(record.opened)

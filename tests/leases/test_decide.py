@@ -53,7 +53,7 @@ class Queue:
         if decision.record is not None:
             assert self.machine.apply(decision.record)
         self.died = decision.died
-        return decision.answer
+        return decision.result
 
     def poll(self, count=1, now=0, member="ann", visibility=1_000, gives=None):
         first = self.state.next
@@ -336,7 +336,7 @@ def test_a_token_of_another_group_is_told_so():
     tokens = tuple(Queue().poll())
     other = QueueStateMachine(QUEUE._replace(group="h"), CONFIG, 1)
     other.apply(other.decide(TakeOver(epoch=1, now=0, start=0, end=5)).record)
-    answer = other.decide(Ack(member="ann", tokens=tokens, now=0)).answer
+    answer = other.decide(Ack(member="ann", tokens=tokens, now=0)).result
     assert answer == SettleResult(refusals=(Refusal.OTHER_QUEUE,))
 
 
@@ -451,7 +451,7 @@ def test_commands_that_are_decided_together_see_each_other():
     commands = [poll, poll, ExpireDue(now=10), replace(poll, now=10)]
     polled = [queue.machine.decide_and_apply(command) for command in commands]
     given = [
-        [lease.token.offset for lease in d.answer.leases] for d in polled if d is not polled[2]
+        [lease.token.offset for lease in d.result.leases] for d in polled if d is not polled[2]
     ]
     assert given == [[0, 1], [2], [0, 1]]
     assert [d.record.sequence for d in polled] == [2, 3, 4, 5]
@@ -511,18 +511,18 @@ def test_nothing_is_decided_before_a_leader_has_taken_over():
     queue = Queue()
     machine = QueueStateMachine(QUEUE, CONFIG, 2)
     command = Poll(member="a", count_max=1, now=0, visibility_ms=1)
-    assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
+    assert machine.decide(command).result == CommandRefused(Refusal.NOT_LEADING)
     machine.load([encode(snapshot(queue.state, QUEUE))])
-    assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
+    assert machine.decide(command).result == CommandRefused(Refusal.NOT_LEADING)
     other = TakeOver(epoch=3, now=0, start=0, end=0)
-    assert machine.decide(other).answer == CommandRefused(Refusal.BAD_ARGUMENT)
+    assert machine.decide(other).result == CommandRefused(Refusal.BAD_ARGUMENT)
 
 
 def test_a_new_queue_begins_where_it_is_told_to():
     machine = QueueStateMachine(QUEUE, CONFIG, 1)
     machine.apply(machine.decide(TakeOver(epoch=1, now=0, start=40, end=50)).record)
     assert machine.state.floor == machine.state.next == 40
-    assert machine.decide(TakeOver(epoch=1, now=0, start=9, end=5)).answer == CommandRefused(
+    assert machine.decide(TakeOver(epoch=1, now=0, start=9, end=5)).result == CommandRefused(
         Refusal.BAD_ARGUMENT
     )
 

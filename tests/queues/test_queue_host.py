@@ -343,7 +343,7 @@ async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
 async def test_a_queue_begins_where_its_group_wishes() -> None:
     world = await QueueWorld.make(starts_at_end=True)
     await world.send(b"before")
-    world.host.touch(world.group, [(world.topics["t"], PartitionIndex(0))])
+    world.host.load(world.group, [(world.topics["t"], PartitionIndex(0))])
     await world.send(b"after")
     assert values_of(await world.take()) == [b"after"]
 

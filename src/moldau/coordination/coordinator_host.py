@@ -212,7 +212,7 @@ class CoordinatorHost(Generic[S, E, R]):
 
     # ---- end of life
 
-    def answer_waiting(self) -> None:
+    def reject_waiting(self) -> None:
         """The broker stops: reject waiting joins and syncs.
 
         Call it repeatedly: requests with a write in flight get their reply when it is committed.
@@ -279,7 +279,7 @@ class CoordinatorHost(Generic[S, E, R]):
     def _run(self, effects: Iterable[object]) -> None:
         for effect in effects:
             if isinstance(effect, Reply):
-                self._answer(effect.request_id, effect.result)
+                self._reply(effect.request_id, effect.result)
             elif isinstance(effect, Persist):
                 self._persist(effect)
             else:
@@ -293,7 +293,7 @@ class CoordinatorHost(Generic[S, E, R]):
         """The error code for clients of the coordinator, for an error of the append."""
         return client_error(code)
 
-    def _answer(self, request_id: int, result: R) -> None:
+    def _reply(self, request_id: int, result: R) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(result)

@@ -156,11 +156,11 @@ class CoordinatorService(ABC, Generic[C]):
 
     # ---- stop
 
-    def answer_waiting(self) -> None:
+    def reject_waiting(self) -> None:
         """The broker stops: reject waiting requests."""
         self._is_stopping = True
         for coordinator in self._coordinators.values():
-            coordinator.answer_waiting()
+            coordinator.reject_waiting()
 
     def stop(self) -> None:
         self._is_stopping = True

@@ -164,9 +164,9 @@ class MarkerWriter:
         replica = self._partitions.lead(topic, index).replica
         groups_ended: Callable[[bool], None] | None = None
         if topic == CONSUMER_OFFSETS_TOPIC:
-            rises = request.transaction_version >= TRANSACTIONS_V2
+            bumps_epoch = request.transaction_version >= TRANSACTIONS_V2
             groups_ended = self._groups.transaction_ends(
-                index, ProducerId(request.producer_id), request.producer_epoch + (not rises)
+                index, ProducerId(request.producer_id), request.producer_epoch + (not bumps_epoch)
             )
 
         def committed(code: ErrorCode) -> None:

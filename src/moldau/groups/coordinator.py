@@ -139,7 +139,7 @@ class GroupCoordinator:
         self._runtime.abandon_writes(now, error)
         for group in self._runtime.groups.values():
             for member in group.members.values():
-                self._rebalance.answer_waiting(member, error)
+                self._rebalance.reject_waiting(member, error)
         return [effect for effect in self._runtime.take_effects() if isinstance(effect, Reply)]
 
     @property

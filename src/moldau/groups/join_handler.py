@@ -160,7 +160,7 @@ class JoinHandler:
     def rename_static(
         self, now: float, group: Group, member: Member, event: Join, member_id: str
     ) -> None:
-        self.rebalance.answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
+        self.rebalance.reject_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
         self.runtime.timers.cancel(session_key(group, member.member_id))
         group.rename(member, member_id)
         # The rebalance bounds its wait; the session must not expire before that.

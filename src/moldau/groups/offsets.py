@@ -235,16 +235,16 @@ class DeleteOffsetsWrite(Write):
             if self._holds(partition) and not self._subscribed(partition)
         ]
         if not records:
-            self._answer(ErrorCode.NONE)
+            self._reply(ErrorCode.NONE)
         return records
 
     def committed(self, now: float) -> None:
-        self._answer(ErrorCode.NONE)
+        self._reply(ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        self._answer(client_error(error))
+        self._reply(client_error(error))
 
-    def _answer(self, error: ErrorCode) -> None:
+    def _reply(self, error: ErrorCode) -> None:
         errors = tuple(
             (partition, self._partition_error(partition)) for partition in self._event.partitions
         )

@@ -70,29 +70,29 @@ def decide(
     if not state.exists:
         return _refused(Refusal.NOT_LEADING)
     draft = Draft(state, config, queue)
-    answer: CommandResult
+    result: CommandResult
     match command:
         case Poll():
-            answer = _poll(draft, checksum, command)
+            result = _poll(draft, checksum, command)
         case Recall():
-            answer = _recall(draft, command)
+            result = _recall(draft, command)
         case Ack() | Nack() | Extend():
-            answer = _settle(draft, checksum, command)
+            result = _settle(draft, checksum, command)
         case ExpireDue():
-            answer = _expire(draft, command)
+            result = _expire(draft, command)
         case Evict():
-            answer = _evict(draft, command)
+            result = _evict(draft, command)
         case SettleDead():
-            answer = _settle_dead(draft, command)
+            result = _settle_dead(draft, command)
         case Trim():
-            answer = _trim(draft, command)
+            result = _trim(draft, command)
         case _:
             assert_never(command)
-    return Decision(record=draft.record(), answer=answer, died=draft.died)
+    return Decision(record=draft.record(), result=result, died=draft.died)
 
 
 def _refused(refusal: Refusal) -> Decision:
-    return Decision(record=None, answer=CommandRefused(refusal))
+    return Decision(record=None, result=CommandRefused(refusal))
 
 
 # ---- leader change
@@ -107,7 +107,7 @@ def _take_over(
         return _refused(Refusal.FENCED)
     if command.epoch == state.epoch:
         # The same leader loaded the queue again: its leases stay valid.
-        return Decision(record=None, answer=Done(count=0))
+        return Decision(record=None, result=Done(count=0))
     draft = Draft(state, config, queue)
     if not state.exists:
         draft.next = command.start
@@ -128,7 +128,7 @@ def _take_over(
             deadline = min(max(lease.deadline, soonest), latest)
             draft.put(offset, msgspec.structs.replace(lease, deadline=deadline))
             count += 1
-    return Decision(record=draft.snapshot(command.epoch), answer=Done(count=count))
+    return Decision(record=draft.snapshot(command.epoch), result=Done(count=count))
 
 
 # ---- delivery

@@ -67,6 +67,6 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Commit and apply the record, if there is one, before returning the result."""
 
     record: QueueRecord | None
-    answer: CommandResult
+    result: CommandResult
     died: tuple[Offset, ...] = ()
     """Messages that the record turns into dead letters; `QueueState.dead` has all of them."""

@@ -4,7 +4,7 @@
     machine.load(ledger.stored(queue))          # empty for a new queue
     decision = machine.decide(TakeOver(...))    # must be the first command
     ... commit decision.record ...
-    machine.apply(decision.record)              # then return decision.answer
+    machine.apply(decision.record)              # then return decision.result
 
 One write at a time: the next command is decided after the previous record is applied, or several
 are decided by `decide_and_apply` and written as one batch. If it is unknown whether a record was
@@ -57,9 +57,9 @@ class QueueStateMachine:
         """Decide a command without changing the state."""
         if isinstance(command, TakeOver):
             if command.epoch != self.epoch:
-                return Decision(record=None, answer=CommandRefused(Refusal.BAD_ARGUMENT))
+                return Decision(record=None, result=CommandRefused(Refusal.BAD_ARGUMENT))
         elif not self.is_leading:
-            return Decision(record=None, answer=CommandRefused(Refusal.NOT_LEADING))
+            return Decision(record=None, result=CommandRefused(Refusal.NOT_LEADING))
         return decide(self.state, self.config, self.queue, self._queue_checksum, command)
 
     def decide_and_apply(self, command: Command) -> Decision:
@@ -67,7 +67,7 @@ class QueueStateMachine:
 
         The record is applied before it is committed, and must not be applied again. Unless all
         records of the write are committed, in this order, the machine must be discarded without
-        returning any answer.
+        returning any result.
         """
         decision = self.decide(command)
         if decision.record is not None:

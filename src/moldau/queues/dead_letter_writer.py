@@ -53,7 +53,7 @@ class Origin(NamedTuple):
     partition: PartitionIndex
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     record: Record
     attempts: int
     reason: str
@@ -85,7 +85,7 @@ class DeadLetterWriter:
         self._spread = 0
 
     async def write(
-        self, origin: Origin, topic_name: str, letters: Sequence[Letter]
+        self, origin: Origin, topic_name: str, letters: Sequence[DeadLetter]
     ) -> frozenset[Offset]:
         """Returns the offsets that are committed. Raises RefusedError if there are none."""
         topic = await self._topics.ensure(topic_name)
@@ -101,8 +101,10 @@ class DeadLetterWriter:
             raise failure
         return frozenset(written)
 
-    def _by_partition(self, topic: Topic, letters: Iterable[Letter]) -> dict[int, list[Letter]]:
-        by_partition: dict[int, list[Letter]] = defaultdict(list)
+    def _by_partition(
+        self, topic: Topic, letters: Iterable[DeadLetter]
+    ) -> dict[int, list[DeadLetter]]:
+        by_partition: dict[int, list[DeadLetter]] = defaultdict(list)
         count = len(topic.partitions)
         for letter in letters:
             key = letter.record.key
@@ -118,7 +120,7 @@ class DeadLetterWriter:
         origin: Origin,
         topic: Topic,
         partition: int,
-        letters: list[Letter],
+        letters: list[DeadLetter],
         written: set[Offset],
     ) -> None:
         records = [self._record(origin, letter) for letter in letters]
@@ -140,7 +142,7 @@ class DeadLetterWriter:
             written.update(letter.record.offset for letter in letters)
 
     async def _write_one(
-        self, origin: Origin, topic: Topic, partition: int, letter: Letter
+        self, origin: Origin, topic: Topic, partition: int, letter: DeadLetter
     ) -> None:
         """Tries a smaller version each time the topic rejects one as too large."""
         whole = self._record(origin, letter)
@@ -186,7 +188,7 @@ class DeadLetterWriter:
             timeout_seconds=_APPEND_SECONDS_MAX,
         )
 
-    def _record(self, origin: Origin, letter: Letter) -> Record:
+    def _record(self, origin: Origin, letter: DeadLetter) -> Record:
         """With the current time: by its own, retention might delete it at once."""
         now = self._clock.wall_ms()
         # Headers of an earlier dead-lettering are replaced; those that address a group or delay
@@ -224,8 +226,8 @@ def _error(topic: Topic, appended: AppendResult) -> RefusedError:
     return RefusedError(appended.error, f"{topic.name}: {appended.message}")
 
 
-def _chunks(letters: Sequence[Letter]) -> Iterable[list[Letter]]:
-    chunk: list[Letter] = []
+def _chunks(letters: Sequence[DeadLetter]) -> Iterable[list[DeadLetter]]:
+    chunk: list[DeadLetter] = []
     size = 0
     for letter in letters:
         size += size_of(letter.record)

@@ -26,7 +26,7 @@ _TRUSTED_SECONDS: Final = 10.0
 """Oldest view that is used while no coordinator responds: an election must not stop workers."""
 _IDLE_SECONDS: Final = 30.0
 """A view that is unused for this long is dropped, or refreshed less often."""
-_SELDOM_SECONDS: Final = 10.0
+_IDLE_REFRESH_SECONDS: Final = 10.0
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ class Members:
                 is_needed = any(one.is_queue or not is_idle for one in view.members.values())
                 if not view.users and not is_needed:
                     del self._views[group]
-                elif now - view.at >= (_SELDOM_SECONDS if is_idle else REFRESH_SECONDS / 2):
+                elif now - view.at >= (_IDLE_REFRESH_SECONDS if is_idle else REFRESH_SECONDS / 2):
                     self._start_refresh(group, view)
 
     def _view(self, group: str) -> _View:

@@ -47,7 +47,7 @@ BACKOFF_MS: Final = 1_000
 """Pause after a nack without a delay."""
 
 _REST: Final = struct.Struct(">qI")
-Led = tuple[Topic, PartitionIndex]
+LedPartition = tuple[Topic, PartitionIndex]
 _NOT_ASSIGNED: Final = TokenResult(ErrorReason.NOT_ASSIGNED)
 _SETTLED: Final = TokenResult(ErrorReason.SETTLED)
 
@@ -105,7 +105,7 @@ class OrderedGroups:
         self,
         group: str,
         member: str,
-        led: Sequence[Led],
+        led: Sequence[LedPartition],
         count_max: int,
         *,
         starts_at_end: bool,
@@ -119,7 +119,7 @@ class OrderedGroups:
         self._turn += 1
         # Start with another partition each time: a busy one must not starve the others.
         first = self._turn % len(led)
-        positions: list[tuple[Led, _Position]] = []
+        positions: list[tuple[LedPartition, _Position]] = []
         for topic, index in (*led[first:], *led[:first]):
             position = await self._position(
                 group, member, topic, index, starts_at_end=starts_at_end
@@ -141,7 +141,7 @@ class OrderedGroups:
     async def _read(
         self,
         group: str,
-        positions: Sequence[tuple[Led, _Position]],
+        positions: Sequence[tuple[LedPartition, _Position]],
         count_max: int,
         is_assigned: Callable[[TopicId, int], bool],
     ) -> list[Delivery]:
@@ -222,7 +222,9 @@ class OrderedGroups:
             and self._positions.get((group, topic.topic_id, index)) is position
         )
 
-    async def _wait(self, positions: Sequence[tuple[Led, _Position]], seconds: float) -> None:
+    async def _wait(
+        self, positions: Sequence[tuple[LedPartition, _Position]], seconds: float
+    ) -> None:
         """Until one of them may have messages, at most `seconds`."""
         now = self._clock.monotonic()
         resumed = [

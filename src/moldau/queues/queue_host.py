@@ -233,14 +233,14 @@ class QueueHost:
     ) -> list[TokenResult]:
         try:
             queue = self._find_by_routing(group, routing)
-            answer = await queue.submit(
+            result = await queue.submit(
                 lambda now: settlement(member=member, tokens=tokens, now=now), len(tokens)
             )
         except QueueRefusedError as error:
             return [TokenResult(error.reason, str(error))] * len(tokens)
-        if not isinstance(answer, SettleResult):
-            raise TypeError(f"a queue returned {type(answer).__name__}, not SettleResult")
-        return [RESULT_BY_REFUSAL[refusal] for refusal in answer.refusals]
+        if not isinstance(result, SettleResult):
+            raise TypeError(f"a queue returned {type(result).__name__}, not SettleResult")
+        return [RESULT_BY_REFUSAL[refusal] for refusal in result.refusals]
 
     def _find_by_routing(self, group: QueueGroup, routing: bytes) -> QueuePartition:
         token = decode_delivery_token(routing)
@@ -324,7 +324,7 @@ class QueueHost:
 
     # ---- lookup
 
-    def touch(self, group: QueueGroup, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> None:
+    def load(self, group: QueueGroup, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> None:
         """Load the queues of those partitions that this broker leads: a new queue that starts at
         the end gets the current end."""
         for topic, index in partitions:

@@ -109,7 +109,7 @@ class RoundDecider:
         state = self.machine.state
         start = self._replica.log.start_offset
         if start > state.floor:
-            trimmed = self.decide(Trim(start=start)).answer
+            trimmed = self.decide(Trim(start=start)).result
             self._is_blocked = False
             if isinstance(trimmed, Done) and trimmed.count:
                 log.warning(
@@ -118,7 +118,7 @@ class RoundDecider:
                 )
         expiry = state.next_expiry()
         if expiry is not None and expiry <= self.now:
-            expired = self.decide(ExpireDue(now=self.now)).answer
+            expired = self.decide(ExpireDue(now=self.now)).result
             self._is_blocked = False
             self.is_more |= isinstance(expired, Done) and expired.is_more
 
@@ -152,7 +152,7 @@ class RoundDecider:
         if bucket is None:
             return
         read = await self._reader.scan(bucket)
-        recalled = self.decide(Recall(bucket=bucket.key, now=self.now, read=read)).answer
+        recalled = self.decide(Recall(bucket=bucket.key, now=self.now, read=read)).result
         self.is_more |= (
             isinstance(recalled, Done) and not recalled.is_more and read.end > bucket.first
         )
@@ -164,11 +164,11 @@ class RoundDecider:
         decision = self.decide(command)
         if decision.record is not None:
             self._is_blocked = False
-        if isinstance(command, Ack) and isinstance(decision.answer, SettleResult):
-            for token, refusal in zip(command.tokens, decision.answer.refusals, strict=True):
+        if isinstance(command, Ack) and isinstance(decision.result, SettleResult):
+            for token, refusal in zip(command.tokens, decision.result.refusals, strict=True):
                 if refusal is Refusal.NONE:
                     self._reader.drop(token.offset)
-        return decision.answer
+        return decision.result
 
     def next_timer(self, now: TimestampMs, *, has_polls: bool) -> TimestampMs | None:
         """The next time that a lease expires, a bucket is due or, if polls wait, a message is."""
@@ -277,16 +277,16 @@ class RoundDecider:
             )
         )
         first_deliveries = self._reader.take(machine.state.next)
-        answer = decision.answer
-        if isinstance(answer, CommandRefused):
-            fail(poll.future, refused(answer.refusal))
-        elif isinstance(answer, GrantedLeases):
-            poll.is_full = answer.is_full
-            if answer.leases:
+        result = decision.result
+        if isinstance(result, CommandRefused):
+            fail(poll.future, refused(result.refusal))
+        elif isinstance(result, GrantedLeases):
+            poll.is_full = result.is_full
+            if result.leases:
                 poll.claimed_by = queue
-                self.grants.append(Grant(poll, answer.leases, first_deliveries))
-                self._settle_missing(poll.member, answer.leases)
-            elif answer.is_full:
+                self.grants.append(Grant(poll, result.leases, first_deliveries))
+                self._settle_missing(poll.member, result.leases)
+            elif result.is_full:
                 self._is_blocked = True
                 due = machine.state.next_due()
                 self._blocked_until = due if due is not None and due > self.now else None

@@ -26,7 +26,7 @@ from moldau.queues.connect import ConnectHandler, refused, starts_at_end
 from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_messages import HeartbeatKind, MemberHeartbeatRequest
 from moldau.queues.members import Member, Members
-from moldau.queues.ordered import Led, OrderedGroups
+from moldau.queues.ordered import LedPartition, OrderedGroups
 from moldau.queues.queue_host import QueueHost
 from moldau.queues.request_checks import (
     check_consumer,
@@ -417,8 +417,8 @@ class QueueService:
         image = self._image
         return [topic for name in group.topics if (topic := image.topic(name)) is not None]
 
-    def _resolve(self, owned: PartitionsByTopic) -> list[Led]:
-        found: list[Led] = []
+    def _resolve(self, owned: PartitionsByTopic) -> list[LedPartition]:
+        found: list[LedPartition] = []
         for name, indexes in owned.items():
             topic = self._image.topic(name)
             if topic is None:
@@ -429,10 +429,10 @@ class QueueService:
                 found.append((topic, PartitionIndex(index)))
         return found
 
-    def _only_led(self, partitions: Iterable[Led]) -> list[Led]:
+    def _only_led(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
         return [one for one in partitions if self._is_led(*one)]
 
-    def _all_led(self, wanted: list[Led]) -> list[Led]:
+    def _all_led(self, wanted: list[LedPartition]) -> list[LedPartition]:
         for topic, index in wanted:
             if not self._is_led(topic, index):
                 raise not_leader(topic.name, index)
@@ -466,7 +466,7 @@ class QueueService:
 
     def load_queues(self, group: QueueGroup) -> None:
         """Load the queues of a group on partitions that this broker leads."""
-        self._leases.touch(
+        self._leases.load(
             group,
             self._only_led(
                 (topic, partition.index)
@@ -485,7 +485,7 @@ class QueueService:
             return
         for group in self._groups_starting_at_end():
             if name in group.topics:
-                self._leases.touch(group, [(topic, index)])
+                self._leases.load(group, [(topic, index)])
 
     def _groups_starting_at_end(self) -> list[QueueGroup]:
         """Groups that start at the end; cached, since a broker start asks for every partition."""

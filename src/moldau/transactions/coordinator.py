@@ -222,7 +222,7 @@ class TransactionCoordinator:
             case WaitForEnd():
                 self._park(now, entry, event)
             case Rejected() | NoChange() | NeedsProducerId():
-                self._reply(event, _answer(event, decision, entry.stored))
+                self._reply(event, _result_of(event, decision, entry.stored))
             case _:
                 assert_never(decision)
 
@@ -271,7 +271,7 @@ class TransactionCoordinator:
         entry = write.entry
         entry.stored = write.states[-1]
         if write.request is not None:
-            result = _answer(write.request, NoChange(), entry.stored)
+            result = _result_of(write.request, NoChange(), entry.stored)
             if isinstance(result, PartitionsResult):
                 result = PartitionsResult(errors=result.errors, is_stored=True)
             self._reply(write.request, result)
@@ -535,7 +535,7 @@ def rejection(event: Request, error: ErrorCode) -> Result:
             assert_never(event)
 
 
-def _answer(
+def _result_of(
     event: Request,
     decision: Rejected | NoChange | NeedsProducerId,
     stored: StoredTransaction | None,

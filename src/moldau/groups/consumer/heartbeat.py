@@ -160,7 +160,7 @@ class HeartbeatWrite(ConsumerWrite):
 
     def _reconcile(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
-        member_id, before, current, records = self._enter(state)
+        member_id, before, current, records = self._identify(state)
         self._member_id = member_id
         member = self._described(before)
         _check_group_kind(member_id, member, state.members)
@@ -204,10 +204,10 @@ class HeartbeatWrite(ConsumerWrite):
                     group_id=self.group.group_id, member_id=member_id, value=stepped
                 )
             )
-        self._result = self._answer(now, member, current, stepped)
+        self._result = self._make_result(now, member, current, stepped)
         return records
 
-    def _answer(
+    def _make_result(
         self,
         now: float,
         member: ConsumerMember,
@@ -235,7 +235,7 @@ class HeartbeatWrite(ConsumerWrite):
             assignment=stepped.assigned if is_sent else None,
         )
 
-    def _enter(self, state: ConsumerState) -> AdmittedMember:
+    def _identify(self, state: ConsumerState) -> AdmittedMember:
         """Identify the member and its current assignment. Raises RefusedError."""
         event = self._event
         if event.member_epoch != JOIN_EPOCH:
