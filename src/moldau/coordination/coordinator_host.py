@@ -17,7 +17,6 @@ from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from moldau.coordination.latest_records import LatestRecords
-from moldau.log.interface import PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.coordinator_events import (
     CoordinatorEvent,
@@ -29,11 +28,11 @@ from moldau.model.coordinator_events import (
     client_error,
 )
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Epoch, Offset, TopicPartition
+from moldau.model.ids import Offset
 from moldau.records.batch import BatchFormatError, BatchHeader, read_header
 from moldau.records.record import NO_PRODUCER_ID, Record, build_batch, read_records
-from moldau.replica.raft_replica import Proposal, wait_for_code
-from moldau.replica.verification_guards import VerificationGuard
+from moldau.replica.raft_replica import wait_for_code
+from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -69,36 +68,6 @@ class CoordinatorCore(Protocol[E_in, F]):
     def next_deadline(self) -> float | None: ...
 
 
-class CoordinatorReplica(Protocol):
-    """The part of the replica that coordinators use."""
-
-    @property
-    def partition(self) -> TopicPartition: ...
-
-    @property
-    def log(self) -> PartitionLog: ...
-
-    @property
-    def epoch(self) -> Epoch: ...
-
-    @property
-    def is_ready(self) -> bool: ...
-
-    def propose(
-        self,
-        data: bytearray | memoryview,
-        headers: list[BatchHeader],
-        *,
-        guard: VerificationGuard | None = None,
-    ) -> Proposal: ...
-
-    def guard_for(self, header: BatchHeader) -> VerificationGuard | None: ...
-
-    def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None: ...
-
-    async def confirm_leadership(self) -> None: ...
-
-
 S = TypeVar("S", bound=CoordinatorCore[Any, Any])
 
 
@@ -111,7 +80,7 @@ class HostParts(TypedDict):
 
     loop: asyncio.AbstractEventLoop
     clock: Clock
-    replica: CoordinatorReplica
+    replica: Replica
     turns: asyncio.Lock
     on_lost: Callable[[Any], None]
 

@@ -14,10 +14,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from moldau.coordination.group_service import GroupService
 from moldau.data.partitions import Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
@@ -66,23 +67,10 @@ _decode = msgspec.msgpack.Decoder(list[MarkerRequest]).decode
 _decode_codes = msgspec.msgpack.Decoder(list[list[int]]).decode
 
 
-class GroupMarkers(Protocol):
-    """Notifies groups of end markers in the partitions that store them."""
-
-    def transaction_ends(
-        self, index: int, producer_id: ProducerId, next_epoch_min: int
-    ) -> Callable[[bool], None]:
-        """Before a marker is written; returns a callback for when it is committed.
-
-        Raises RefusedError while the groups of that partition are not available.
-        """
-        ...
-
-
 class MarkerWriter:
     """Writes markers into the partitions that this broker leads."""
 
-    def __init__(self, partitions: Partitions, groups: GroupMarkers) -> None:
+    def __init__(self, partitions: Partitions, groups: GroupService) -> None:
         self._partitions = partitions
         self._groups = groups
         self._numbers: OrderedDict[tuple[TopicPartition, int], tuple[int, int]] = OrderedDict()

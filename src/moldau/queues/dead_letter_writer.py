@@ -7,9 +7,10 @@ value, which a header says.
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from moldau.data.append_forwarding import AppendResult
+from moldau.control.topic_service import TopicService
+from moldau.data.append_forwarding import AppendForwarder, AppendResult
 from moldau.data.produce import ACKS_ALL
 from moldau.metadata.image import Topic
 from moldau.model.clock import Clock
@@ -61,24 +62,10 @@ class DeadLetter(NamedTuple):
     """Otherwise only its offset is known: it could not be read."""
 
 
-class Topics(Protocol):
-    """`TopicService`."""
-
-    async def ensure(self, name: str) -> Topic: ...
-
-
-class Appends(Protocol):
-    """`AppendService`."""
-
-    async def append(
-        self, topic: Topic, partition: int, batches: bytes, *, acks: int, timeout_seconds: float
-    ) -> AppendResult: ...
-
-
 class DeadLetterWriter:
     """Writes the dead letters of all queues of a broker."""
 
-    def __init__(self, *, clock: Clock, topics: Topics, appends: Appends) -> None:
+    def __init__(self, *, clock: Clock, topics: TopicService, appends: AppendForwarder) -> None:
         self._clock = clock
         self._topics = topics
         self._appends = appends

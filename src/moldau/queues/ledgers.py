@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
 import msgspec
 
@@ -71,16 +71,6 @@ class LedgerRequest(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     partition: int
     records: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class LedgerStore(Protocol):
-    """Access to the ledger of a queue on any broker; see Ledgers."""
-
-    async def stored(self, queue: QueueId) -> Sequence[Stored]: ...
-
-    async def write(self, queue: QueueId, records: Sequence[QueueRecord]) -> None: ...
-
-    async def forget(self, queue: QueueId) -> None: ...
 
 
 _decode_ledger_request: Final = msgspec.msgpack.Decoder(LedgerRequest).decode

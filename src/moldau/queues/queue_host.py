@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 
+from moldau.control.topic_service import TopicService
+from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.partitions import Partitions
 from moldau.leases.commands import Evict
 from moldau.leases.results import SettleResult
@@ -22,9 +24,9 @@ from moldau.model.clock import Clock
 from moldau.model.delivery_tokens import ROUTING_BYTES, TokenKind, decode_delivery_token
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicId
-from moldau.queues.dead_letter_writer import Appends, DeadLetterWriter, Topics
+from moldau.queues.dead_letter_writer import DeadLetterWriter
 from moldau.queues.inspection import peek_queue, stats_of
-from moldau.queues.ledgers import LedgerStore
+from moldau.queues.ledgers import Ledgers
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import PendingPoll
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
@@ -68,9 +70,9 @@ class QueueHost:
         image: Callable[[], Image],
         group_of: Callable[[str], QueueGroup | None],
         leader_of: Callable[[Topic, int], Leader],
-        ledgers: LedgerStore,
-        topics: Topics,
-        appends: Appends,
+        ledgers: Ledgers,
+        topics: TopicService,
+        appends: AppendForwarder,
         on_internal_error: Callable[[BaseException], None],
         limits: QueueLimits | None = None,
     ) -> None:

@@ -26,7 +26,7 @@ from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.dead_letter_mover import DeadLetterMover
 from moldau.queues.dead_letter_writer import DeadLetterWriter, Origin
-from moldau.queues.ledgers import LedgerRefusedError, LedgerStore
+from moldau.queues.ledgers import LedgerRefusedError, Ledgers
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import (
     MakeCommand,
@@ -56,7 +56,7 @@ class QueueContext(Struct, frozen=True, kw_only=True):
 
     loop: asyncio.AbstractEventLoop
     time: MonotonicWallClock
-    ledgers: LedgerStore
+    ledgers: Ledgers
     dead_letters: DeadLetterWriter
     limits: QueueLimits
     group_of: Callable[[str], QueueGroup | None]
