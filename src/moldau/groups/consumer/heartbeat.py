@@ -78,7 +78,7 @@ class HeartbeatWrite(ConsumerWrite):
         try:
             upgraded, state = self._upgrade()
             if self._event.member_epoch < JOIN_EPOCH:
-                records = self._leave(now, state)
+                records = self._leave(state)
             else:
                 records = self._reconcile(now, state)
         except RefusedError as error:
@@ -137,7 +137,7 @@ class HeartbeatWrite(ConsumerWrite):
         self._upgraded = list(state.members)
         return upgraded, state
 
-    def _leave(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
+    def _leave(self, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
         member_id = self._known(state)
         self._result = ConsumerHeartbeatResult(
