@@ -20,10 +20,8 @@ from sim.mutants.raft import ELECTIONS, LATE
 
 
 def _same_epoch(stored: Any, event: Any, now_ms: Any, *, continues: bool) -> Any:
-    return WriteState(
-        decide._initialized(
-            event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch
-        )
+    return decide._initialize(
+        event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch
     )
 
 

@@ -369,12 +369,12 @@ def _markers_before_the_decision_is_stored(monkeypatch):
 
 
 def _fencing_keeps_the_epoch(monkeypatch):
-    honest = decide._initialized
+    honest = decide._initialize
 
-    def initialized(event, now_ms, *, epoch, **fields):
+    def initialize(event, now_ms, *, epoch, **fields):
         return honest(event, now_ms, epoch=max(0, epoch - 1), **fields)
 
-    monkeypatch.setattr(decide, "_initialized", initialized)
+    monkeypatch.setattr(decide, "_initialize", initialize)
 
 
 def _timeouts_are_forgotten(monkeypatch):

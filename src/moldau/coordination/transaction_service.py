@@ -359,25 +359,17 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
     ) -> Mapping[TopicPartition, ErrorCode]:
         coordinator = self._coordinator_of(transactional_id)
 
-        def make_event(request_id: int) -> Request:
-            if adds:
-                return AddPartitions(
-                    request_id=request_id,
-                    transactional_id=transactional_id,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    partitions=partitions,
-                    client_version=TRANSACTIONS_V2,
-                )
-            return VerifyPartitions(
+        new_event = partial(AddPartitions, client_version=TRANSACTIONS_V2)
+        result = await self._submit_partitions(
+            coordinator,
+            lambda request_id: (new_event if adds else VerifyPartitions)(
                 request_id=request_id,
                 transactional_id=transactional_id,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 partitions=partitions,
-            )
-
-        result = await self._submit_partitions(coordinator, make_event)
+            ),
+        )
         if not result.is_stored and ErrorCode.NONE in result.errors.values():
             # A stale coordinator may not know that the transaction has ended: the batch would open
             # it again, and it would never be ended.

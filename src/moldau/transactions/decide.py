@@ -75,9 +75,7 @@ def decide_init(
         # Also if the producer sends its id: the transactional id has expired.
         if event.new_producer_id == NO_PRODUCER_ID:
             return NeedsProducerId()
-        return WriteState(
-            _initialized(event, now_ms, producer_id=event.new_producer_id, epoch=_FIRST_EPOCH)
-        )
+        return _initialize(event, now_ms, producer_id=event.new_producer_id, epoch=_FIRST_EPOCH)
     continues = event.producer_id != NO_PRODUCER_ID
     is_same = event.producer_id == stored.producer_id
     if continues and not is_same and not _is_predecessor(stored, event):
@@ -92,15 +90,13 @@ def decide_init(
         return _next_epoch(stored, event, now_ms, continues=continues)
     if event.producer_epoch == stored.last_epoch != NO_PRODUCER_EPOCH:
         # A retry: the response was lost.
-        return WriteState(
-            _initialized(
-                event,
-                now_ms,
-                producer_id=stored.producer_id,
-                epoch=stored.producer_epoch,
-                last_epoch=stored.last_epoch,
-                previous_id=stored.previous_producer_id,
-            )
+        return _initialize(
+            event,
+            now_ms,
+            producer_id=stored.producer_id,
+            epoch=stored.producer_epoch,
+            last_epoch=stored.last_epoch,
+            previous_id=stored.previous_producer_id,
         )
     return FENCED
 
@@ -115,30 +111,26 @@ def _next_epoch(
 ) -> TransactionDecision:
     last_epoch = stored.producer_epoch if continues else NO_PRODUCER_EPOCH
     if not is_exhausted(stored.producer_epoch):
-        return WriteState(
-            _initialized(
-                event,
-                now_ms,
-                producer_id=stored.producer_id,
-                epoch=_bumped(stored.producer_epoch),
-                last_epoch=last_epoch,
-            )
+        return _initialize(
+            event,
+            now_ms,
+            producer_id=stored.producer_id,
+            epoch=_bumped(stored.producer_epoch),
+            last_epoch=last_epoch,
         )
     if event.new_producer_id == NO_PRODUCER_ID:
         return NeedsProducerId()
-    return WriteState(
-        _initialized(
-            event,
-            now_ms,
-            producer_id=event.new_producer_id,
-            epoch=_FIRST_EPOCH,
-            last_epoch=last_epoch,
-            previous_id=stored.producer_id if continues else NO_PRODUCER_ID,
-        )
+    return _initialize(
+        event,
+        now_ms,
+        producer_id=event.new_producer_id,
+        epoch=_FIRST_EPOCH,
+        last_epoch=last_epoch,
+        previous_id=stored.producer_id if continues else NO_PRODUCER_ID,
     )
 
 
-def _initialized(
+def _initialize(
     event: InitProducer,
     now_ms: TimestampMs,
     *,
@@ -146,15 +138,17 @@ def _initialized(
     epoch: ProducerEpoch,
     last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
     previous_id: ProducerId = NO_PRODUCER_ID,
-) -> StoredTransaction:
-    return StoredTransaction(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        last_epoch=last_epoch,
-        previous_producer_id=previous_id,
-        timeout_ms=event.timeout_ms,
-        state=State.EMPTY,
-        updated_at=now_ms,
+) -> WriteState:
+    return WriteState(
+        StoredTransaction(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            last_epoch=last_epoch,
+            previous_producer_id=previous_id,
+            timeout_ms=event.timeout_ms,
+            state=State.EMPTY,
+            updated_at=now_ms,
+        )
     )
 
 
