@@ -258,10 +258,6 @@ class CoordinatorHost(Generic[S, E, R]):
         """Run an effect that only coordinators of this kind have."""
         raise TypeError(f"unknown effect {type(effect).__name__}")
 
-    def _client_error(self, code: ErrorCode) -> ErrorCode:
-        """The error code for clients of the coordinator, for an error of the append."""
-        return client_error(code)
-
     def _reply(self, request_id: int, result: R) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.done():
@@ -312,7 +308,7 @@ class CoordinatorHost(Generic[S, E, R]):
 
     def _lose(self, code: ErrorCode) -> None:
         """An append may be committed or not: the state may differ from the log."""
-        self.resign(self._client_error(code))
+        self.resign(client_error(code))
         self._on_lost(self)
 
     def _schedule(self) -> None:

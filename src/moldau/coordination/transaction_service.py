@@ -359,10 +359,10 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
     ) -> Mapping[TopicPartition, ErrorCode]:
         coordinator = self._coordinator_of(transactional_id)
 
-        new_event = partial(AddPartitions, client_version=TRANSACTIONS_V2)
+        add = partial(AddPartitions, client_version=TRANSACTIONS_V2)
         result = await self._submit_partitions(
             coordinator,
-            lambda request_id: (new_event if adds else VerifyPartitions)(
+            lambda request_id: (add if adds else VerifyPartitions)(
                 request_id=request_id,
                 transactional_id=transactional_id,
                 producer_id=producer_id,

@@ -14,7 +14,6 @@ from moldau.queues.ledger_scheduler import (
     ForgetQueue,
     LedgerScheduler,
     Result,
-    client_error,
 )
 
 RESPONSE_SECONDS_MAX: Final = 10.0
@@ -41,6 +40,3 @@ class LedgerHost(CoordinatorHost[LedgerScheduler, Event, Result]):
     async def forget(self, queue: QueueId) -> None:
         """Delete the records of a queue. Raises RefusedError."""
         await self.request(lambda request_id: ForgetQueue(request_id, queue))
-
-    def _client_error(self, code: ErrorCode) -> ErrorCode:
-        return client_error(code)

@@ -120,17 +120,16 @@ class LedgerScheduler:
             case Tick():
                 return []
             case _:
-                return [self._execute(event)] if self._is_free(event) else self._enqueue(event)
+                return self._submit(event)
 
-    def _is_free(self, request: Request) -> bool:
-        return self.loaded and not self._is_closed and request.queue not in self._waiting
-
-    def _enqueue(self, request: Request) -> list[Effect]:
+    def _submit(self, request: Request) -> list[Effect]:
         if self._is_closed:
             return [Reply(request.request_id, ErrorCode.NOT_COORDINATOR)]
         if not self.loaded:
             return [Reply(request.request_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
-        waiting = self._waiting[request.queue]
+        waiting = self._waiting.get(request.queue)
+        if waiting is None:
+            return [self._execute(request)]
         if len(waiting) >= _WAITING_PER_QUEUE_MAX:
             return [Reply(request.request_id, ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
         waiting.append(request)

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from moldau.model.clock import Clock
 from moldau.model.ids import TopicId
 from moldau.queues.group_rpc_client import GroupRpcClient
-from moldau.queues.group_rpc_messages import GroupDescription, MemberDescription, unpack_partitions
+from moldau.queues.group_rpc_messages import MemberDescription, unpack_partitions
 from moldau.queues.types import ErrorReason, QueueRefusedError
 
 log = logging.getLogger(__name__)
@@ -124,11 +124,9 @@ class Members:
 
     async def _fetch(self, group: str, view: _View) -> None:
         try:
-            self._update(group, view, await self._calls.describe(group))
+            described = await self._calls.describe(group)
         finally:
             view.refreshing = None
-
-    def _update(self, group: str, view: _View, described: GroupDescription) -> None:
         before = view.members
         view.members = {member.member: member_from(member) for member in described.members}
         view.at = self._clock.monotonic()
