@@ -40,11 +40,11 @@ class Soundness:
             if group.failure is None and not group.is_removed and not group.proposed:
                 group.core.check_invariants()
         coordinators = server._coordinators
-        for groups in coordinators.groups._current():
-            if groups.loaded:
+        for groups in coordinators.groups._coordinators.values():
+            if groups.is_current and groups.state.loaded:
                 groups.state.check_invariants()
-        for transactions in coordinators.transactions._current():
-            if transactions.loaded:
+        for transactions in coordinators.transactions._coordinators.values():
+            if transactions.is_current and transactions.state.loaded:
                 transactions.state.check_invariants()
 
     def _broken(self, node: Node, error: Exception) -> None:

@@ -101,7 +101,7 @@ MUTANTS = (
         "queues",
         "what is for later is given as soon as somebody asks",
         ELECTIONS,
-        (decide, "_due", _all_waiting),
+        (QueueState, "due", _all_waiting),
         **QUEUE,
     ),
     mutant(

@@ -20,10 +20,8 @@ from sim.mutants.raft import ELECTIONS, LATE
 
 
 def _same_epoch(stored: Any, event: Any, now_ms: Any, *, continues: bool) -> Any:
-    return WriteState(
-        decide._initialized(
-            event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch
-        )
+    return decide._initialize(
+        event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch
     )
 
 
@@ -39,7 +37,7 @@ def _answer_ends_early(
     decision: decide.TransactionDecision,
 ) -> None:
     if isinstance(event, EndTransaction) and isinstance(decision, WriteState):
-        self._reply(event, coordinator._answer(event, NoChange(), decision.stored))
+        self._reply(event, coordinator._result_of(event, NoChange(), decision.stored))
         self._write(TransactionWrite(entry, [decision.stored]))
     else:
         _execute(self, now, entry, event, decision)

@@ -517,12 +517,12 @@ async def test_a_stop_answers_who_waits_and_lets_what_is_written_end() -> None:
     replica.holds = True
     commit = started(world.commit(group_of(0, number=1), 5))
     await turns()
-    world.groups.answer_waiting()
+    world.groups.reject_waiting()
     await turns()
     assert not commit.done()
     replica.commit()
     assert await result_of(commit) is ErrorCode.NONE
-    world.groups.answer_waiting()
+    world.groups.reject_waiting()
     assert (await result_of(joining)).error is ErrorCode.NOT_COORDINATOR
     world.groups.stop()
 
@@ -533,7 +533,7 @@ async def test_a_stop_ends_a_loading_and_nothing_is_loaded_any_more() -> None:
     await stored(world, replica, groups=1, repeats=3 * LOAD_RECORDS_PER_TURN)
     world.lead()
     await turns(2)
-    world.groups.answer_waiting()
+    world.groups.reject_waiting()
     await turns(20)
     assert world.committed(G) is ErrorCode.NOT_COORDINATOR
     world.lead(1)

@@ -7,7 +7,6 @@ import pytest
 from group_world import ME, OTHER, World, group_of, turns
 
 from moldau.coordination import coordinator_service as coordination_module
-from moldau.coordination import group_service as groups_module
 from moldau.groups.events import ConsumerHeartbeat, Join, OffsetToCommit
 from moldau.groups.results import ConsumerHeartbeatResult, JoinResult
 from moldau.metadata.commands import DefineQueueGroup
@@ -247,7 +246,7 @@ async def test_a_new_leader_drops_offsets_of_topics_that_were_deleted_before_its
 async def test_a_leader_whose_image_lags_behind_drops_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(groups_module, "_IMAGE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(coordination_module, "_IMAGE_RETRY_SECONDS", 0.0)
     world = World()
     replica = world.lead()
     await world.loaded()
@@ -273,7 +272,7 @@ async def test_a_leader_whose_image_lags_behind_drops_nothing(
 async def test_a_fresh_image_that_is_not_to_be_had_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(groups_module, "_IMAGE_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(coordination_module, "_IMAGE_RETRY_SECONDS", 0.0)
     world = World()
     replica = world.lead()
     await world.loaded()

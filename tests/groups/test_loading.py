@@ -1,8 +1,10 @@
 import pytest
 
+from moldau.coordination.group_topics import ImageTopics
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import CommitOffsets, Heartbeat, Join, Sync
+from moldau.metadata.image import EMPTY_IMAGE
 from moldau.model.errors import ConfigError, ErrorCode
 from moldau.model.ids import TimestampMs
 
@@ -70,8 +72,11 @@ def test_groups_are_listed_by_state_and_type(world):
     assert len(listed(group_types=["Classic"])) == 2
 
 
+NO_TOPICS = ImageTopics(lambda: EMPTY_IMAGE)
+
+
 def make_loading() -> GroupCoordinator:
-    return GroupCoordinator(GroupConfig(), lambda client: client, lambda: TimestampMs(0))
+    return GroupCoordinator(GroupConfig(), lambda client: client, lambda: TimestampMs(0), NO_TOPICS)
 
 
 def test_a_coordinator_that_loads_says_so():

@@ -88,7 +88,7 @@ class Transactions:
         for batch in self.batches:
             for record in read_records(batch):
                 latest.add(read_header(batch), record)
-        heir = GroupCoordinator(self.world.config, str, self.world.wall_ms)
+        heir = GroupCoordinator(self.world.config, str, self.world.wall_ms, self.world.topics)
         for item in latest.items():
             heir.replay(*item)
         for record in latest.pending():

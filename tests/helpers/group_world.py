@@ -10,6 +10,7 @@ from memory_log import MemoryLog
 from moldau.control.topic_service import TopicService
 from moldau.coordination.coordinator_service import java_hash
 from moldau.coordination.group_service import GroupService
+from moldau.coordination.group_topics import ImageTopics
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import GroupCoordinator
@@ -181,6 +182,7 @@ class World:
                 GroupConfig(initial_rebalance_delay_ms=0),
                 new_member_id=lambda client: f"{client}-{next(self._member_numbers)}",
                 wall_ms=self.clock.wall_ms,
+                topics=ImageTopics(lambda: self.image),
             ),
             partitions=cast(Partitions, self),
             topics=cast(TopicService, self),

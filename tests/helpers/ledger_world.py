@@ -271,11 +271,11 @@ class QueueLeader:
         )
 
     async def do(self, *commands: Command) -> list[CommandResult]:
-        decisions = self.machine.decide_all(commands)
+        decisions = [self.machine.decide_and_apply(command) for command in commands]
         records = [each.record for each in decisions if each.record is not None]
         if records:
             await self._ledgers.write(self.queue, records)
-        return [each.answer for each in decisions]
+        return [each.result for each in decisions]
 
     def poll_command(self, messages: int = 1) -> Poll:
         """For one message, with so many at hand."""

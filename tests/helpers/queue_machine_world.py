@@ -2,6 +2,8 @@
 
 import random
 
+from queue_invariants import check_invariants, snapshot
+
 from moldau.leases.commands import (
     Ack,
     Evict,
@@ -18,7 +20,6 @@ from moldau.leases.commands import (
 )
 from moldau.leases.config import QueueConfig
 from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
-from moldau.leases.invariants import check_invariants
 from moldau.leases.ledger import Ledger
 from moldau.leases.records import decode, encode
 from moldau.leases.results import Done, GrantedLeases, Refusal, SettleResult
@@ -78,7 +79,7 @@ class World:
         decision = self.machine.decide(
             TakeOver(epoch=self.epoch, now=self.now, start=0, end=len(self.log))
         )
-        assert decision.answer == Done(count=len(self.held) if new_epoch else 0)
+        assert decision.result == Done(count=len(self.held) if new_epoch else 0)
         if decision.record is not None:
             self.commit(decision.record)
             if new_epoch:
@@ -109,11 +110,11 @@ class World:
     def do(self, *commands) -> list:
         """Decide and commit, with any luck. Returns the answers; none if there were none."""
         if len(commands) == 1:
-            before = self.machine.state.snapshot(QUEUE)
+            before = snapshot(self.machine.state, QUEUE)
             decisions = [self.machine.decide(commands[0])]
-            assert self.machine.state.snapshot(QUEUE) == before, "deciding changes nothing"
+            assert snapshot(self.machine.state, QUEUE) == before, "deciding changes nothing"
         else:
-            decisions = self.machine.decide_all(commands)
+            decisions = [self.machine.decide_and_apply(command) for command in commands]
         records = [decision.record for decision in decisions if decision.record is not None]
         luck = self.rng.random()
         if records and luck < 0.03:
@@ -129,13 +130,13 @@ class World:
             # Committed, and nobody heard of it.
             self.begin(new_epoch=luck < 0.05)
             return []
-        return [decision.answer for decision in decisions]
+        return [decision.result for decision in decisions]
 
     # ---- the books
 
     def enter(self, command, decision) -> None:
         self.dead |= set(decision.died)
-        match command, decision.answer:
+        match command, decision.result:
             case Poll(), GrantedLeases(leases=leases):
                 assert len(leases) <= command.count_max
                 for lease in leases:
@@ -157,7 +158,7 @@ class World:
                 self.dead -= gone
                 self.held = {o: h for o, h in self.held.items() if o not in gone}
             case _:
-                raise AssertionError(f"{command} is answered with {decision.answer}")
+                raise AssertionError(f"{command} is answered with {decision.result}")
 
     def taken_back(self, command, record, count) -> None:
         opened = {} if record is None else dict(record.opened)
@@ -208,7 +209,9 @@ class World:
         for ledger in (self.ledger, self.loaded()) if self.rng.random() < 0.3 else ():
             other = QueueStateMachine(QUEUE, self.config, self.epoch)
             other.load(ledger.stored(QUEUE))
-            assert other.state == state, "the log tells the same state"
+            assert snapshot(other.state, QUEUE) == snapshot(state, QUEUE), (
+                "the log tells the same state"
+            )
         assert state.next <= len(self.log)
         for offset in range(state.next):
             is_done = offset in self.acked | self.buried | self.trimmed
@@ -368,7 +371,7 @@ class World:
             if all(m is None or o in done for o, m in enumerate(self.log)) and not state.open:
                 return
             self.now += 100
-            bucket = state.next_recall()
+            bucket = state.next_recall
             if not is_busy and not state.leased_count and not state.dead_count:
                 times = [] if bucket is None else [bucket.recall_at]
                 times += [] if state.next_due() is None else [state.next_due()]

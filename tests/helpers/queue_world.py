@@ -17,6 +17,7 @@ from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ProduceService
+from moldau.leases.commands import Ack
 from moldau.leases.ledger import Ledger
 from moldau.leases.records import encode
 from moldau.leases.results import Refusal
@@ -32,7 +33,7 @@ from moldau.model.ids import BrokerId, Offset, PartitionIndex, ProducerEpoch, Pr
 from moldau.queues.ledgers import LedgerRefusedError
 from moldau.queues.limits import QueueLimits
 from moldau.queues.queue_host import QueueHost
-from moldau.queues.settlement import Acked, Settlement
+from moldau.queues.settlement import Settlement
 from moldau.queues.types import (
     DONE,
     Delivery,
@@ -176,8 +177,8 @@ class QueueWorld:
             image=lambda: cast(Any, self),
             group_of=self.groups.get,
             leader_of=self._leader_of,
-            ledgers=self.ledger,
-            topics=self,
+            ledgers=cast(Any, self.ledger),
+            topics=cast(Any, self),
             appends=cast(Any, SimpleNamespace(append=append)),
             on_internal_error=self._give_up,
             limits=self.limits,
@@ -378,7 +379,7 @@ async def settle(
 
 
 async def ack(world: QueueWorld, deliveries: Sequence[Delivery], member: str = "w") -> None:
-    verdicts = await settle(world, deliveries, Acked(), member)
+    verdicts = await settle(world, deliveries, Ack, member)
     assert verdicts == [DONE] * len(deliveries)
 
 

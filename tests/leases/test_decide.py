@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
+from queue_invariants import settled_ranges, snapshot
 
 from moldau.leases import decide as decide_module
 from moldau.leases import draft
@@ -52,7 +53,7 @@ class Queue:
         if decision.record is not None:
             assert self.machine.apply(decision.record)
         self.died = decision.died
-        return decision.answer
+        return decision.result
 
     def poll(self, count=1, now=0, member="ann", visibility=1_000, gives=None):
         first = self.state.next
@@ -77,7 +78,7 @@ class Queue:
 
     def next_leader(self, now=0, epoch=2, **fields):
         loaded = QueueStateMachine(QUEUE, self.config, epoch)
-        loaded.load([encode(self.state.snapshot(QUEUE))])
+        loaded.load([encode(snapshot(self.state, QUEUE))])
         self.machine = loaded
         end = len(self.log)
         return self.do(TakeOver(**{"epoch": epoch, "now": now, "start": 0, "end": end, **fields}))
@@ -102,7 +103,7 @@ def test_acks_in_any_order_move_the_floor_when_the_first_is_there():
     a, b, c, d = queue.poll(4)
     assert queue.settle(Ack, d, b) == [Refusal.NONE] * 2
     assert queue.state.floor == 0
-    assert list(queue.state.settled_ranges()) == [(1, 2), (3, 4)]
+    assert list(settled_ranges(queue.state)) == [(1, 2), (3, 4)]
     assert queue.settle(Ack, a) == [Refusal.NONE]
     assert queue.state.floor == 2
     queue.settle(Ack, c)
@@ -209,7 +210,7 @@ def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
     for span in (DAY_MS, HOUR_MS, MINUTE_MS):
         (key,) = queue.state.buckets
         assert key == (span, time - time % span)
-        now = queue.state.next_recall().recall_at
+        now = queue.state.next_recall.recall_at
         assert queue.poll(now=now) == []
         assert bucket(queue, key, now) == Done(count=1)
     assert not queue.state.buckets
@@ -335,7 +336,7 @@ def test_a_token_of_another_group_is_told_so():
     tokens = tuple(Queue().poll())
     other = QueueStateMachine(QUEUE._replace(group="h"), CONFIG, 1)
     other.apply(other.decide(TakeOver(epoch=1, now=0, start=0, end=5)).record)
-    answer = other.decide(Ack(member="ann", tokens=tokens, now=0)).answer
+    answer = other.decide(Ack(member="ann", tokens=tokens, now=0)).result
     assert answer == SettleResult(refusals=(Refusal.OTHER_QUEUE,))
 
 
@@ -447,9 +448,10 @@ def test_commands_that_are_decided_together_see_each_other():
     queue = Queue(3)
     read = LogSlice(first=0, end=3, messages=tuple(queue.log))
     poll = Poll(member="ann", count_max=2, now=0, visibility_ms=10, read=read)
-    polled = queue.machine.decide_all([poll, poll, ExpireDue(now=10), replace(poll, now=10)])
+    commands = [poll, poll, ExpireDue(now=10), replace(poll, now=10)]
+    polled = [queue.machine.decide_and_apply(command) for command in commands]
     given = [
-        [lease.token.offset for lease in d.answer.leases] for d in polled if d is not polled[2]
+        [lease.token.offset for lease in d.result.leases] for d in polled if d is not polled[2]
     ]
     assert given == [[0, 1], [2], [0, 1]]
     assert [d.record.sequence for d in polled] == [2, 3, 4, 5]
@@ -509,18 +511,18 @@ def test_nothing_is_decided_before_a_leader_has_taken_over():
     queue = Queue()
     machine = QueueStateMachine(QUEUE, CONFIG, 2)
     command = Poll(member="a", count_max=1, now=0, visibility_ms=1)
-    assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
-    machine.load([encode(queue.state.snapshot(QUEUE))])
-    assert machine.decide(command).answer == CommandRefused(Refusal.NOT_LEADING)
+    assert machine.decide(command).result == CommandRefused(Refusal.NOT_LEADING)
+    machine.load([encode(snapshot(queue.state, QUEUE))])
+    assert machine.decide(command).result == CommandRefused(Refusal.NOT_LEADING)
     other = TakeOver(epoch=3, now=0, start=0, end=0)
-    assert machine.decide(other).answer == CommandRefused(Refusal.BAD_ARGUMENT)
+    assert machine.decide(other).result == CommandRefused(Refusal.BAD_ARGUMENT)
 
 
 def test_a_new_queue_begins_where_it_is_told_to():
     machine = QueueStateMachine(QUEUE, CONFIG, 1)
     machine.apply(machine.decide(TakeOver(epoch=1, now=0, start=40, end=50)).record)
     assert machine.state.floor == machine.state.next == 40
-    assert machine.decide(TakeOver(epoch=1, now=0, start=9, end=5)).answer == CommandRefused(
+    assert machine.decide(TakeOver(epoch=1, now=0, start=9, end=5)).result == CommandRefused(
         Refusal.BAD_ARGUMENT
     )
 
@@ -537,7 +539,7 @@ def test_offsets_that_the_log_lost_are_looked_at_anew():
 
 
 def test_what_is_stored_must_be_of_the_queue_and_in_order():
-    stored = encode(Queue().state.snapshot(QUEUE))
+    stored = encode(snapshot(Queue().state, QUEUE))
     for queue, records in (
         (QUEUE, [stored, stored]),
         (QUEUE._replace(partition=1), [stored]),

@@ -139,7 +139,7 @@ def _forgets_attempts(monkeypatch):
 
 
 def _delivers_early(monkeypatch):
-    monkeypatch.setattr(decide_module, "_due", lambda state, now: state.waiting_by_time())
+    monkeypatch.setattr(QueueState, "due", lambda state, now: state.waiting_by_time())
 
 
 def _skips_what_was_not_read(monkeypatch):
@@ -243,4 +243,4 @@ def test_a_machine_of_the_past_may_not_take_over_again():
     late = QueueStateMachine(QUEUE, world.config, world.epoch - 1)
     late.load(world.ledger.stored(QUEUE))
     command = TakeOver(epoch=world.epoch - 1, now=0, start=0, end=0)
-    assert late.decide(command).answer == CommandRefused(Refusal.FENCED)
+    assert late.decide(command).result == CommandRefused(Refusal.FENCED)

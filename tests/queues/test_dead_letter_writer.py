@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from queue_world import QueueWorld, values_of
 from moldau.data import stored_batches
 from moldau.data.commit import trim_replica
 from moldau.data.stored_batches import bytes_of
+from moldau.leases.commands import Nack
 from moldau.log.interface import LogRead
 from moldau.model.ids import Offset
 from moldau.model.queue_headers import (
@@ -25,7 +27,6 @@ from moldau.model.queue_headers import (
     DEAD_TOPIC_HEADER,
     DEAD_TRUNCATED_HEADER,
 )
-from moldau.queues.settlement import Nacked
 from moldau.records.record import Record, read_records
 from moldau.testing.waiting import until
 
@@ -34,7 +35,7 @@ async def kill(world: QueueWorld, count: int = 10, reason: str = "bad") -> None:
     """Take so many messages and send them back."""
     taken = await world.take(count)
     tokens = [delivery.token for delivery in taken]
-    await world.host.settle(world.group, "w", tokens, Nacked(delay_ms=0, reason=reason))
+    await world.host.settle(world.group, "w", tokens, partial(Nack, delay_ms=0, reason=reason))
 
 
 def dead(world: QueueWorld) -> list[Record]:
@@ -234,7 +235,7 @@ async def test_a_dead_message_that_is_damaged_takes_its_replica_offline() -> Non
     log.read = damaged  # type: ignore[method-assign]
     world.host._queues[next(iter(world.host._queues))].reader.drop(Offset(0))
     tokens = [delivery.token for delivery in taken]
-    await world.host.settle(world.group, "w", tokens, Nacked(delay_ms=0))
+    await world.host.settle(world.group, "w", tokens, partial(Nack, delay_ms=0))
     await until(lambda: bool(world.offline), "the partition is offline")
 
 

@@ -4,9 +4,9 @@ import asyncio
 
 from queue_world import QueueWorld, ack, settle, stats, values_of
 
+from moldau.leases.commands import Ack
 from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
 from moldau.model.queue_headers import DELIVER_AT_HEADER
-from moldau.queues.settlement import Acked
 from moldau.queues.types import ErrorReason, MessageState
 
 
@@ -65,7 +65,7 @@ async def test_a_late_ack_of_a_dead_letter_is_refused() -> None:
     taken = await world.take()
     world.pass_time(2_500)
     assert await world.take() == []
-    (verdict,) = await settle(world, taken, Acked())
+    (verdict,) = await settle(world, taken, Ack)
     assert verdict.reason is ErrorReason.EXPIRED
     assert "dead letter" in verdict.message
 

@@ -1,8 +1,10 @@
 """Stats and peeking: what is told of a queue, without taking anything."""
 
+from functools import partial
+
 from queue_world import QueueWorld, ack, settle, stats, values_of
 
-from moldau.queues.settlement import Nacked
+from moldau.leases.commands import Nack
 from moldau.queues.types import MessageState
 
 
@@ -15,7 +17,7 @@ async def test_stats_count_what_is_ready_leased_delayed_and_dead() -> None:
     await world.send(b"a", b"b", b"c", b"d")
     taken = await world.take(3)
     await ack(world, taken[:1])
-    await settle(world, taken[1:2], Nacked(reason="bad"))
+    await settle(world, taken[1:2], partial(Nack, reason="bad"))
     seen = await stats(world)
     assert (seen.is_here, seen.leader) == (True, 1)
     assert (seen.ready, seen.leased, seen.delayed, seen.dead) == (1, 1, 1, 1)
@@ -27,7 +29,7 @@ async def test_peeking_shows_messages_and_takes_none() -> None:
     await world.send(b"a", b"b", b"c")
     await world.send(b"x", partition=1)
     taken = await world.take(1, partitions=[0], member="me")
-    await settle(world, await world.take(1, partitions=[0]), Nacked(delay_ms=100))
+    await settle(world, await world.take(1, partitions=[0]), partial(Nack, delay_ms=100))
     seen = await world.host.peek(world.group, world.topics["t"], 10)
     shown = [
         (each.record.value, each.state, each.attempt, each.consumer, each.due) for each in seen

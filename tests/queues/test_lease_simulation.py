@@ -5,17 +5,18 @@ import asyncio
 import random
 from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from effort import seeds
 from queue_world import QueueWorld
 
+from moldau.leases.commands import BACKOFF, Ack, Extend, Nack
 from moldau.model.queue_headers import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_OFFSET_HEADER,
     DEAD_PARTITION_HEADER,
 )
-from moldau.queues.settlement import Acked, Extended, Nacked
 from moldau.queues.types import DONE, Delivery, ErrorReason, QueueRefusedError
 
 ATTEMPTS_MAX = 3
@@ -71,21 +72,22 @@ class Simulation:
             return
         if choice < 0.2:
             await self.world.host.settle(
-                self.world.group, member, [delivery.token], Extended(visibility_ms=100)
+                self.world.group, member, [delivery.token], partial(Extend, visibility_ms=100)
             )
             self.books.held.append((member, delivery))
         elif choice < 0.4 or (delivery.record.value or b"").startswith(b"poison"):
             await self.world.host.settle(
-                self.world.group, member, [delivery.token], Nacked(self.rng.choice([None, 0, 5]))
+                self.world.group,
+                member,
+                [delivery.token],
+                partial(Nack, delay_ms=self.rng.choice([BACKOFF, 0, 5])),
             )
         else:
             await self.ack(member, delivery)
 
     async def ack(self, member: str, delivery: Delivery) -> None:
         value = delivery.record.value or b""
-        (verdict,) = await self.world.host.settle(
-            self.world.group, member, [delivery.token], Acked()
-        )
+        (verdict,) = await self.world.host.settle(self.world.group, member, [delivery.token], Ack)
         if verdict == DONE:
             self.books.acked.add(value)
         elif verdict.reason is ErrorReason.UNAVAILABLE:
@@ -139,7 +141,10 @@ class Simulation:
                 for member, delivery in held:
                     if (delivery.record.value or b"").startswith(b"poison"):
                         await self.world.host.settle(
-                            self.world.group, member, [delivery.token], Nacked(0, "poison")
+                            self.world.group,
+                            member,
+                            [delivery.token],
+                            partial(Nack, delay_ms=0, reason="poison"),
                         )
                     else:
                         await self.ack(member, delivery)

@@ -312,12 +312,12 @@ async def test_a_ledger_that_is_stopped_answers_whoever_waits(hasty: None) -> No
     world.replicas[0].holds = True
     writing = asking(written(world.ledgers.write(queue, [leader.next_record()])))
     await turns(5)
-    world.ledgers.answer_waiting()
+    world.ledgers.reject_waiting()
     await turns(5)
     assert not writing.done()
     world.replicas[0].commit()
     assert await writing is Refusal.NONE
-    world.ledgers.answer_waiting()
+    world.ledgers.reject_waiting()
     record = leader.next_record()
     assert await written(world.ledgers.write(queue, [record])) is ErrorCode.NOT_COORDINATOR
 

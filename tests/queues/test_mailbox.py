@@ -5,9 +5,9 @@ import asyncio
 from msgspec.structs import replace
 from queue_world import LIMITS, QueueWorld, ack, settle, values_of, why_refused
 
+from moldau.leases.commands import Nack
 from moldau.log.interface import LogRead
 from moldau.model.ids import Offset
-from moldau.queues.settlement import Nacked
 from moldau.queues.types import Delivery, ErrorReason
 from moldau.testing.waiting import until
 
@@ -70,7 +70,7 @@ async def test_a_parked_poll_is_woken_when_a_lease_ends_and_when_a_delay_is_over
     world.pass_time(1_000)
     (again,) = await poll
     assert (again.attempt, again.record) == (2, taken[0].record)
-    await settle(world, [again], Nacked(), "other")
+    await settle(world, [again], Nack, "other")
     poll = asyncio.create_task(world.take(wait=30))
     await asyncio.sleep(0.02)
     assert not poll.done()

@@ -68,7 +68,7 @@ class World:
         self, count: int = 100, *, member: str = "m", wait: float = 0.0, at_end: bool = False
     ) -> list[Delivery]:
         topic = self.broker.topics["t"]
-        return await self.groups.poll(
+        polled = await self.groups.poll(
             "g",
             member,
             [(topic, partition.index) for partition in topic.partitions],
@@ -77,6 +77,7 @@ class World:
             wait_seconds=wait,
             is_assigned=self.is_assigned,
         )
+        return polled.deliveries
 
     async def ack(self, *deliveries: Delivery, member: str = "m") -> list[ErrorReason | None]:
         tokens = [one.token for one in deliveries]

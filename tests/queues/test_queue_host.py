@@ -2,17 +2,18 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 from queue_world import LIMITS, QueueWorld, ack, settle, stats, values_of, why_refused
 
 from moldau.data.commit import trim_replica
+from moldau.leases.commands import Ack, Extend, Nack
 from moldau.leases.results import Refusal
 from moldau.leases.state import QueueId
 from moldau.model.ids import Offset, PartitionIndex
 from moldau.queues.ledgers import LedgerRefusedError
-from moldau.queues.settlement import Acked, Extended, Nacked
 from moldau.queues.types import DONE, Delivery, ErrorReason, QueueRefusedError, TokenResult
 from moldau.records.compression import Codec
 from moldau.testing.waiting import until
@@ -41,18 +42,18 @@ async def test_what_is_acked_never_comes_again_and_the_rest_does_when_its_lease_
     again = await world.take(member="other")
     assert values_of(again) == [b"a", b"c"]
     assert [each.attempt for each in again] == [2, 2]
-    assert await settle(world, taken[:1], Acked()) == [
+    assert await settle(world, taken[:1], Ack) == [
         TokenResult(ErrorReason.EXPIRED, Refusal.EXPIRED.value)
     ]
-    assert (await settle(world, taken[1:2], Acked()))[0].reason is ErrorReason.SETTLED
+    assert (await settle(world, taken[1:2], Ack))[0].reason is ErrorReason.SETTLED
 
 
 async def test_a_nack_brings_it_back_after_the_delay_that_it_names_or_the_groups_pause() -> None:
     world = await QueueWorld.make(backoff_ms=500)
     await world.send(b"a", b"b")
     taken = await world.take()
-    assert await settle(world, taken[:1], Nacked(delay_ms=100)) == [DONE]
-    assert await settle(world, taken[1:], Nacked()) == [DONE]
+    assert await settle(world, taken[:1], partial(Nack, delay_ms=100)) == [DONE]
+    assert await settle(world, taken[1:], Nack) == [DONE]
     assert await world.take() == []
     world.pass_time(100)
     assert values_of(await world.take()) == [b"a"]
@@ -65,7 +66,7 @@ async def test_an_extended_lease_lasts_so_long_from_then_on() -> None:
     await world.send(b"a")
     taken = await world.take()
     world.pass_time(900)
-    assert await settle(world, taken, Extended(visibility_ms=1_000)) == [DONE]
+    assert await settle(world, taken, partial(Extend, visibility_ms=1_000)) == [DONE]
     world.pass_time(900)
     assert await world.take() == []
     await ack(world, taken)
@@ -98,7 +99,7 @@ async def test_tokens_that_are_none_or_of_others_are_told_apart() -> None:
     no_topic = token[:1] + b"?" * 16 + token[17:]
     ordered = b"\x01" + token[1:]
     wrong = [b"", b"x" * 50, token[:-1], other_topic, no_topic, ordered, token]
-    verdicts = await world.host.settle(world.group, "w", wrong, Acked())
+    verdicts = await world.host.settle(world.group, "w", wrong, Ack)
     assert [verdict.reason for verdict in verdicts] == [
         ErrorReason.BAD_TOKEN,
         ErrorReason.BAD_TOKEN,
@@ -115,8 +116,8 @@ async def test_another_member_cannot_settle_and_another_group_has_a_queue_of_its
     other = world.groups["h"] = replace(world.group, name="h")
     await world.send(b"a")
     taken = await world.take()
-    assert (await settle(world, taken, Acked(), "thief"))[0].reason is ErrorReason.NOT_HOLDER
-    verdicts = await world.host.settle(other, "w", [taken[0].token], Acked())
+    assert (await settle(world, taken, Ack, "thief"))[0].reason is ErrorReason.NOT_HOLDER
+    verdicts = await world.host.settle(other, "w", [taken[0].token], Ack)
     assert verdicts[0].reason is ErrorReason.OTHER_GROUP
     topic = world.topics["t"]
     polled = await world.host.poll(other, [(topic, PartitionIndex(0))], "w", 1, None, 0)
@@ -147,7 +148,7 @@ async def test_an_answer_is_bounded_in_bytes_but_for_one_message() -> None:
     taken = [await world.take() for _ in range(4)]
     assert [len(some) for some in taken] == [1, 1, 1, 1]
     for some in taken:
-        assert await settle(world, some, Nacked(delay_ms=0)) == [DONE]
+        assert await settle(world, some, partial(Nack, delay_ms=0)) == [DONE]
     # As well when they come again.
     assert [len(await world.take()) for _ in range(5)] == [1, 1, 1, 1, 0]
 
@@ -238,17 +239,15 @@ async def test_an_ack_whose_write_fails_is_refused_and_may_be_repeated() -> None
     await world.send(b"a", b"b")
     taken = await world.take()
     world.ledger.fails_before = 1
-    assert [each.reason for each in await settle(world, taken[:1], Acked())] == [
+    assert [each.reason for each in await settle(world, taken[:1], Ack)] == [
         ErrorReason.UNAVAILABLE
     ]
     await ack(world, taken[:1])
     world.ledger.fails_after = 1
-    assert [each.reason for each in await settle(world, taken[1:], Acked())] == [
+    assert [each.reason for each in await settle(world, taken[1:], Ack)] == [
         ErrorReason.UNAVAILABLE
     ]
-    assert [each.reason for each in await settle(world, taken[1:], Acked())] == [
-        ErrorReason.SETTLED
-    ]
+    assert [each.reason for each in await settle(world, taken[1:], Ack)] == [ErrorReason.SETTLED]
 
 
 async def test_nothing_is_answered_before_it_is_committed() -> None:
@@ -257,10 +256,10 @@ async def test_nothing_is_answered_before_it_is_committed() -> None:
     first = await world.take(1)
     world.ledger.gate.clear()
     calls = [
-        asyncio.create_task(settle(world, first, Acked())),
+        asyncio.create_task(settle(world, first, Ack)),
         asyncio.create_task(world.take()),
         # Settled by the first, if that is committed.
-        asyncio.create_task(settle(world, first, Acked())),
+        asyncio.create_task(settle(world, first, Ack)),
     ]
     await asyncio.sleep(0.02)
     assert [call.done() for call in calls] == [False, False, False]
@@ -304,14 +303,12 @@ async def test_a_new_leader_keeps_acks_and_leases() -> None:
     await ack(world, taken[:1])
     await world.change_leader()
     assert await world.take(member="other") == []
-    verdicts = await settle(world, taken[:2], Acked())
+    verdicts = await settle(world, taken[:2], Ack)
     assert [each.reason for each in verdicts] == [ErrorReason.SETTLED, None]
     world.pass_time(30_000)
     again = await world.take(member="other")
     assert [(each.record.value, each.attempt) for each in again] == [(b"c", 2)]
-    assert [each.reason for each in await settle(world, taken[2:], Acked())] == [
-        ErrorReason.EXPIRED
-    ]
+    assert [each.reason for each in await settle(world, taken[2:], Ack)] == [ErrorReason.EXPIRED]
 
 
 async def test_a_leader_that_is_fenced_answers_no_success() -> None:
@@ -323,10 +320,8 @@ async def test_a_leader_that_is_fenced_answers_no_success() -> None:
         raise LedgerRefusedError(Refusal.FENCED)
 
     world.ledger.write = fence  # type: ignore[method-assign]
-    assert [each.reason for each in await settle(world, taken, Acked())] == [
-        ErrorReason.UNAVAILABLE
-    ]
-    await until(lambda: world.host.queue_count == 0, "the queue is closed")
+    assert [each.reason for each in await settle(world, taken, Ack)] == [ErrorReason.UNAVAILABLE]
+    await until(lambda: not world.host._queues, "the queue is closed")
 
 
 async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
@@ -334,7 +329,7 @@ async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
     await world.send(b"a", b"b")
     taken = await world.take(1)
     world.ledger.gate.clear()
-    calls = [asyncio.create_task(settle(world, taken, Acked())), asyncio.create_task(world.take())]
+    calls = [asyncio.create_task(settle(world, taken, Ack)), asyncio.create_task(world.take())]
     await until(lambda: world.ledger.waiting == 1, "a write waits")
     world.host.stop()
     world.ledger.gate.set()
@@ -348,7 +343,7 @@ async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
 async def test_a_queue_begins_where_its_group_wishes() -> None:
     world = await QueueWorld.make(starts_at_end=True)
     await world.send(b"before")
-    world.host.touch(world.group, [(world.topics["t"], PartitionIndex(0))])
+    world.host.load(world.group, [(world.topics["t"], PartitionIndex(0))])
     await world.send(b"after")
     assert values_of(await world.take()) == [b"after"]
 
@@ -404,4 +399,4 @@ async def test_queues_of_a_group_that_is_gone_end_by_themselves() -> None:
     world = await QueueWorld.make()
     await world.take()
     del world.groups["g"]
-    await until(lambda: world.host.queue_count == 0, "the queue is closed")
+    await until(lambda: not world.host._queues, "the queue is closed")

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 from queue_world import LIMITS, QueueWorld, ack, settle, values_of, why_refused
 
+from moldau.leases.commands import Ack
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset
 from moldau.queues.reader import QueueReader
-from moldau.queues.settlement import Acked
 from moldau.queues.types import DONE, ErrorReason, QueueRefusedError
 from moldau.testing.waiting import until
 
@@ -44,9 +44,9 @@ async def test_an_ack_that_is_being_written_when_leadership_ends_is_not_called_u
     await world.send(b"a", b"b")
     taken = await world.take()
     world.ledger.gate.clear()
-    first = asyncio.create_task(settle(world, taken[:1], Acked()))
+    first = asyncio.create_task(settle(world, taken[:1], Ack))
     await until(lambda: world.ledger.waiting == 1, "a write waits")
-    second = asyncio.create_task(settle(world, taken[1:], Acked()))
+    second = asyncio.create_task(settle(world, taken[1:], Ack))
     await asyncio.sleep(0)
     changing = asyncio.create_task(world.change_leader())
     # One may be done, and is: the other cannot be.
@@ -54,7 +54,7 @@ async def test_an_ack_that_is_being_written_when_leadership_ends_is_not_called_u
     assert [verdict.reason for verdict in await second] == [ErrorReason.NOT_LEADER]
     world.ledger.gate.set()
     await changing
-    verdicts = await settle(world, taken, Acked())
+    verdicts = await settle(world, taken, Ack)
     assert [each.reason for each in verdicts] == [ErrorReason.SETTLED, None]
 
 
@@ -131,7 +131,7 @@ async def test_tokens_that_are_worth_nothing_hold_up_nobody() -> None:
     taken = await world.take()
     await ack(world, taken)
     tokens = [taken[0].token] * 100
-    calls = [world.host.settle(world.group, "w", tokens, Acked()) for _ in range(30)]
+    calls = [world.host.settle(world.group, "w", tokens, Ack) for _ in range(30)]
     assert await turns_during(asyncio.gather(*calls)) >= 30
 
 
@@ -141,9 +141,9 @@ async def test_no_more_tokens_wait_than_there_is_room_for() -> None:
     await world.send(b"a", b"b")
     taken = await world.take()
     world.ledger.gate.clear()
-    first = asyncio.create_task(settle(world, taken[:1], Acked()))
+    first = asyncio.create_task(settle(world, taken[:1], Ack))
     await until(lambda: world.ledger.waiting == 1, "a write waits")
-    calls = [asyncio.create_task(settle(world, taken[1:] * 100, Acked())) for _ in range(4)]
+    calls = [asyncio.create_task(settle(world, taken[1:] * 100, Ack)) for _ in range(4)]
     await asyncio.sleep(0)
     world.ledger.gate.set()
     assert await first == [DONE]
@@ -154,7 +154,7 @@ async def test_no_more_tokens_wait_than_there_is_room_for() -> None:
         {ErrorReason.BUSY},
         {ErrorReason.BUSY},
     ]
-    assert (await settle(world, taken[1:] * 200, Acked()))[0].reason is ErrorReason.SETTLED
+    assert (await settle(world, taken[1:] * 200, Ack))[0].reason is ErrorReason.SETTLED
 
 
 async def test_of_large_messages_that_come_again_no_more_are_read_than_an_answer_has_room_for(

@@ -29,7 +29,6 @@ from moldau.transactions.events import (
 )
 from moldau.transactions.records import TransactionState, decode
 from moldau.transactions.results import NeedsProducerId, ProducerResult, WriteMarkers
-from moldau.transactions.transaction_entry import TransactionEntry
 
 S = TransactionState
 NAMES = ("a", "b", "c")
@@ -370,12 +369,12 @@ def _markers_before_the_decision_is_stored(monkeypatch):
 
 
 def _fencing_keeps_the_epoch(monkeypatch):
-    honest = decide._initialized
+    honest = decide._initialize
 
-    def initialized(event, now_ms, *, epoch, **fields):
+    def initialize(event, now_ms, *, epoch, **fields):
         return honest(event, now_ms, epoch=max(0, epoch - 1), **fields)
 
-    monkeypatch.setattr(decide, "_initialized", initialized)
+    monkeypatch.setattr(decide, "_initialize", initialize)
 
 
 def _timeouts_are_forgotten(monkeypatch):
@@ -432,13 +431,15 @@ def _a_failed_end_is_taken_for_done(monkeypatch):
 
 
 def _tombstones_are_ignored(monkeypatch):
-    honest = TransactionEntry.apply
+    honest = TransactionCoordinator._persisted
 
-    def apply(self, record):
-        if record.value is not None:
-            honest(self, record)
+    def persisted(self, now, token):
+        write = self._writes.get(token)
+        if write is not None and write.states[-1] is None:
+            self._writes[token] = write._replace(states=[write.entry.stored])
+        honest(self, now, token)
 
-    monkeypatch.setattr(TransactionEntry, "apply", apply)
+    monkeypatch.setattr(TransactionCoordinator, "_persisted", persisted)
 
 
 MUTANTS = [

@@ -17,7 +17,6 @@ from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from moldau.coordination.latest_records import LatestRecords
-from moldau.log.interface import PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.coordinator_events import (
     CoordinatorEvent,
@@ -29,11 +28,11 @@ from moldau.model.coordinator_events import (
     client_error,
 )
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Epoch, Offset, TopicPartition
+from moldau.model.ids import Offset
 from moldau.records.batch import BatchFormatError, BatchHeader, read_header
 from moldau.records.record import NO_PRODUCER_ID, Record, build_batch, read_records
-from moldau.replica.raft_replica import Proposal, wait_for_code
-from moldau.replica.verification_guards import VerificationGuard
+from moldau.replica.raft_replica import wait_for_code
+from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -69,36 +68,6 @@ class CoordinatorCore(Protocol[E_in, F]):
     def next_deadline(self) -> float | None: ...
 
 
-class CoordinatorReplica(Protocol):
-    """The part of the replica that coordinators use."""
-
-    @property
-    def partition(self) -> TopicPartition: ...
-
-    @property
-    def log(self) -> PartitionLog: ...
-
-    @property
-    def epoch(self) -> Epoch: ...
-
-    @property
-    def is_ready(self) -> bool: ...
-
-    def propose(
-        self,
-        data: bytearray | memoryview,
-        headers: list[BatchHeader],
-        *,
-        guard: VerificationGuard | None = None,
-    ) -> Proposal: ...
-
-    def guard_for(self, header: BatchHeader) -> VerificationGuard | None: ...
-
-    def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None: ...
-
-    async def confirm_leadership(self) -> None: ...
-
-
 S = TypeVar("S", bound=CoordinatorCore[Any, Any])
 
 
@@ -111,7 +80,7 @@ class HostParts(TypedDict):
 
     loop: asyncio.AbstractEventLoop
     clock: Clock
-    replica: CoordinatorReplica
+    replica: Replica
     turns: asyncio.Lock
     on_lost: Callable[[Any], None]
 
@@ -130,24 +99,16 @@ class CoordinatorHost(Generic[S, E, R]):
         self.epoch = self.replica.epoch
         self.loading: asyncio.Task[None] | None = None
         """The loading task, cancelled with the coordinator; set by the service."""
-        self._is_over = False
+        self.is_over = False
         self._request_ids = 0
         self._waiting: dict[int, asyncio.Future[R]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
 
     @property
-    def loaded(self) -> bool:
-        return self.state.loaded
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
-
-    @property
     def is_current(self) -> bool:
         """Whether the replica still leads in the epoch of this coordinator."""
-        return not self._is_over and self.replica.epoch == self.epoch and self.replica.is_ready
+        return not self.is_over and self.replica.epoch == self.epoch and self.replica.is_ready
 
     # ---- loading
 
@@ -220,18 +181,18 @@ class CoordinatorHost(Generic[S, E, R]):
 
     # ---- end of life
 
-    def answer_waiting(self) -> None:
+    def reject_waiting(self) -> None:
         """The broker stops: reject waiting joins and syncs.
 
         Call it repeatedly: requests with a write in flight get their reply when it is committed.
         """
         self._stop_loading()
-        if not self._is_over and not self.state.is_writing:
+        if not self.is_over and not self.state.is_writing:
             self._run(self.state.close(self._now()))
 
     def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Lost leadership: reject all waiting requests, even if their write may still commit."""
-        if self._is_over:
+        if self.is_over:
             return
         self._run(self.state.close(self._now(), error))
         self._end()
@@ -247,7 +208,7 @@ class CoordinatorHost(Generic[S, E, R]):
         self._waiting.clear()
 
     def _end(self) -> None:
-        self._is_over = True
+        self.is_over = True
         self._stop_loading()
         if self._timer is not None:
             self._timer.cancel()
@@ -287,7 +248,7 @@ class CoordinatorHost(Generic[S, E, R]):
     def _run(self, effects: Iterable[object]) -> None:
         for effect in effects:
             if isinstance(effect, Reply):
-                self._answer(effect.request_id, effect.result)
+                self._reply(effect.request_id, effect.result)
             elif isinstance(effect, Persist):
                 self._persist(effect)
             else:
@@ -297,11 +258,7 @@ class CoordinatorHost(Generic[S, E, R]):
         """Run an effect that only coordinators of this kind have."""
         raise TypeError(f"unknown effect {type(effect).__name__}")
 
-    def _client_error(self, code: ErrorCode) -> ErrorCode:
-        """The error code for clients of the coordinator, for an error of the append."""
-        return client_error(code)
-
-    def _answer(self, request_id: int, result: R) -> None:
+    def _reply(self, request_id: int, result: R) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(result)
@@ -323,7 +280,7 @@ class CoordinatorHost(Generic[S, E, R]):
         )
 
         def settled(code: ErrorCode) -> None:
-            if self._is_over:
+            if self.is_over:
                 return
             if code is ErrorCode.NONE:
                 self.handle(Persisted(token))
@@ -346,16 +303,16 @@ class CoordinatorHost(Generic[S, E, R]):
 
     def _append_failed(self, token: int, code: ErrorCode) -> None:
         """Nothing was appended, so state and log agree: the coordinator continues."""
-        if not self._is_over:
+        if not self.is_over:
             self.handle(PersistFailed(token, code))
 
     def _lose(self, code: ErrorCode) -> None:
         """An append may be committed or not: the state may differ from the log."""
-        self.resign(self._client_error(code))
+        self.resign(client_error(code))
         self._on_lost(self)
 
     def _schedule(self) -> None:
-        deadline = None if self._is_over else self.state.next_deadline()
+        deadline = None if self.is_over else self.state.next_deadline()
         # An early timer does no harm, and is cheaper than a new one for each postponed deadline.
         if deadline is None or deadline >= self._timer_at:
             return

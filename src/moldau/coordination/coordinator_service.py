@@ -8,14 +8,14 @@ ends it, and its clients get NOT_COORDINATOR.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from moldau.control.topic_service import TopicService
 from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
 from moldau.data.partitions import HostedPartition, Partitions
-from moldau.metadata.image import Topic
+from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
@@ -24,10 +24,12 @@ from moldau.model.ids import BrokerId
 log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=CoordinatorHost[Any, Any, Any])
+T = TypeVar("T")
 
 _POLL_SECONDS = 0.02
 _POLLS_MAX = 100
 """Two seconds: clients retry, but usually need not."""
+_IMAGE_RETRY_SECONDS = 5.0
 _NAMES_REMEMBERED_MAX = 4096
 """Cached hashes: the same few names are used all the time."""
 
@@ -154,11 +156,11 @@ class CoordinatorService(ABC, Generic[C]):
 
     # ---- stop
 
-    def answer_waiting(self) -> None:
+    def reject_waiting(self) -> None:
         """The broker stops: reject waiting requests."""
         self._is_stopping = True
         for coordinator in self._coordinators.values():
-            coordinator.answer_waiting()
+            coordinator.reject_waiting()
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -202,7 +204,7 @@ class CoordinatorService(ABC, Generic[C]):
             index = java_hash(name) % len(topic.partitions)
             leader = self._leader_of(topic, index)
             coordinator = self._coordinators.get(index)
-            is_loading = coordinator is not None and not coordinator.loaded
+            is_loading = coordinator is not None and not coordinator.state.loaded
             if leader.broker == self._broker and coordinator is None:
                 # Elected, and not ready yet; or corrupt, and others have not noticed yet.
                 if not is_first and self._partitions.get(self._topic, index) is None:
@@ -240,9 +242,34 @@ class CoordinatorService(ABC, Generic[C]):
             )
         return coordinator
 
-    def _current(self) -> Iterable[C]:
-        """Coordinators that are loaded or being loaded."""
-        return [each for each in self._coordinators.values() if each.is_current]
+    def _known_leader(self, name: str) -> BrokerId:
+        """The leader of the name's partition as far as known, or NO_LEADER_ID."""
+        topic = self._topics.image.topic(self._topic)
+        if topic is None:
+            return BrokerId(NO_LEADER_ID)
+        return self._leader_of(topic, java_hash(name) % len(topic.partitions)).broker
+
+    def _list_all(
+        self, list_one: Callable[[C], tuple[ErrorCode, list[T]]]
+    ) -> tuple[ErrorCode, list[T]]:
+        """What all coordinators of this broker list, or the error of one that is loading."""
+        found: list[T] = []
+        for coordinator in self._coordinators.values():
+            if coordinator.is_current:
+                error, listed = list_one(coordinator)
+                if error is not ErrorCode.NONE:
+                    return error, []
+                found += listed
+        return ErrorCode.NONE, found
+
+
+async def wait_for_image(fresh_image: Callable[[], Awaitable[Image]]) -> Image:
+    """A fresh image; retries while there is none."""
+    while True:
+        try:
+            return await fresh_image()
+        except RefusedError:
+            await asyncio.sleep(_IMAGE_RETRY_SECONDS)
 
 
 @lru_cache(maxsize=_NAMES_REMEMBERED_MAX)

@@ -4,7 +4,6 @@ A group's coordinator is the leader of the partition of `__consumer_offsets` tha
 see `coordinator_service`.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -12,7 +11,12 @@ from itertools import compress
 from typing import TypeVar, Unpack
 
 from moldau.coordination.coordinator_host import CoordinatorHost
-from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
+from moldau.coordination.coordinator_service import (
+    CoordinatorService,
+    ServiceParts,
+    java_hash,
+    wait_for_image,
+)
 from moldau.coordination.latest_records import LatestRecords
 from moldau.data.partitions import HostedPartition
 from moldau.groups.coordinator import GroupCoordinator
@@ -48,12 +52,8 @@ from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPar
 
 R = TypeVar("R", bound=Result)
 
-_IMAGE_RETRY_SECONDS = 5.0
-
 
 class GroupCoordinatorHost(CoordinatorHost[GroupCoordinator, Event, Result]):
-    """Hosts the group coordinator of one partition."""
-
     async def _replay(self, latest: LatestRecords) -> int:
         used = await super()._replay(latest)
         return used + await self._in_turns(
@@ -87,9 +87,6 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         return GroupCoordinatorHost(self._new_state(), **self._host_parts(index, hosted))
 
     async def _loaded(self, coordinator: GroupCoordinatorHost) -> None:
-        await self._drop_deleted_topics(coordinator)
-
-    async def _drop_deleted_topics(self, coordinator: GroupCoordinatorHost) -> None:
         """Remove offsets of topics that were deleted while there was no leader.
 
         Only a fresh image proves a deletion: a lagging one also lacks new topics, whose offsets
@@ -98,13 +95,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         doubtful = self._unknown(coordinator.state.offset_topics(), self._topics.image)
         if not doubtful:
             return
-        while True:
-            try:
-                image = await self._fresh_image()
-            except RefusedError:
-                await asyncio.sleep(_IMAGE_RETRY_SECONDS)
-            else:
-                break
+        image = await wait_for_image(self._fresh_image)
         # A topic recreated meanwhile is in the local image before offsets are stored for it.
         deleted = self._unknown(self._unknown(doubtful, image), self._topics.image)
         if deleted:
@@ -197,24 +188,20 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         try:
             return self._coordinator_of(group_id).state.describe(group_id)
         except RefusedError as error:
-            if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
-            return DescribedGroup(group_id=group_id, error=error.code)
+            return DescribedGroup(error=_unknown_if_unavailable(error))
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
         """Like `describe`, for groups of the consumer protocol (KIP-848)."""
         try:
             return self._coordinator_of(group_id).state.describe_consumers(group_id)
         except RefusedError as error:
-            is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            code = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
-            return DescribedConsumerGroup(group_id=group_id, error=code)
+            return DescribedConsumerGroup(error=_unknown_if_unavailable(error))
 
     def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
         """One member of a consumer-protocol group. Raises RefusedError if this broker is not its
         coordinator."""
         coordinator = self._coordinator_of(group_id)
-        if not coordinator.loaded:
+        if not coordinator.state.loaded:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return coordinator.state.consumer(group_id, member_id)
 
@@ -223,13 +210,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
     ) -> tuple[ErrorCode, list[ListedGroup]]:
         """The groups of this broker, filtered by state and type."""
         states, group_types = list(states), list(group_types)
-        found: list[ListedGroup] = []
-        for coordinator in self._current():
-            error, groups = coordinator.state.list_groups(states, group_types)
-            if error is not ErrorCode.NONE:
-                return error, []
-            found += groups
-        return ErrorCode.NONE, found
+        return self._list_all(lambda one: one.state.list_groups(states, group_types))
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         """Delete groups without members; an error per group.
@@ -243,8 +224,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
                 self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
                 by_coordinator[self._coordinator_of(group_id)].append(group_id)
             except RefusedError as error:
-                is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-                errors[group_id] = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
+                errors[group_id] = _unknown_if_unavailable(error)
         for coordinator, theirs in by_coordinator.items():
             try:
                 result = await coordinator.submit(partial(_delete_event, tuple(theirs)))
@@ -270,7 +250,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         Unknown topics are rejected here, because the coordinator does not know topics.
         """
         self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        known = [self._exists(offset.partition) for offset in offsets]
+        known = [self._topics.image.has_partition(*offset.partition) for offset in offsets]
         to_store = tuple(compress(offsets, known))
         if not to_store and offsets:
             return [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(offsets)
@@ -322,7 +302,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         an error per offset, in their order. Raises RefusedError.
         """
         self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        known = [self._exists(offset.partition) for offset in offsets]
+        known = [self._topics.image.has_partition(*offset.partition) for offset in offsets]
         to_store = tuple(compress(offsets, known))
         coordinator = await self._coordinator_for(group_id)
         guard = coordinator.state.transaction_guard()
@@ -359,7 +339,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         coordinator = self._coordinators.get(index)
         if coordinator is None or not coordinator.is_current:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not coordinator.loaded:
+        if not coordinator.state.loaded:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         coordinator.handle(
             TransactionEnding(producer_id=producer_id, next_epoch_min=next_epoch_min)
@@ -370,7 +350,7 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> list[ErrorCode]:
         """Delete offsets; an error per partition. Raises RefusedError for the whole group."""
-        known = [self._exists(partition) for partition in partitions]
+        known = [self._topics.image.has_partition(*partition) for partition in partitions]
         to_delete = tuple(compress(partitions, known))
         result = await self.submit(
             group_id,
@@ -382,10 +362,6 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         if result.error is not ErrorCode.NONE:
             raise RefusedError(result.error)
         return _with_unknown(known, result.errors)
-
-    def _exists(self, partition: TopicPartition) -> bool:
-        topic = self._topics.image.topic(partition.topic)
-        return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
     def topics_deleted(self, names: frozenset[str]) -> None:
         """Topics were deleted. Coordinators that are still loading check the image themselves."""
@@ -402,6 +378,12 @@ def _transaction_ended(
 
 def _delete_event(group_ids: tuple[str, ...], request_id: int) -> DeleteGroups:
     return DeleteGroups(request_id=request_id, group_ids=group_ids)
+
+
+def _unknown_if_unavailable(error: RefusedError) -> ErrorCode:
+    """Without the topic that stores groups there are none."""
+    is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
 
 
 def _with_unknown(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import Offset, ProducerEpoch, ProducerId
+from moldau.model.ids import Offset, ProducerId
 from moldau.records.batch import BatchHeader
 from moldau.records.record import Record
 
@@ -17,10 +17,7 @@ _MARKER_KEY_BYTES = 4
 
 
 class PendingRecord(NamedTuple):
-    """A record of an open transaction."""
-
     producer_id: ProducerId
-    producer_epoch: ProducerEpoch
     key: bytes
     value: bytes | None
 
@@ -30,8 +27,7 @@ class LatestRecords:
 
     def __init__(self) -> None:
         self._latest: dict[bytes, bytes] = {}
-        self._pending: dict[ProducerId, dict[bytes, tuple[Offset, ProducerEpoch, bytes | None]]]
-        self._pending = {}
+        self._pending: dict[ProducerId, dict[bytes, tuple[Offset, bytes | None]]] = {}
 
     def add(self, header: BatchHeader, record: Record) -> None:
         """Raises CorruptionError for a malformed marker."""
@@ -42,14 +38,14 @@ class LatestRecords:
         elif header.is_transactional:
             ours = self._pending.setdefault(header.producer_id, {})
             ours.pop(record.key, None)
-            ours[record.key] = (record.offset, header.producer_epoch, record.value)
+            ours[record.key] = (record.offset, record.value)
         else:
             self._put(record.key, record.value, record.offset)
 
     def _end(self, producer_id: ProducerId, *, is_commit: bool) -> None:
         ended = self._pending.pop(producer_id, {})
         if is_commit:
-            for key, (offset, _, value) in ended.items():
+            for key, (offset, value) in ended.items():
                 self._put(key, value, offset)
 
     def _put(self, key: bytes, value: bytes | None, offset: Offset) -> None:
@@ -69,9 +65,9 @@ class LatestRecords:
     def pending(self) -> Iterator[PendingRecord]:
         """Records of open transactions, in log order."""
         found = [
-            (offset, PendingRecord(producer_id, epoch, key, value))
+            (offset, PendingRecord(producer_id, key, value))
             for producer_id, records in self._pending.items()
-            for key, (offset, epoch, value) in records.items()
+            for key, (offset, value) in records.items()
         ]
         found.sort(key=lambda item: item[0])
         return iter([record for _, record in found])

@@ -13,10 +13,12 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from moldau.coordination.group_service import GroupService
 from moldau.data.partitions import Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
@@ -64,23 +66,10 @@ _decode = msgspec.msgpack.Decoder(list[MarkerRequest]).decode
 _decode_codes = msgspec.msgpack.Decoder(list[list[int]]).decode
 
 
-class GroupMarkers(Protocol):
-    """Notifies groups of end markers in the partitions that store them."""
-
-    def transaction_ends(
-        self, index: int, producer_id: ProducerId, next_epoch_min: int
-    ) -> Callable[[bool], None]:
-        """Before a marker is written; returns a callback for when it is committed.
-
-        Raises RefusedError while the groups of that partition are not available.
-        """
-        ...
-
-
 class MarkerWriter:
     """Writes markers into the partitions that this broker leads."""
 
-    def __init__(self, partitions: Partitions, groups: GroupMarkers) -> None:
+    def __init__(self, partitions: Partitions, groups: GroupService) -> None:
         self._partitions = partitions
         self._groups = groups
         self._numbers: OrderedDict[tuple[TopicPartition, int], tuple[int, int]] = OrderedDict()
@@ -162,9 +151,9 @@ class MarkerWriter:
         replica = self._partitions.lead(topic, index).replica
         groups_ended: Callable[[bool], None] | None = None
         if topic == CONSUMER_OFFSETS_TOPIC:
-            rises = request.transaction_version >= TRANSACTIONS_V2
+            bumps_epoch = request.transaction_version >= TRANSACTIONS_V2
             groups_ended = self._groups.transaction_ends(
-                index, ProducerId(request.producer_id), request.producer_epoch + (not rises)
+                index, ProducerId(request.producer_id), request.producer_epoch + (not bumps_epoch)
             )
 
         def committed(code: ErrorCode) -> None:
@@ -273,16 +262,14 @@ class MarkerSender:
                 part = msgspec.structs.replace(request, partitions=tuple(partitions))
             if leader == self._me:
                 for partition in partitions:
-                    self.writer.write(part, partition, self._settled_here(partition, report))
+                    settled = partial(self._settled_here, partition, report)
+                    self.writer.write(part, partition, settled)
             else:
                 self._queues[leader].append(_Waiting(part, report))
                 self._send_queue(leader)
 
-    def _settled_here(self, partition: TopicPartition, report: Report) -> MarkerCallback:
-        def settled(code: ErrorCode) -> None:
-            self._loop.call_soon(report, code in _ENDED, frozenset((partition,)))
-
-        return settled
+    def _settled_here(self, partition: TopicPartition, report: Report, code: ErrorCode) -> None:
+        self._loop.call_soon(report, code in _ENDED, frozenset((partition,)))
 
     # ---- to other brokers
 
@@ -334,7 +321,7 @@ class MarkerSender:
         except RefusedError:
             report(False, frozenset(unknown))
             return
-        deleted = frozenset(each for each in unknown if not _exists(image, each))
+        deleted = frozenset(each for each in unknown if not image.has_partition(*each))
         if deleted:
             report(True, deleted)
         if existing := frozenset(unknown) - deleted:
@@ -355,8 +342,3 @@ class MarkerSender:
     def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-
-
-def _exists(image: Image, partition: TopicPartition) -> bool:
-    topic = image.topic(partition.topic)
-    return topic is not None and 0 <= partition.partition < len(topic.partitions)

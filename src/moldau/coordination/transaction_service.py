@@ -5,7 +5,6 @@ The coordinator is the leader of the partition of `__transaction_state` that the
 that a batch belongs to an open transaction, wherever its coordinator is.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Unpack
@@ -13,7 +12,7 @@ from typing import Final, Unpack
 import msgspec
 
 from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
-from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
+from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts
 from moldau.coordination.group_service import GroupService
 from moldau.coordination.markers import MarkerRequest, MarkerSender
 from moldau.data.partitions import HostedPartition
@@ -32,6 +31,8 @@ from moldau.model.ids import (
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.records.control import TRANSACTIONS_V2
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.replica.raft_replica import wait_for_code
 from moldau.transactions.coordinator import TransactionCoordinator
 from moldau.transactions.events import (
     AddPartitions,
@@ -43,7 +44,6 @@ from moldau.transactions.events import (
     Request,
     VerifyPartitions,
 )
-from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions.results import (
     DescribedTransaction,
     ListedTransaction,
@@ -70,8 +70,6 @@ _FATAL_ERRORS: Final = frozenset(
 
 
 class TransactionCoordinatorHost(CoordinatorHost[TransactionCoordinator, Event, Result]):
-    """Hosts the transaction coordinator of one partition."""
-
     def __init__(
         self,
         state: TransactionCoordinator,
@@ -158,7 +156,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         """A producer id and epoch; the previous producer with this transactional id is fenced."""
         return await self._submit_producer(
             transactional_id,
-            lambda request_id, new_producer_id: InitProducer(
+            lambda new_producer_id, request_id: InitProducer(
                 request_id=request_id,
                 transactional_id=transactional_id,
                 timeout_ms=timeout_ms,
@@ -180,7 +178,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         """Commit or abort; returns when the decision is durable. Raises RefusedError."""
         return await self._submit_producer(
             transactional_id,
-            lambda request_id, new_producer_id: EndTransaction(
+            lambda new_producer_id, request_id: EndTransaction(
                 request_id=request_id,
                 transactional_id=transactional_id,
                 producer_id=producer_id,
@@ -192,13 +190,12 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         )
 
     async def _submit_producer(
-        self, name: str, make_event: Callable[[int, ProducerId], Request]
+        self, name: str, make_event: Callable[[ProducerId, int], Request]
     ) -> ProducerResult:
         coordinator = await self._coordinator_for(name)
         new_producer_id = NO_PRODUCER_ID
         while True:
-            event = partial(_with_producer_id, make_event, new_producer_id)
-            result = await coordinator.submit(event)
+            result = await coordinator.submit(partial(make_event, new_producer_id))
             if isinstance(result, ProducerResult):
                 if result.error in _FATAL_ERRORS:
                     await _confirm_leading(coordinator)
@@ -316,7 +313,9 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         """
         wanted = frozenset(partitions)
         try:
-            leader = self._leader_for(transactional_id)
+            leader = self._known_leader(transactional_id)
+            if leader == NO_LEADER_ID:
+                raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if leader == self._broker:
                 return await self._admit_here(
                     transactional_id, producer_id, producer_epoch, wanted, adds=adds
@@ -349,17 +348,6 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         )
         return msgspec.msgpack.encode([int(errors[partition]) for partition in wanted])
 
-    def _leader_for(self, transactional_id: str) -> BrokerId:
-        topic = self._topics.image.topic(self._topic)
-        leader = BrokerId(NO_LEADER_ID)
-        if topic is not None:
-            leader = self._leader_of(
-                topic, java_hash(transactional_id) % len(topic.partitions)
-            ).broker
-        if leader == NO_LEADER_ID:
-            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return leader
-
     async def _admit_here(
         self,
         transactional_id: str,
@@ -371,25 +359,17 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
     ) -> Mapping[TopicPartition, ErrorCode]:
         coordinator = self._coordinator_of(transactional_id)
 
-        def make_event(request_id: int) -> Request:
-            if adds:
-                return AddPartitions(
-                    request_id=request_id,
-                    transactional_id=transactional_id,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    partitions=partitions,
-                    client_version=TRANSACTIONS_V2,
-                )
-            return VerifyPartitions(
+        add = partial(AddPartitions, client_version=TRANSACTIONS_V2)
+        result = await self._submit_partitions(
+            coordinator,
+            lambda request_id: (add if adds else VerifyPartitions)(
                 request_id=request_id,
                 transactional_id=transactional_id,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 partitions=partitions,
-            )
-
-        result = await self._submit_partitions(coordinator, make_event)
+            ),
+        )
         if not result.is_stored and ErrorCode.NONE in result.errors.values():
             # A stale coordinator may not know that the transaction has ended: the batch would open
             # it again, and it would never be ended.
@@ -420,14 +400,8 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> ErrorCode:
         """Abort a transaction that is open in a partition and unknown to any coordinator."""
-        done: asyncio.Future[ErrorCode] = self._loop.create_future()
-
-        def settled(code: ErrorCode) -> None:
-            if not done.done():
-                done.set_result(code)
-
-        self._markers.writer.abort_hanging(partition, producer_id, producer_epoch, settled)
-        return await done
+        abort = self._markers.writer.abort_hanging
+        return await wait_for_code(partial(abort, partition, producer_id, producer_epoch))
 
     # ---- reads
 
@@ -436,22 +410,16 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         try:
             return self._coordinator_of(transactional_id).state.describe(transactional_id)
         except RefusedError as error:
-            return DescribedTransaction(transactional_id=transactional_id, error=error.code)
+            return DescribedTransaction(error=error.code)
 
     def list_transactions(
         self, states: Iterable[str], producer_ids: Iterable[int], duration_ms_min: int
     ) -> tuple[ErrorCode, list[ListedTransaction]]:
         """The transactional ids of this broker, filtered."""
         states, producer_ids = list(states), list(producer_ids)
-        found: list[ListedTransaction] = []
-        for coordinator in self._current():
-            error, listed = coordinator.state.list_transactions(
-                states, producer_ids, duration_ms_min
-            )
-            if error is not ErrorCode.NONE:
-                return error, []
-            found += listed
-        return ErrorCode.NONE, found
+        return self._list_all(
+            lambda one: one.state.list_transactions(states, producer_ids, duration_ms_min)
+        )
 
 
 async def _confirm_leading(coordinator: TransactionCoordinatorHost) -> None:
@@ -482,9 +450,3 @@ def _offsets_error(error: ErrorCode) -> ErrorCode:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         case _:
             return error
-
-
-def _with_producer_id(
-    make_event: Callable[[int, ProducerId], Request], new_producer_id: ProducerId, request_id: int
-) -> Request:
-    return make_event(request_id, new_producer_id)

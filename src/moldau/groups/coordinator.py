@@ -20,7 +20,7 @@ from moldau.groups.consumer.classic_members import ClassicMembers
 from moldau.groups.consumer.consumer_groups import ConsumerGroups
 from moldau.groups.consumer.context import ConsumerContext
 from moldau.groups.consumer.migration import downgrade
-from moldau.groups.consumer.subscriptions import NoTopics, Subscriptions, TopicSource
+from moldau.groups.consumer.subscriptions import Subscriptions, TopicSource
 from moldau.groups.deletion import GroupDeletion
 from moldau.groups.error_replies import error_replies
 from moldau.groups.events import (
@@ -79,7 +79,7 @@ class GroupCoordinator:
         config: GroupConfig,
         new_member_id: Callable[[str], str],
         wall_ms: Callable[[], TimestampMs],
-        topics: TopicSource | None = None,
+        topics: TopicSource,
         assignors: Sequence[Assignor] = BUILT_IN_ASSIGNORS,
     ) -> None:
         self._runtime = Runtime(config, wall_ms)
@@ -87,7 +87,7 @@ class GroupCoordinator:
         self._sync_handler = SyncHandler(self._runtime, self._rebalance)
         context = ConsumerContext(
             self._runtime,
-            Subscriptions(topics or NoTopics()),
+            Subscriptions(topics),
             {assignor.name: assignor for assignor in assignors},
             new_member_id,
             self._rebalance,
@@ -139,12 +139,11 @@ class GroupCoordinator:
         self._runtime.abandon_writes(now, error)
         for group in self._runtime.groups.values():
             for member in group.members.values():
-                self._rebalance.answer_waiting(member, error)
+                self._rebalance.reject_waiting(member, error)
         return [effect for effect in self._runtime.take_effects() if isinstance(effect, Reply)]
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write to the log is in flight."""
         return bool(self._runtime.tokens())
 
     @property
@@ -306,14 +305,13 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> DescribedGroup:
         if self._unavailable is not ErrorCode.NONE:
-            return DescribedGroup(group_id=group_id, error=self._unavailable)
+            return DescribedGroup(error=self._unavailable)
         group = self._runtime.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD or group.consumer is not None:
-            return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
+            return DescribedGroup(error=ErrorCode.GROUP_ID_NOT_FOUND)
         # Subscriptions and assignments belong to a generation: shown only while it is stable.
         stable = group.state is GroupState.STABLE
         return DescribedGroup(
-            group_id=group_id,
             error=ErrorCode.NONE,
             state=group.state,
             protocol_type=group.protocol_type or "",
@@ -348,13 +346,11 @@ class GroupCoordinator:
         ]
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
-        """Describe a group of the consumer protocol (KIP-848)."""
         if self._unavailable is not ErrorCode.NONE:
-            return DescribedConsumerGroup(group_id=group_id, error=self._unavailable)
+            return DescribedConsumerGroup(error=self._unavailable)
         return self._consumers.describe(group_id)
 
     def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
-        """One member of a consumer-protocol group."""
         if self._unavailable is not ErrorCode.NONE:
             return None
         return self._consumers.member(group_id, member_id)

@@ -172,18 +172,19 @@ class Group(Struct, eq=False):
         self.leader = self.stored.leader
         self.state = GroupState.STABLE
         for stored in self.stored.members:
-            member = Member(
-                member_id=stored.member_id,
-                instance_id=stored.instance_id,
-                client_id=stored.client_id,
-                client_host=stored.client_host,
-                rebalance_timeout_ms=stored.rebalance_timeout_ms,
-                session_timeout_ms=stored.session_timeout_ms,
-                protocols=((self.protocol_name or "", stored.subscription),),
+            self.add(
+                Member(
+                    member_id=stored.member_id,
+                    instance_id=stored.instance_id,
+                    client_id=stored.client_id,
+                    client_host=stored.client_host,
+                    rebalance_timeout_ms=stored.rebalance_timeout_ms,
+                    session_timeout_ms=stored.session_timeout_ms,
+                    protocols=((self.protocol_name or "", stored.subscription),),
+                    assignment=stored.assignment,
+                    sync_received=True,
+                )
             )
-            member.assignment = stored.assignment
-            member.sync_received = True
-            self.add(member)
         if self.leader not in self.members:
             self.leader = next(iter(self.members))
 

@@ -17,8 +17,6 @@ from moldau.model.errors import ErrorCode
 
 
 class JoinHandler:
-    """Handles Join."""
-
     def __init__(
         self,
         runtime: Runtime,
@@ -162,7 +160,7 @@ class JoinHandler:
     def rename_static(
         self, now: float, group: Group, member: Member, event: Join, member_id: str
     ) -> None:
-        self.rebalance.answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
+        self.rebalance.reject_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
         self.runtime.timers.cancel(session_key(group, member.member_id))
         group.rename(member, member_id)
         # The rebalance bounds its wait; the session must not expire before that.
@@ -258,24 +256,15 @@ class ReplaceStaticMember(Write):
         old_leader = group.leader or ""
         self._handler.rename_static(now, group, member, event, self._member_id)
         result = join_result(group, self._member_id)
-        leads = group.leader == self._member_id
-        self._handler.runtime.reply(
-            event.request_id,
-            JoinResult(
-                error=ErrorCode.NONE,
-                member_id=self._member_id,
-                generation=result.generation,
-                protocol_type=result.protocol_type,
-                protocol_name=result.protocol_name,
-                # An older client computes an assignment if the response names it as the leader.
-                leader=result.leader if event.can_skip_assignment else old_leader,
-                members=result.members if event.can_skip_assignment else (),
-                skip_assignment=leads and event.can_skip_assignment,
-            ),
-        )
+        if event.can_skip_assignment:
+            result = replace(result, skip_assignment=group.leader == self._member_id)
+        else:
+            # An older client computes an assignment if the response names it as the leader.
+            result = replace(result, leader=old_leader, members=())
+        self._handler.runtime.reply(event.request_id, result)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        self._handler.runtime.reply(self._event.request_id, JoinResult(error=client_error(error)))
+        self._handler.reject(self._event, client_error(error))
 
     def _changes_protocol(self, member: Member) -> bool:
         group = self._group

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from moldau.groups.consumer_protocol import subscribed_topics
 from moldau.groups.deletion import RemoveOffsets
-from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, OffsetToCommit
+from moldau.groups.events import (
+    NO_MEMBER_ID,
+    CommitOffsets,
+    CommitTransactionOffsets,
+    DeleteOffsets,
+    OffsetToCommit,
+)
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from moldau.groups.rebalance import Rebalance, StoreEmptyGroup
 from moldau.groups.records import GroupsRecord, OffsetRecord
@@ -33,7 +39,7 @@ class GroupOffsets:
         self,
         runtime: Runtime,
         rebalance: Rebalance,
-        consumer_topics: Callable[[Group], frozenset[str]] = lambda group: frozenset(),
+        consumer_topics: Callable[[Group], frozenset[str]],
     ) -> None:
         self.runtime = runtime
         self.rebalance = rebalance
@@ -70,13 +76,23 @@ class GroupOffsets:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def reply_to_commit(self, event: CommitOffsets, error: ErrorCode) -> None:
+    def reply_to_commit(
+        self, event: CommitOffsets | CommitTransactionOffsets, error: ErrorCode
+    ) -> None:
         """`error` for every partition; on NONE, only those with too large metadata fail."""
         errors = tuple(
             (offset.partition, self.offset_error(offset) if error is ErrorCode.NONE else error)
             for offset in event.offsets
         )
         self.runtime.reply(event.request_id, CommitResult(errors=errors))
+
+    def commit_failed(
+        self, event: CommitOffsets | CommitTransactionOffsets, error: ErrorCode
+    ) -> None:
+        """`error` is that of the append."""
+        too_large = error in TOO_LARGE
+        code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
+        self.reply_to_commit(event, code)
 
     def offset_error(self, offset: OffsetToCommit) -> ErrorCode:
         most = self.runtime.config.offset_metadata_bytes_max
@@ -177,8 +193,6 @@ class GroupOffsets:
 
 
 class CommitOffsetsWrite(Write):
-    """Offsets of one request."""
-
     __slots__ = ("_event", "_group", "_offsets")
     merges = "offsets"
 
@@ -201,10 +215,7 @@ class CommitOffsetsWrite(Write):
         self._offsets.reply_to_commit(self._event, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        too_large = error in TOO_LARGE
-        self._offsets.reply_to_commit(
-            self._event, ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
-        )
+        self._offsets.commit_failed(self._event, error)
 
 
 class DeleteOffsetsWrite(Write):
@@ -224,16 +235,16 @@ class DeleteOffsetsWrite(Write):
             if self._holds(partition) and not self._subscribed(partition)
         ]
         if not records:
-            self._answer(ErrorCode.NONE)
+            self._reply(ErrorCode.NONE)
         return records
 
     def committed(self, now: float) -> None:
-        self._answer(ErrorCode.NONE)
+        self._reply(ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        self._answer(client_error(error))
+        self._reply(client_error(error))
 
-    def _answer(self, error: ErrorCode) -> None:
+    def _reply(self, error: ErrorCode) -> None:
         errors = tuple(
             (partition, self._partition_error(partition)) for partition in self._event.partitions
         )

@@ -79,18 +79,18 @@ class Rebalance:
         """Remove the member and reply to its waiting requests."""
         group.remove(member)
         self._runtime.timers.cancel(session_key(group, member.member_id))
-        self.answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.reject_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
 
-    def answer_waiting(self, member: Member, error: ErrorCode) -> None:
-        self._answer_join_with(member, error)
+    def reject_waiting(self, member: Member, error: ErrorCode) -> None:
+        self._reply_to_join(member, JoinResult(error=error))
         if member.sync_request is not None:
             request_id, member.sync_request = member.sync_request, None
             self._runtime.reply(request_id, SyncResult(error=error))
 
-    def _answer_join_with(self, member: Member, error: ErrorCode) -> None:
+    def _reply_to_join(self, member: Member, result: JoinResult) -> None:
         if member.join_request is not None:
             request_id, member.join_request = member.join_request, None
-            self._runtime.reply(request_id, JoinResult(error=error))
+            self._runtime.reply(request_id, result)
 
     def remove_pending(self, now: float, group: Group, member_id: str) -> None:
         """A pending member id expired or left; the rebalance need not wait for it."""
@@ -107,10 +107,10 @@ class Rebalance:
         for member in group.members.values():
             timers.cancel(session_key(group, member.member_id))
             if member.is_new:
-                self.answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
+                self.reject_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
             # The only code for a join that lets members of every client version keep their id.
-            self._answer_join_with(member, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            self.answer_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._reply_to_join(member, JoinResult(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self.reject_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
         timers.cancel(join_key(group))
         timers.cancel(sync_key(group))
         group.clear()
@@ -181,7 +181,7 @@ class Rebalance:
         group.protocol_name = group.vote()
         group.state = GroupState.COMPLETING_REBALANCE
         for member in list(group.members.values()):
-            self._answer_join(group, member)
+            self._reply_to_join(member, join_result(group, member.member_id))
             member.is_new = False
             member.sync_received = False
             self.renew_session(now, group, member)
@@ -196,11 +196,6 @@ class Rebalance:
                 group.leader = member.member_id
                 return True
         return False
-
-    def _answer_join(self, group: Group, member: Member) -> None:
-        if member.join_request is not None:
-            request_id, member.join_request = member.join_request, None
-            self._runtime.reply(request_id, join_result(group, member.member_id))
 
     # The sync phase
 
@@ -261,7 +256,6 @@ class StoreEmptyGroup(Write):
 
 
 def join_result(group: Group, member_id: str) -> JoinResult:
-    """The JoinGroup result for this member."""
     return JoinResult(
         error=ErrorCode.NONE,
         member_id=member_id,

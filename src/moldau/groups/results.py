@@ -131,8 +131,6 @@ Effect = Reply[Result] | Persist
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
-    """The committed offset of a partition."""
-
     offset: Offset
     leader_epoch: Epoch = NO_EPOCH
     metadata: str = ""
@@ -161,7 +159,6 @@ class DescribedMember(Struct, frozen=True, kw_only=True):
 class DescribedGroup(Struct, frozen=True, kw_only=True):
     """An unknown group is GROUP_ID_NOT_FOUND and Dead; before v6 it is sent as NONE and Dead."""
 
-    group_id: str
     error: ErrorCode
     state: GroupState = GroupState.DEAD
     protocol_type: str = ""
@@ -192,7 +189,6 @@ class DescribedConsumer(Struct, frozen=True, kw_only=True):
 class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):
     """An unknown or classic group is GROUP_ID_NOT_FOUND and Dead."""
 
-    group_id: str
     error: ErrorCode
     message: str | None = None
     state: ConsumerGroupState = ConsumerGroupState.DEAD

@@ -22,8 +22,6 @@ from moldau.model.timers import Timers
 
 
 class _Batch(NamedTuple):
-    """Writes of one group in one batch."""
-
     group: Group
     writes: list[Write]
     records: list[GroupsRecord]

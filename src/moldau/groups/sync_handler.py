@@ -12,8 +12,6 @@ from moldau.model.errors import ErrorCode
 
 
 class SyncHandler:
-    """Handles Sync, Heartbeat and Leave."""
-
     def __init__(self, runtime: Runtime, rebalance: Rebalance) -> None:
         self.runtime = runtime
         self.rebalance = rebalance

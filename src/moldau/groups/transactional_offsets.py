@@ -7,7 +7,6 @@ need not name its member id.
 
 from moldau.groups.events import (
     NO_MEMBER_ID,
-    CommitOffsets,
     CommitTransactionOffsets,
     TransactionEnded,
     TransactionEnding,
@@ -19,7 +18,6 @@ from moldau.groups.results import GroupState
 from moldau.groups.runtime import Runtime
 from moldau.groups.sync_handler import generation_error
 from moldau.groups.write import Write
-from moldau.model.coordinator_events import TOO_LARGE, client_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId
 
@@ -29,7 +27,7 @@ NO_EPOCH_MIN = 1 << 15
 
 
 class TransactionalOffsets:
-    """Handles CommitTransactionOffsets, TransactionEnds and TransactionEnded."""
+    """Handles CommitTransactionOffsets, TransactionEnding and TransactionEnded."""
 
     def __init__(self, runtime: Runtime, offsets: GroupOffsets) -> None:
         self.runtime = runtime
@@ -56,7 +54,7 @@ class TransactionalOffsets:
     def commit(self, now: float, event: CommitTransactionOffsets) -> None:
         error = self.commit_error(now, self.runtime.groups.get(event.group_id), event)
         if error is not ErrorCode.NONE:
-            self.reply(event, error)
+            self.offsets.reply_to_commit(event, error)
             return
         group = self.runtime.group(event.group_id)
         self.runtime.submit(now, group, TransactionalCommit(self, group, event))
@@ -85,13 +83,6 @@ class TransactionalOffsets:
             self.offsets.rebalance.renew_session(now, group, group.members[event.member_id])
         return error
 
-    def reply(self, event: CommitTransactionOffsets, error: ErrorCode) -> None:
-        """Reply as for a commit outside of transactions."""
-        plain = CommitOffsets(
-            request_id=event.request_id, group_id=event.group_id, offsets=event.offsets
-        )
-        self.offsets.reply_to_commit(plain, error)
-
     def stored(self, group: Group, producer_id: ProducerId) -> None:
         if producer_id in group.pending_offsets:
             self._groups.setdefault(producer_id, {})[group.group_id] = None
@@ -115,8 +106,6 @@ class TransactionalOffsets:
 
 
 class TransactionalCommit(Write):
-    """Offsets of one request."""
-
     __slots__ = ("_event", "_group", "_offsets", "producer")
 
     def __init__(
@@ -134,15 +123,12 @@ class TransactionalCommit(Write):
         if error is ErrorCode.NONE:
             records = self._offsets.offsets.records(self._group, event.offsets)
         if not records:
-            self._offsets.reply(event, error)
+            self._offsets.offsets.reply_to_commit(event, error)
         return records
 
     def committed(self, now: float) -> None:
         self._offsets.stored(self._group, self._event.producer_id)
-        self._offsets.reply(self._event, ErrorCode.NONE)
+        self._offsets.offsets.reply_to_commit(self._event, ErrorCode.NONE)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        too_large = error in TOO_LARGE
-        self._offsets.reply(
-            self._event, ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error)
-        )
+        self._offsets.offsets.commit_failed(self._event, error)

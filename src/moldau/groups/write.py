@@ -9,8 +9,6 @@ from moldau.model.ids import ProducerEpoch, ProducerId
 
 
 class Write(ABC):
-    """A change of durable state."""
-
     __slots__ = ()
     merges: str = ""
     """Consecutive writes with the same value are written together."""

@@ -70,29 +70,29 @@ def decide(
     if not state.exists:
         return _refused(Refusal.NOT_LEADING)
     draft = Draft(state, config, queue)
-    answer: CommandResult
+    result: CommandResult
     match command:
         case Poll():
-            answer = _poll(draft, checksum, command)
+            result = _poll(draft, checksum, command)
         case Recall():
-            answer = _recall(draft, command)
+            result = _recall(draft, command)
         case Ack() | Nack() | Extend():
-            answer = _settle(draft, checksum, command)
+            result = _settle(draft, checksum, command)
         case ExpireDue():
-            answer = _expire(draft, command)
+            result = _expire(draft, command)
         case Evict():
-            answer = _evict(draft, command)
+            result = _evict(draft, command)
         case SettleDead():
-            answer = _settle_dead(draft, command)
+            result = _settle_dead(draft, command)
         case Trim():
-            answer = _trim(draft, command)
+            result = _trim(draft, command)
         case _:
             assert_never(command)
-    return Decision(record=draft.record(), answer=answer, died=draft.died)
+    return Decision(record=draft.record(), result=result, died=draft.died)
 
 
 def _refused(refusal: Refusal) -> Decision:
-    return Decision(record=None, answer=CommandRefused(refusal))
+    return Decision(record=None, result=CommandRefused(refusal))
 
 
 # ---- leader change
@@ -107,7 +107,7 @@ def _take_over(
         return _refused(Refusal.FENCED)
     if command.epoch == state.epoch:
         # The same leader loaded the queue again: its leases stay valid.
-        return Decision(record=None, answer=Done(count=0))
+        return Decision(record=None, result=Done(count=0))
     draft = Draft(state, config, queue)
     if not state.exists:
         draft.next = command.start
@@ -128,7 +128,7 @@ def _take_over(
             deadline = min(max(lease.deadline, soonest), latest)
             draft.put(offset, msgspec.structs.replace(lease, deadline=deadline))
             count += 1
-    return Decision(record=draft.snapshot(command.epoch), answer=Done(count=count))
+    return Decision(record=draft.snapshot(command.epoch), result=Done(count=count))
 
 
 # ---- delivery
@@ -153,7 +153,7 @@ def _poll(draft: Draft, checksum: int, command: Poll) -> CommandResult:
         draft.put(offset, Leased(attempts, command.member, deadline, state.epoch))
         leases.append(Lease(Token(checksum, state.epoch, offset, attempts), deadline))
 
-    for offset, entry in _due(state, command.now):
+    for offset, entry in state.due(command.now):
         if room == 0 or len(leases) == command.count_max:
             break
         room -= 1
@@ -253,13 +253,6 @@ def _recall(draft: Draft, command: Recall) -> CommandResult:
 
 def _span_below(bucket: DelayBucket, ahead_ms: int) -> int:
     return min(span_for(ahead_ms), SPANS_MS[SPANS_MS.index(bucket.span_ms) + 1])
-
-
-def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]]:
-    for offset, entry in state.waiting_by_time():
-        if entry.not_before > now:
-            return
-        yield offset, entry
 
 
 def _fresh(state: QueueState, read: LogSlice) -> Iterator[LogMessage]:

@@ -27,10 +27,10 @@ class Ledger:
     Between `check` and `apply`, no other records of the same queue may be checked.
     """
 
-    __slots__ = ("_kept", "_loading")
+    __slots__ = ("_loading", "_queues")
 
     def __init__(self) -> None:
-        self._kept: dict[QueueId, _Kept] = {}
+        self._queues: dict[QueueId, _StoredQueue] = {}
         self._loading: dict[QueueId, dict[bytes, tuple[RecordHead, Stored]]] = {}
 
     # ---- loading
@@ -52,16 +52,16 @@ class Ledger:
         for queue, records in loading.items():
             kept = _load(list(records.values()))
             if kept is not None:
-                self._kept[queue] = kept
+                self._queues[queue] = kept
 
     # ---- reading
 
     def queues(self) -> Iterator[QueueId]:
-        return iter(self._kept)
+        return iter(self._queues)
 
     def stored(self, queue: QueueId) -> tuple[Stored, ...]:
         """What the leader of the topic's partition loads; empty for a new queue."""
-        kept = self._kept.get(queue)
+        kept = self._queues.get(queue)
         return () if kept is None else tuple(kept.records)
 
     # ---- writing
@@ -80,7 +80,7 @@ class Ledger:
         if not heads or not is_consecutive:
             return Refusal.OUT_OF_STEP
         first = heads[0]
-        kept = self._kept.get(first.queue)
+        kept = self._queues.get(first.queue)
         if kept is None:
             is_next = first.sequence == 1 and first.is_snapshot
         elif first.epoch < kept.head.epoch:
@@ -95,17 +95,17 @@ class Ledger:
             return False
         head = _head(key, value)
         if head.is_snapshot:
-            self._kept[head.queue] = _Kept(head, (key, value))
+            self._queues[head.queue] = _StoredQueue(head, (key, value))
         else:
-            self._kept[head.queue].add(head, (key, value))
+            self._queues[head.queue].add(head, (key, value))
         return True
 
     def forget(self, queue: QueueId) -> None:
         """The queue's tombstones are committed: its group or topic was deleted."""
-        self._kept.pop(queue, None)
+        self._queues.pop(queue, None)
 
 
-class _Kept:
+class _StoredQueue:
     """The last snapshot of a queue and the changes after it; `head` is the last record's."""
 
     __slots__ = ("head", "records")
@@ -132,13 +132,13 @@ def _head(key: bytes, value: bytes) -> RecordHead:
     return head
 
 
-def _load(records: list[tuple[RecordHead, Stored]]) -> _Kept | None:
+def _load(records: list[tuple[RecordHead, Stored]]) -> _StoredQueue | None:
     """From the last snapshot on; older records are obsolete and not yet compacted."""
     kept = None
     for head, record in records:
         # All snapshots have the same key, so there is one at most.
         if head.is_snapshot:
-            kept = _Kept(head, record)
+            kept = _StoredQueue(head, record)
     if kept is None:
         # A deleted queue, some of whose tombstones were compacted away.
         return None

@@ -32,8 +32,6 @@ class Refusal(Enum):
 
 
 class Lease(NamedTuple):
-    """A message leased to a worker."""
-
     token: Token
     deadline: TimestampMs
 
@@ -59,8 +57,6 @@ class Done(Struct, frozen=True, kw_only=True):
 
 
 class CommandRefused(Struct, frozen=True):
-    """The whole command was rejected."""
-
     refusal: Refusal
 
 
@@ -71,6 +67,6 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Commit and apply the record, if there is one, before returning the result."""
 
     record: QueueRecord | None
-    answer: CommandResult
+    result: CommandResult
     died: tuple[Offset, ...] = ()
     """Messages that the record turns into dead letters; `QueueState.dead` has all of them."""

@@ -88,11 +88,11 @@ class QueueState:
         "_dead_lettered",
         "_deadlines",
         "_due",
-        "_next_recall",
         "_offsets",
         "_open",
         "epoch",
         "next",
+        "next_recall",
         "sequence",
     )
 
@@ -111,7 +111,8 @@ class QueueState:
         """The last dead letters that were moved under this leader; not stored."""
         self._buckets: dict[BucketKey, DelayBucket] = {}
         self._bucket_floor = Offset(0)
-        self._next_recall: DelayBucket | None = None
+        self.next_recall: DelayBucket | None = None
+        """The bucket to take messages from first."""
 
     # ---- reading
 
@@ -141,10 +142,6 @@ class QueueState:
         """Upper bound of the messages in delay buckets."""
         return sum(bucket.count for bucket in self._buckets.values())
 
-    def next_recall(self) -> DelayBucket | None:
-        """The bucket to take messages from first."""
-        return self._next_recall
-
     @property
     def leased_count(self) -> int:
         return len(self._deadlines)
@@ -167,16 +164,6 @@ class QueueState:
         """Whether it was recently moved to the dead-letter topic."""
         return offset in self._dead_lettered
 
-    def settled_ranges(self) -> Iterator[tuple[Offset, Offset]]:
-        """Settled ranges above the floor (first, end)."""
-        first = self.floor
-        for offset in self._offsets:
-            if first < offset:
-                yield first, offset
-            first = Offset(offset + 1)
-        if first < self.next:
-            yield first, self.next
-
     def leases_by_deadline(self) -> Iterator[tuple[Offset, Leased]]:
         for _, offset in self._deadlines:
             entry = self._open[offset]
@@ -185,6 +172,15 @@ class QueueState:
 
     def waiting_by_time(self) -> Iterator[tuple[Offset, Waiting]]:
         for _, offset in self._due:
+            entry = self._open[offset]
+            if isinstance(entry, Waiting):
+                yield offset, entry
+
+    def due(self, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]]:
+        """Waiting messages that may be delivered at that time, by their time."""
+        for time, offset in self._due:
+            if time > now:
+                return
             entry = self._open[offset]
             if isinstance(entry, Waiting):
                 yield offset, entry
@@ -199,29 +195,6 @@ class QueueState:
     def next_due(self) -> TimestampMs | None:
         """When the next waiting message may be delivered."""
         return self._due[0][0] if self._due else None
-
-    def snapshot(self, queue: QueueId) -> QueueRecord:
-        """A record of the whole state."""
-        return QueueRecord(
-            queue=queue,
-            sequence=self.sequence,
-            epoch=self.epoch,
-            next=self.next,
-            opened=tuple((offset, self._open[offset]) for offset in self._offsets),
-            is_snapshot=True,
-            buckets=tuple(self._buckets[key] for key in sorted(self._buckets)),
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, QueueState):
-            return NotImplemented
-        return (self.sequence, self.epoch, self.next, self._open, self._buckets) == (
-            other.sequence,
-            other.epoch,
-            other.next,
-            other._open,
-            other._buckets,
-        )
 
     # ---- changing
 
@@ -293,7 +266,7 @@ class QueueState:
         buckets = self._buckets.values()
         self._bucket_floor = min((bucket.first for bucket in buckets), default=Offset(0))
         # The longer span first: it may contain messages that belong in the other.
-        self._next_recall = min(
+        self.next_recall = min(
             buckets, key=lambda bucket: (bucket.recall_at, -bucket.span_ms), default=None
         )
 

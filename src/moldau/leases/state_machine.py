@@ -1,16 +1,17 @@
 """The state machine of one queue: a group's leases on one partition, in one leader epoch.
 
-    machine = QueueMachine(queue, config, epoch)
+    machine = QueueStateMachine(queue, config, epoch)
     machine.load(ledger.stored(queue))          # empty for a new queue
     decision = machine.decide(TakeOver(...))    # must be the first command
     ... commit decision.record ...
-    machine.apply(decision.record)              # then return decision.answer
+    machine.apply(decision.record)              # then return decision.result
 
 One write at a time: the next command is decided after the previous record is applied, or several
-are decided together by `decide_all` and written as one batch. If it is unknown whether a record was
+are decided by `decide_and_apply` and written as one batch. If it is unknown whether a record was
 committed, the machine must be discarded, and another one loaded.
 """
 
+import zlib
 from collections.abc import Iterable
 
 from moldau.leases.commands import Command, TakeOver
@@ -19,7 +20,6 @@ from moldau.leases.decide import decide
 from moldau.leases.records import decode, queue_key
 from moldau.leases.results import CommandRefused, Decision, Refusal
 from moldau.leases.state import QueueId, QueueRecord, QueueState
-from moldau.leases.tokens import queue_checksum
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch
 
@@ -35,7 +35,7 @@ class QueueStateMachine:
         """May be replaced at any time: it affects new decisions only."""
         self.epoch = epoch
         self.state = QueueState()
-        self._queue_checksum = queue_checksum(queue_key(queue))
+        self._queue_checksum = zlib.crc32(queue_key(queue))
 
     @property
     def is_leading(self) -> bool:
@@ -57,25 +57,22 @@ class QueueStateMachine:
         """Decide a command without changing the state."""
         if isinstance(command, TakeOver):
             if command.epoch != self.epoch:
-                return Decision(record=None, answer=CommandRefused(Refusal.BAD_ARGUMENT))
+                return Decision(record=None, result=CommandRefused(Refusal.BAD_ARGUMENT))
         elif not self.is_leading:
-            return Decision(record=None, answer=CommandRefused(Refusal.NOT_LEADING))
+            return Decision(record=None, result=CommandRefused(Refusal.NOT_LEADING))
         return decide(self.state, self.config, self.queue, self._queue_checksum, command)
 
-    def decide_all(self, commands: Iterable[Command]) -> list[Decision]:
-        """Decide several commands for one write: each sees the effects of the previous ones.
+    def decide_and_apply(self, command: Command) -> Decision:
+        """Decide one of several commands of one write: the next one sees its effects.
 
-        The records are applied before they are committed, and must not be applied again. Unless all
-        of them are committed, in this order, the machine must be discarded without returning any
-        answer.
+        The record is applied before it is committed, and must not be applied again. Unless all
+        records of the write are committed, in this order, the machine must be discarded without
+        returning any result.
         """
-        decisions = []
-        for command in commands:
-            decision = self.decide(command)
-            if decision.record is not None:
-                self.state.apply(decision.record)
-            decisions.append(decision)
-        return decisions
+        decision = self.decide(command)
+        if decision.record is not None:
+            self.state.apply(decision.record)
+        return decision
 
     def apply(self, record: QueueRecord) -> bool:
         """The record is committed. False: it is not the next one; discard this machine."""

@@ -7,7 +7,6 @@ are not secret, and no means of access control.
 """
 
 import struct
-import zlib
 from typing import Final, NamedTuple
 
 from moldau.model.ids import Epoch, Offset
@@ -17,16 +16,11 @@ _LAYOUT: Final = struct.Struct(">BIiqi")
 
 
 class Token(NamedTuple):
-    """One delivery of one message."""
-
     queue_checksum: int
+    """CRC-32 of the queue's key."""
     epoch: Epoch
     offset: Offset
     attempt: int
-
-
-def queue_checksum(queue_key: bytes) -> int:
-    return zlib.crc32(queue_key)
 
 
 def encode_token(token: Token) -> bytes:

@@ -155,6 +155,10 @@ class Image(Struct, frozen=True, kw_only=True):
     def topic_by_id(self, topic_id: TopicId) -> Topic | None:
         return self.topics_by_id.get(topic_id)
 
+    def has_partition(self, name: str, index: int) -> bool:
+        topic = self.topics.get(name)
+        return topic is not None and 0 <= index < len(topic.partitions)
+
     def active_brokers(self) -> list[Broker]:
         """Brokers that can get replicas."""
         return [broker for broker in self.brokers.values() if broker.active]

@@ -32,7 +32,6 @@ class Assignments:
         self._cache: dict[tuple[str, ...], tuple[float, Assignment]] = {}
 
     def of_topics(self, names: tuple[str, ...]) -> Assignment:
-        """All partitions of these topics."""
         now = self._clock.monotonic()
         at, cached = self._cache.get(names, (float("-inf"), None))
         if cached is not None and now - at < _KEPT_SECONDS:

@@ -10,7 +10,7 @@ from moldau.leases.results import CommandResult
 from moldau.leases.state import Dead
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
-from moldau.queues.dead_letter_writer import DeadLetterWriter, Letter, Origin
+from moldau.queues.dead_letter_writer import DeadLetter, DeadLetterWriter, Origin
 from moldau.queues.limits import QueueLimits
 from moldau.queues.reader import QueueReader
 from moldau.queues.types import QueueRefusedError
@@ -130,7 +130,7 @@ class DeadLetterMover:
                 self._written.add(offset)
             elif dead is not None:
                 is_whole = not entry.message.fault
-                letters.append(Letter(entry.record, dead.attempts, dead.reason, is_whole))
+                letters.append(DeadLetter(entry.record, dead.attempts, dead.reason, is_whole))
         if letters:
             self._written |= await self._letters.write(self._origin, self._topic_of(), letters)
         done = frozenset(offset for offset in batch if offset in self._written)

@@ -7,9 +7,10 @@ value, which a header says.
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from moldau.data.append_forwarding import AppendResult
+from moldau.control.topic_service import TopicService
+from moldau.data.append_forwarding import AppendForwarder, AppendResult
 from moldau.data.produce import ACKS_ALL
 from moldau.metadata.image import Topic
 from moldau.model.clock import Clock
@@ -53,9 +54,7 @@ class Origin(NamedTuple):
     partition: PartitionIndex
 
 
-class Letter(NamedTuple):
-    """A dead letter to write."""
-
+class DeadLetter(NamedTuple):
     record: Record
     attempts: int
     reason: str
@@ -63,31 +62,17 @@ class Letter(NamedTuple):
     """Otherwise only its offset is known: it could not be read."""
 
 
-class Topics(Protocol):
-    """`TopicService`."""
-
-    async def ensure(self, name: str) -> Topic: ...
-
-
-class Appends(Protocol):
-    """`AppendService`."""
-
-    async def append(
-        self, topic: Topic, partition: int, batches: bytes, *, acks: int, timeout_seconds: float
-    ) -> AppendResult: ...
-
-
 class DeadLetterWriter:
     """Writes the dead letters of all queues of a broker."""
 
-    def __init__(self, *, clock: Clock, topics: Topics, appends: Appends) -> None:
+    def __init__(self, *, clock: Clock, topics: TopicService, appends: AppendForwarder) -> None:
         self._clock = clock
         self._topics = topics
         self._appends = appends
         self._spread = 0
 
     async def write(
-        self, origin: Origin, topic_name: str, letters: Sequence[Letter]
+        self, origin: Origin, topic_name: str, letters: Sequence[DeadLetter]
     ) -> frozenset[Offset]:
         """Returns the offsets that are committed. Raises RefusedError if there are none."""
         topic = await self._topics.ensure(topic_name)
@@ -103,8 +88,10 @@ class DeadLetterWriter:
             raise failure
         return frozenset(written)
 
-    def _by_partition(self, topic: Topic, letters: Iterable[Letter]) -> dict[int, list[Letter]]:
-        by_partition: dict[int, list[Letter]] = defaultdict(list)
+    def _by_partition(
+        self, topic: Topic, letters: Iterable[DeadLetter]
+    ) -> dict[int, list[DeadLetter]]:
+        by_partition: dict[int, list[DeadLetter]] = defaultdict(list)
         count = len(topic.partitions)
         for letter in letters:
             key = letter.record.key
@@ -120,7 +107,7 @@ class DeadLetterWriter:
         origin: Origin,
         topic: Topic,
         partition: int,
-        letters: list[Letter],
+        letters: list[DeadLetter],
         written: set[Offset],
     ) -> None:
         records = [self._record(origin, letter) for letter in letters]
@@ -142,7 +129,7 @@ class DeadLetterWriter:
             written.update(letter.record.offset for letter in letters)
 
     async def _write_one(
-        self, origin: Origin, topic: Topic, partition: int, letter: Letter
+        self, origin: Origin, topic: Topic, partition: int, letter: DeadLetter
     ) -> None:
         """Tries a smaller version each time the topic rejects one as too large."""
         whole = self._record(origin, letter)
@@ -188,7 +175,7 @@ class DeadLetterWriter:
             timeout_seconds=_APPEND_SECONDS_MAX,
         )
 
-    def _record(self, origin: Origin, letter: Letter) -> Record:
+    def _record(self, origin: Origin, letter: DeadLetter) -> Record:
         """With the current time: by its own, retention might delete it at once."""
         now = self._clock.wall_ms()
         # Headers of an earlier dead-lettering are replaced; those that address a group or delay
@@ -226,8 +213,8 @@ def _error(topic: Topic, appended: AppendResult) -> RefusedError:
     return RefusedError(appended.error, f"{topic.name}: {appended.message}")
 
 
-def _chunks(letters: Sequence[Letter]) -> Iterable[list[Letter]]:
-    chunk: list[Letter] = []
+def _chunks(letters: Sequence[DeadLetter]) -> Iterable[list[DeadLetter]]:
+    chunk: list[DeadLetter] = []
     size = 0
     for letter in letters:
         size += size_of(letter.record)

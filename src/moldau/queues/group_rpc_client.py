@@ -99,9 +99,7 @@ class GroupRpcClient:
 
     async def offsets(self, group: str, partitions: Sequence[TopicPartition]) -> list[int]:
         """Committed offsets, or -1."""
-        request = GroupOffsetsRequest(
-            group=group, partitions=[(topic, index) for topic, index in partitions]
-        )
+        request = GroupOffsetsRequest(group=group, partitions=list(partitions))
         return await self._call(
             group, PeerMethod.QUEUE_OFFSETS, request, self._local.offsets, list[int]
         )

@@ -12,6 +12,7 @@ from typing import Final
 from moldau.control.topic_service import TopicService
 from moldau.coordination.group_service import GroupService
 from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
+from moldau.groups.consumer.records import JOIN_EPOCH, LEAVE_EPOCH
 from moldau.groups.events import ConsumerHeartbeat, OffsetToCommit
 from moldau.groups.results import ConsumerHeartbeatResult, DescribedConsumer
 from moldau.model.errors import ErrorCode, RefusedError
@@ -39,8 +40,6 @@ _EPOCH_CHANGED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STAL
 """The member's epoch changed between its lookup and the request."""
 _INTERVAL_MS_MAX: Final = 2_000
 """Heartbeats deliver new assignments and leaders, and are cheap in a stream."""
-_JOIN_EPOCH: Final = 0
-_LEAVE_EPOCH: Final = -1
 
 
 class GroupRpcHandlers:
@@ -217,7 +216,7 @@ def _heartbeat(
             request_id=request_id,
             group_id=request.group,
             member_id=request.member,
-            member_epoch=_JOIN_EPOCH,
+            member_epoch=JOIN_EPOCH,
             client_id=request.client_id,
             rebalance_timeout_ms=request.session_timeout_ms,
             topics=request.topics,
@@ -226,7 +225,7 @@ def _heartbeat(
             makes_member_id=True,
             session_timeout_ms=request.session_timeout_ms,
         )
-    epoch = _LEAVE_EPOCH if request.kind is HeartbeatKind.LEAVE else known.epoch
+    epoch = LEAVE_EPOCH if request.kind is HeartbeatKind.LEAVE else known.epoch
     return lambda request_id: ConsumerHeartbeat(
         request_id=request_id,
         group_id=request.group,

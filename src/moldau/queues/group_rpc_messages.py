@@ -19,8 +19,6 @@ Partitions = list[tuple[bytes, list[int]]]
 
 
 class HeartbeatKind(IntEnum):
-    """Purpose of a heartbeat."""
-
     JOIN = 0
     STAY = 1
     LEAVE = 2
@@ -41,8 +39,6 @@ class MemberHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, array_li
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A member, as described by the coordinator."""
-
     member: str
     topics: tuple[str, ...]
     is_queue: bool

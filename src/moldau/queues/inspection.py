@@ -1,7 +1,5 @@
 """Inspects a queue without changing it: its counts and its messages."""
 
-from typing import NamedTuple
-
 from moldau.leases.delay_buckets import DelayBucket
 from moldau.leases.state import Dead, Leased, Open, Waiting
 from moldau.leases.state_machine import QueueStateMachine
@@ -18,30 +16,22 @@ async def stats_of(queue: QueuePartition) -> PartitionStats:
 
     def query(machine: QueueStateMachine, now: TimestampMs) -> PartitionStats:
         state = machine.state
-        waiting = state.waiting_count
-        delayed = sum(entry.not_before > now for _, entry in state.waiting_by_time())
+        due = sum(1 for _ in state.due(now))
         unread = max(0, replica.last_stable_offset - state.next)
         return PartitionStats(
             topic=queue.topic,
             partition=queue.queue.partition,
             leader=replica.leader,
             is_here=True,
-            ready=waiting - delayed + unread,
+            ready=due + unread,
             leased=state.leased_count,
-            delayed=delayed + state.bucketed_count,
+            delayed=state.waiting_count - due + state.bucketed_count,
             dead=state.dead_count,
             floor=state.floor,
             end=replica.high_watermark,
         )
 
     return await queue.query(query)
-
-
-class _Snapshot(NamedTuple):
-    opened: list[tuple[Offset, Open]]
-    next: Offset
-    buckets: list[DelayBucket]
-    now: TimestampMs
 
 
 async def peek_queue(
@@ -52,11 +42,13 @@ async def peek_queue(
     Raises QueueRefusedError.
     """
 
-    def query(machine: QueueStateMachine, now: TimestampMs) -> _Snapshot:
+    def query(
+        machine: QueueStateMachine, now: TimestampMs
+    ) -> tuple[list[tuple[Offset, Open]], Offset, list[DelayBucket], TimestampMs]:
         state = machine.state
         offsets = state.open_below(state.next)[:count_max]
         entries = [(offset, state.get(offset)) for offset in offsets]
-        return _Snapshot(
+        return (
             [(offset, entry) for offset, entry in entries if entry is not None],
             state.next,
             sorted(state.buckets.values(), key=lambda bucket: bucket.begin),

@@ -7,16 +7,20 @@ from typing import Final, Unpack
 from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
 from moldau.leases.ledger import Stored
 from moldau.leases.results import Refusal
+from moldau.leases.state import QueueId
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.queues.ledger_scheduler import Event, LedgerScheduler, Result, client_error
+from moldau.queues.ledger_scheduler import (
+    Event,
+    ForgetQueue,
+    LedgerScheduler,
+    Result,
+)
 
 RESPONSE_SECONDS_MAX: Final = 10.0
 """A commit takes milliseconds; if it takes longer, the leader is about to be replaced."""
 
 
 class LedgerHost(CoordinatorHost[LedgerScheduler, Event, Result]):
-    """The ledger of one `__queue_state` partition."""
-
     def __init__(self, **parts: Unpack[HostParts]) -> None:
         super().__init__(LedgerScheduler(), **parts)
         self.topics_deleted = asyncio.Event()
@@ -33,5 +37,6 @@ class LedgerHost(CoordinatorHost[LedgerScheduler, Event, Result]):
             raise RefusedError(result, f"{self.replica.partition}: {result.name}")
         return result
 
-    def _client_error(self, code: ErrorCode) -> ErrorCode:
-        return client_error(code)
+    async def forget(self, queue: QueueId) -> None:
+        """Delete the records of a queue. Raises RefusedError."""
+        await self.request(lambda request_id: ForgetQueue(request_id, queue))

@@ -5,7 +5,6 @@ against what is stored then. Sans-IO: requests and commits in, writes and replie
 """
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from moldau.leases.ledger import Ledger, Stored
@@ -61,8 +60,8 @@ class LedgerScheduler:
     """A ledger and the requests that wait for it, in one epoch of its partition."""
 
     def __init__(self) -> None:
-        self._ledger = Ledger()
-        self._loaded = False
+        self.ledger = Ledger()
+        self.loaded = False
         self._is_closed = False
         self._tokens = 0
         self._writing: dict[int, WriteRecords | ForgetQueue] = {}
@@ -73,13 +72,6 @@ class LedgerScheduler:
     def is_writing(self) -> bool:
         return bool(self._writing)
 
-    @property
-    def loaded(self) -> bool:
-        return self._loaded
-
-    def queues(self) -> Iterator[QueueId]:
-        return self._ledger.queues()
-
     def next_deadline(self) -> float | None:
         return None
 
@@ -87,12 +79,12 @@ class LedgerScheduler:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Raises CorruptionError."""
-        self._ledger.replay(key, value)
+        self.ledger.replay(key, value)
 
     def finish_loading(self, now: float) -> list[Effect]:
         """Raises CorruptionError."""
-        self._ledger.finish_loading()
-        self._loaded = True
+        self.ledger.finish_loading()
+        self.loaded = True
         return []
 
     def close(self, now: float, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
@@ -128,17 +120,16 @@ class LedgerScheduler:
             case Tick():
                 return []
             case _:
-                return [self._execute(event)] if self._is_free(event) else self._enqueue(event)
+                return self._submit(event)
 
-    def _is_free(self, request: Request) -> bool:
-        return self._loaded and not self._is_closed and request.queue not in self._waiting
-
-    def _enqueue(self, request: Request) -> list[Effect]:
+    def _submit(self, request: Request) -> list[Effect]:
         if self._is_closed:
             return [Reply(request.request_id, ErrorCode.NOT_COORDINATOR)]
-        if not self._loaded:
+        if not self.loaded:
             return [Reply(request.request_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
-        waiting = self._waiting[request.queue]
+        waiting = self._waiting.get(request.queue)
+        if waiting is None:
+            return [self._execute(request)]
         if len(waiting) >= _WAITING_PER_QUEUE_MAX:
             return [Reply(request.request_id, ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
         waiting.append(request)
@@ -148,13 +139,13 @@ class LedgerScheduler:
         """Execute a request; no write of the queue is in progress."""
         match request:
             case ReadStored(request_id=request_id, queue=queue):
-                return Reply(request_id, self._ledger.stored(queue))
+                return Reply(request_id, self.ledger.stored(queue))
             case ForgetQueue(request_id=request_id, queue=queue):
-                if not self._ledger.stored(queue):
+                if not self.ledger.stored(queue):
                     return Reply(request_id, Refusal.NONE)
                 return self._persist(request, tuple(tombstones(queue)))
             case WriteRecords(request_id=request_id, records=records):
-                refusal = self._ledger.check(*records)
+                refusal = self.ledger.check(*records)
                 if refusal is not Refusal.NONE:
                     return Reply(request_id, refusal)
                 return self._persist(request, records)
@@ -169,8 +160,8 @@ class LedgerScheduler:
 
     def _on_persisted(self, request: WriteRecords | ForgetQueue) -> list[Effect]:
         if isinstance(request, ForgetQueue):
-            self._ledger.forget(request.queue)
-        elif not all(self._ledger.apply(*record) for record in request.records):
+            self.ledger.forget(request.queue)
+        elif not all(self.ledger.apply(*record) for record in request.records):
             raise AssertionError("a record was committed that had not been checked")
         return [Reply(request.request_id, Refusal.NONE), *self._execute_waiting(request.queue)]
 

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
 import msgspec
 
-from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, java_hash
+from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts, wait_for_image
 from moldau.data.partitions import HostedPartition
 from moldau.leases.ledger import Stored
 from moldau.leases.records import RecordHead, decode_head, encode, queue_key
@@ -27,7 +27,7 @@ from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import NotSentError, PeerRpc
 from moldau.queues.ledger_host import RESPONSE_SECONDS_MAX, LedgerHost
-from moldau.queues.ledger_scheduler import ForgetQueue, ReadStored, WriteRecords
+from moldau.queues.ledger_scheduler import ReadStored, WriteRecords
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ _MARGIN_SECONDS: Final = 1.0
 """For the network: the timeout of the ledger itself is more specific."""
 _OPEN_PER_PEER_MAX: Final = 32
 """Half of the requests that a peer handles at once; the rest is for other RPCs."""
-_IMAGE_RETRY_SECONDS: Final = 5.0
 
 _NOT_EXECUTED: Final = frozenset(
     {
@@ -72,16 +71,6 @@ class LedgerRequest(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     partition: int
     records: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class LedgerStore(Protocol):
-    """Access to the ledger of a queue on any broker; see Ledgers."""
-
-    async def stored(self, queue: QueueId) -> Sequence[Stored]: ...
-
-    async def write(self, queue: QueueId, records: Sequence[QueueRecord]) -> None: ...
-
-    async def forget(self, queue: QueueId) -> None: ...
 
 
 _decode_ledger_request: Final = msgspec.msgpack.Decoder(LedgerRequest).decode
@@ -167,7 +156,7 @@ class Ledgers(CoordinatorService[LedgerHost]):
                 broker = await self.find_coordinator(name)
                 if broker == self._broker:
                     return await here()
-                response = await self._call(broker, queue, method, payload)
+                response = await self._call(broker, name, method, payload)
                 break
             except RefusedError as error:
                 is_safe = isinstance(error, NotSentError) or error.code in _NOT_EXECUTED
@@ -184,11 +173,11 @@ class Ledgers(CoordinatorService[LedgerHost]):
                 f"invalid response of the ledger's broker: {error}",
             ) from None
 
-    async def _call(self, broker: BrokerId, queue: QueueId, method: int, payload: bytes) -> bytes:
+    async def _call(self, broker: BrokerId, name: str, method: int, payload: bytes) -> bytes:
         """Raises RefusedError."""
         slot = self._slots.setdefault(broker, asyncio.Semaphore(_OPEN_PER_PEER_MAX))
         async with slot:
-            if not self._is_led_by(broker, queue):
+            if self._known_leader(name) != broker:
                 # Requests that waited for a slot must not time out one after the other at a broker
                 # that hangs, when another leader was elected long ago.
                 raise RefusedError(
@@ -197,14 +186,6 @@ class Ledgers(CoordinatorService[LedgerHost]):
             return await self._caller.call(
                 broker, method, payload, RESPONSE_SECONDS_MAX + _MARGIN_SECONDS
             )
-
-    def _is_led_by(self, broker: BrokerId, queue: QueueId) -> bool:
-        """As far as this broker knows."""
-        topic = self._topics.image.topic(self._topic)
-        if topic is None:
-            return False
-        index = java_hash(_hashed_name(queue)) % len(topic.partitions)
-        return self._leader_of(topic, index).broker == broker
 
     # ---- ledgers of this broker
 
@@ -224,10 +205,9 @@ class Ledgers(CoordinatorService[LedgerHost]):
         return result if isinstance(result, Refusal) else Refusal.NONE
 
     async def _forget_here(self, queue: QueueId) -> None:
-        host = self._coordinator_of(_hashed_name(queue))
-        await host.request(partial(_forget_event, queue))
+        await self._coordinator_of(_hashed_name(queue)).forget(queue)
 
-    # ---- RPCs of peers
+    # ---- RPCs of peers; the handlers raise RefusedError
 
     def serve(self, rpc: PeerRpc) -> None:
         rpc.serve(PeerMethod.LEDGER_READ, self.handle_stored)
@@ -235,18 +215,15 @@ class Ledgers(CoordinatorService[LedgerHost]):
         rpc.serve(PeerMethod.LEDGER_FORGET, self.handle_forget)
 
     async def handle_stored(self, sender: BrokerId, payload: bytes) -> bytes:
-        """Raises RefusedError."""
         queue, _ = _decode_request(payload)
         return msgspec.msgpack.encode(await self._stored_here(queue))
 
     async def handle_write(self, sender: BrokerId, payload: bytes) -> bytes:
-        """Raises RefusedError."""
         queue, records = _decode_request(payload)
         refusal = await self._write_here(queue, records)
         return msgspec.msgpack.encode(refusal.name)
 
     async def handle_forget(self, sender: BrokerId, payload: bytes) -> bytes:
-        """Raises RefusedError."""
         queue, _ = _decode_request(payload)
         await self._forget_here(queue)
         return b""
@@ -271,21 +248,15 @@ class Ledgers(CoordinatorService[LedgerHost]):
         ids are never reused. The queues are listed before the image is fetched: a topic that is
         created meanwhile may not be in it.
         """
-        queues = list(host.state.queues())
+        queues = list(host.state.ledger.queues())
         if not queues:
             return
-        while True:
-            try:
-                image = await self._fresh_image()
-            except RefusedError:
-                await asyncio.sleep(_IMAGE_RETRY_SECONDS)
-            else:
-                break
+        image = await wait_for_image(self._fresh_image)
         for queue in queues:
             if queue.topic_id in image.topics_by_id:
                 continue
             try:
-                await host.request(partial(_forget_event, queue))
+                await host.forget(queue)
             except RefusedError as error:
                 # It takes some space until the next load.
                 log.warning(
@@ -327,7 +298,3 @@ def _decode_request(payload: bytes) -> tuple[QueueId, tuple[Stored, ...]]:
 
 def _decode_refusal(response: bytes) -> Refusal:
     return Refusal[msgspec.msgpack.decode(response, type=str)]
-
-
-def _forget_event(queue: QueueId, request_id: int) -> ForgetQueue:
-    return ForgetQueue(request_id, queue)

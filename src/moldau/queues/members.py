@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from moldau.model.clock import Clock
 from moldau.model.ids import TopicId
 from moldau.queues.group_rpc_client import GroupRpcClient
-from moldau.queues.group_rpc_messages import GroupDescription, MemberDescription, unpack_partitions
+from moldau.queues.group_rpc_messages import MemberDescription, unpack_partitions
 from moldau.queues.types import ErrorReason, QueueRefusedError
 
 log = logging.getLogger(__name__)
@@ -26,12 +26,10 @@ _TRUSTED_SECONDS: Final = 10.0
 """Oldest view that is used while no coordinator responds: an election must not stop workers."""
 _IDLE_SECONDS: Final = 30.0
 """A view that is unused for this long is dropped, or refreshed less often."""
-_SELDOM_SECONDS: Final = 10.0
+_IDLE_REFRESH_SECONDS: Final = 10.0
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """One member of a group."""
-
     name: str
     topics: tuple[str, ...]
     is_queue: bool
@@ -53,8 +51,6 @@ def member_from(described: MemberDescription) -> Member:
 
 
 class _View:
-    """The view of one group."""
-
     __slots__ = ("at", "members", "refreshing", "used_at", "users")
 
     def __init__(self) -> None:
@@ -93,7 +89,6 @@ class Members:
         return found
 
     def known(self, group: str, name: str) -> Member | None:
-        """A member in the current view."""
         view = self._views.get(group)
         return None if view is None else view.members.get(name)
 
@@ -129,11 +124,9 @@ class Members:
 
     async def _fetch(self, group: str, view: _View) -> None:
         try:
-            self._update(group, view, await self._calls.describe(group))
+            described = await self._calls.describe(group)
         finally:
             view.refreshing = None
-
-    def _update(self, group: str, view: _View, described: GroupDescription) -> None:
         before = view.members
         view.members = {member.member: member_from(member) for member in described.members}
         view.at = self._clock.monotonic()
@@ -142,7 +135,6 @@ class Members:
                 self._on_member_left(group, name)
 
     def left(self, group: str, name: str) -> None:
-        """A member disconnected."""
         view = self._views.get(group)
         if view is not None:
             view.members.pop(name, None)
@@ -161,7 +153,7 @@ class Members:
                 is_needed = any(one.is_queue or not is_idle for one in view.members.values())
                 if not view.users and not is_needed:
                     del self._views[group]
-                elif now - view.at >= (_SELDOM_SECONDS if is_idle else REFRESH_SECONDS / 2):
+                elif now - view.at >= (_IDLE_REFRESH_SECONDS if is_idle else REFRESH_SECONDS / 2):
                     self._start_refresh(group, view)
 
     def _view(self, group: str) -> _View:

@@ -33,6 +33,7 @@ from moldau.queues.types import (
     DONE,
     Delivery,
     ErrorReason,
+    PollResult,
     QueueRefusedError,
     TokenResult,
     not_leader,
@@ -46,14 +47,12 @@ BACKOFF_MS: Final = 1_000
 """Pause after a nack without a delay."""
 
 _REST: Final = struct.Struct(">qI")
-Led = tuple[Topic, PartitionIndex]
+LedPartition = tuple[Topic, PartitionIndex]
 _NOT_ASSIGNED: Final = TokenResult(ErrorReason.NOT_ASSIGNED)
 _SETTLED: Final = TokenResult(ErrorReason.SETTLED)
 
 
 class _Position:
-    """The position of a group in a partition."""
-
     __slots__ = ("acked", "epoch", "member", "next_offset", "paused_until")
 
     def __init__(self, epoch: Epoch, member: str, acked: int) -> None:
@@ -71,8 +70,6 @@ class _Position:
 
 
 class _Token(NamedTuple):
-    """A decoded token of an ordered group."""
-
     topic: Topic
     partition: PartitionIndex
     offset: int
@@ -108,13 +105,13 @@ class OrderedGroups:
         self,
         group: str,
         member: str,
-        led: Sequence[Led],
+        led: Sequence[LedPartition],
         count_max: int,
         *,
         starts_at_end: bool,
         wait_seconds: float,
         is_assigned: Callable[[TopicId, int], bool],
-    ) -> list[Delivery]:
+    ) -> PollResult:
         """Messages from the group's positions in these partitions, which this broker leads.
 
         `is_assigned` returns whether the member still has a partition: that may change meanwhile.
@@ -122,7 +119,7 @@ class OrderedGroups:
         self._turn += 1
         # Start with another partition each time: a busy one must not starve the others.
         first = self._turn % len(led)
-        positions: list[tuple[Led, _Position]] = []
+        positions: list[tuple[LedPartition, _Position]] = []
         for topic, index in (*led[first:], *led[:first]):
             position = await self._position(
                 group, member, topic, index, starts_at_end=starts_at_end
@@ -138,13 +135,13 @@ class OrderedGroups:
                 if is_assigned(at[0].topic_id, at[1]) and self._is_current(group, *at, position)
             ]
             if found or left <= 0 or not positions:
-                return found
+                return PollResult(deliveries=found)
             await self._wait(positions, left)
 
     async def _read(
         self,
         group: str,
-        positions: Sequence[tuple[Led, _Position]],
+        positions: Sequence[tuple[LedPartition, _Position]],
         count_max: int,
         is_assigned: Callable[[TopicId, int], bool],
     ) -> list[Delivery]:
@@ -190,7 +187,7 @@ class OrderedGroups:
             try:
                 page = await read_page(self._fetch, topic.name, index, offset, limit=limit)
             except RefusedError as error:
-                start = self._start_of(topic, index)
+                start = self._replica(topic, index).log.start_offset
                 if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < start:
                     # Deleted by retention.
                     position.advance(start)
@@ -225,7 +222,9 @@ class OrderedGroups:
             and self._positions.get((group, topic.topic_id, index)) is position
         )
 
-    async def _wait(self, positions: Sequence[tuple[Led, _Position]], seconds: float) -> None:
+    async def _wait(
+        self, positions: Sequence[tuple[LedPartition, _Position]], seconds: float
+    ) -> None:
         """Until one of them may have messages, at most `seconds`."""
         now = self._clock.monotonic()
         resumed = [
@@ -322,9 +321,6 @@ class OrderedGroups:
         if not hosted.replica.is_ready:
             raise unavailable(f"{topic.name}-{index} is not ready yet: retry")
         return hosted.replica
-
-    def _start_of(self, topic: Topic, index: PartitionIndex) -> int:
-        return self._replica(topic, index).log.start_offset
 
     # ---- settling
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 
+from moldau.control.topic_service import TopicService
+from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.partitions import Partitions
 from moldau.leases.commands import Evict
 from moldau.leases.results import SettleResult
@@ -22,14 +24,14 @@ from moldau.model.clock import Clock
 from moldau.model.delivery_tokens import ROUTING_BYTES, TokenKind, decode_delivery_token
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicId
-from moldau.queues.dead_letter_writer import Appends, DeadLetterWriter, Topics
+from moldau.queues.dead_letter_writer import DeadLetterWriter
 from moldau.queues.inspection import peek_queue, stats_of
-from moldau.queues.ledgers import LedgerStore
+from moldau.queues.ledgers import Ledgers
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import PendingPoll
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
 from moldau.queues.queue_partition import QueueContext, QueuePartition
-from moldau.queues.settlement import RESULT_BY_REFUSAL, Settlement, command_for
+from moldau.queues.settlement import RESULT_BY_REFUSAL, Settlement
 from moldau.queues.types import (
     DONE,
     ErrorReason,
@@ -68,9 +70,9 @@ class QueueHost:
         image: Callable[[], Image],
         group_of: Callable[[str], QueueGroup | None],
         leader_of: Callable[[Topic, int], Leader],
-        ledgers: LedgerStore,
-        topics: Topics,
-        appends: Appends,
+        ledgers: Ledgers,
+        topics: TopicService,
+        appends: AppendForwarder,
         on_internal_error: Callable[[BaseException], None],
         limits: QueueLimits | None = None,
     ) -> None:
@@ -195,7 +197,7 @@ class QueueHost:
     # ---- settling
 
     async def settle(
-        self, group: QueueGroup, member: str, tokens: Sequence[bytes], what: Settlement
+        self, group: QueueGroup, member: str, tokens: Sequence[bytes], settlement: Settlement
     ) -> list[TokenResult]:
         """One result per token, in order."""
         results = [DONE] * len(tokens)
@@ -211,7 +213,7 @@ class QueueHost:
             part[0].append(index)
             part[1].append(token)
         waiting = [
-            self._settle_part(group, member, routing, tuple(part), what)
+            self._settle_part(group, member, routing, tuple(part), settlement)
             for routing, (_, part) in parts.items()
         ]
         if len(waiting) == 1:
@@ -229,19 +231,18 @@ class QueueHost:
         member: str,
         routing: bytes,
         tokens: tuple[Token, ...],
-        what: Settlement,
+        settlement: Settlement,
     ) -> list[TokenResult]:
-        """Settle the tokens of one queue."""
         try:
             queue = self._find_by_routing(group, routing)
-            answer = await queue.submit(
-                lambda now: command_for(what, member, tokens, now), len(tokens)
+            result = await queue.submit(
+                lambda now: settlement(member=member, tokens=tokens, now=now), len(tokens)
             )
         except QueueRefusedError as error:
             return [TokenResult(error.reason, str(error))] * len(tokens)
-        if not isinstance(answer, SettleResult):
-            raise TypeError(f"a queue returned {type(answer).__name__}, not SettleResult")
-        return [RESULT_BY_REFUSAL[refusal] for refusal in answer.refusals]
+        if not isinstance(result, SettleResult):
+            raise TypeError(f"a queue returned {type(result).__name__}, not SettleResult")
+        return [RESULT_BY_REFUSAL[refusal] for refusal in result.refusals]
 
     def _find_by_routing(self, group: QueueGroup, routing: bytes) -> QueuePartition:
         token = decode_delivery_token(routing)
@@ -325,7 +326,7 @@ class QueueHost:
 
     # ---- lookup
 
-    def touch(self, group: QueueGroup, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> None:
+    def load(self, group: QueueGroup, partitions: Iterable[tuple[Topic, PartitionIndex]]) -> None:
         """Load the queues of those partitions that this broker leads: a new queue that starts at
         the end gets the current end."""
         for topic, index in partitions:
@@ -446,10 +447,6 @@ class QueueHost:
             queue.request_drop()
             if held <= self._limits.held_bytes_max:
                 break
-
-    @property
-    def queue_count(self) -> int:
-        return len(self._queues)
 
     def stop(self) -> None:
         """The broker stops: reject all waiting calls."""

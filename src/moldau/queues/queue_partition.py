@@ -26,7 +26,7 @@ from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.dead_letter_mover import DeadLetterMover
 from moldau.queues.dead_letter_writer import DeadLetterWriter, Origin
-from moldau.queues.ledgers import LedgerRefusedError, LedgerStore
+from moldau.queues.ledgers import LedgerRefusedError, Ledgers
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import (
     MakeCommand,
@@ -47,7 +47,7 @@ from moldau.replica.replica import Replica
 log = logging.getLogger(__name__)
 
 _NOT_FETCHED = "the worker disconnected before it received the message"
-_IN_DOUBT = "the outcome is unknown: retry"
+_OUTCOME_UNKNOWN = "the outcome is unknown: retry"
 _NEVER = float("inf")
 
 
@@ -56,7 +56,7 @@ class QueueContext(Struct, frozen=True, kw_only=True):
 
     loop: asyncio.AbstractEventLoop
     time: MonotonicWallClock
-    ledgers: LedgerStore
+    ledgers: Ledgers
     dead_letters: DeadLetterWriter
     limits: QueueLimits
     group_of: Callable[[str], QueueGroup | None]
@@ -66,7 +66,6 @@ class QueueContext(Struct, frozen=True, kw_only=True):
 
 
 def config_of(group: QueueGroup) -> QueueConfig:
-    """The settings of a group as a QueueConfig."""
     settings = group.settings
     visibility_ms_max = QueueConfig().visibility_ms_max
     return QueueConfig(
@@ -205,10 +204,10 @@ class QueuePartition:
         future: asyncio.Future[CommandResult] = self._loop.create_future()
         self._commands.append(PendingCommand(make, future, token_count))
         self._wake()
-        answer = await future
-        if isinstance(answer, CommandRefused):
-            raise refused(answer.refusal)
-        return answer
+        result = await future
+        if isinstance(result, CommandRefused):
+            raise refused(result.refusal)
+        return result
 
     async def query(self, query: Query[R]) -> R:
         """Run a read-only query on the committed state. Raises QueueRefusedError."""
@@ -266,7 +265,6 @@ class QueuePartition:
         self._context.on_closed(self)
 
     def stop(self, error: QueueRefusedError) -> None:
-        """The broker stops."""
         self.close(error)
         if self._task is not None:
             self._task.cancel()
@@ -285,7 +283,7 @@ class QueuePartition:
             fail(future, error)
         for command, _ in decided:
             # It is being written: NOT_LEADER would mean that it was not executed.
-            fail(command.future, unavailable(_IN_DOUBT))
+            fail(command.future, unavailable(_OUTCOME_UNKNOWN))
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
@@ -358,8 +356,8 @@ class QueuePartition:
                 epoch=self.epoch, now=self._context.time.now(), start=min(self._start, end), end=end
             )
         )
-        if isinstance(taken.answer, CommandRefused):
-            raise LedgerRefusedError(taken.answer.refusal)
+        if isinstance(taken.result, CommandRefused):
+            raise LedgerRefusedError(taken.result.refusal)
         if taken.record is not None:
             await ledgers.write(self.queue, (taken.record,))
             machine.apply(taken.record)
@@ -445,7 +443,7 @@ class QueuePartition:
         if self.is_closed:
             # All requests were failed.
             return False
-        await self._answer(decider)
+        await self._respond(decider)
         if is_empty:
             # There were no messages for them when the round was decided.
             for poll in immediate:
@@ -514,12 +512,12 @@ class QueuePartition:
 
     # ---- responses
 
-    async def _answer(self, decider: RoundDecider) -> None:
+    async def _respond(self, decider: RoundDecider) -> None:
         """The round is committed: respond to its requests."""
         decided, self._decided = self._decided, []
-        for command, answer in decided:
+        for command, result in decided:
             if command.future is not None and not command.future.done():
-                command.future.set_result(answer)
+                command.future.set_result(result)
         dead = decider.new_dead_letters()
         if dead:
             log.info("%s: %d messages became dead letters", self._name, len(dead))

@@ -43,8 +43,6 @@ _new = tuple.__new__
 
 
 class LoadedMessage(NamedTuple):
-    """A message that was read."""
-
     message: LogMessage
     record: Record
     size: int

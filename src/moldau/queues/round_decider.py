@@ -5,7 +5,7 @@ It writes nothing: `queue_partition.py` does, and discards the state machine if 
 
 import logging
 from collections.abc import Iterable
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, NamedTuple
 
 from moldau.leases.commands import Ack, Command, ExpireDue, Extend, Nack, Poll, Recall, Trim
@@ -16,11 +16,11 @@ from moldau.leases.results import (
     CommandResult,
     Decision,
     Done,
+    GrantedLeases,
     Lease,
     Refusal,
     SettleResult,
 )
-from moldau.leases.results import GrantedLeases as Leases
 from moldau.leases.state import Dead, QueueRecord
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.ids import Offset, TimestampMs
@@ -67,7 +67,6 @@ class RoundDecider:
         self.begin_round(TimestampMs(0))
 
     def begin_round(self, now: TimestampMs) -> None:
-        """Start a round."""
         self.now = now
         self.records: list[QueueRecord] = []
         self.grants: list[Grant] = []
@@ -91,8 +90,7 @@ class RoundDecider:
         )
 
     def decide(self, command: Command) -> Decision:
-        # One by one: the next command is created after this one is decided.
-        (decision,) = self.machine.decide_all((command,))
+        decision = self.machine.decide_and_apply(command)
         if decision.record is not None:
             self.records.append(decision.record)
             self._new_dead += decision.died
@@ -111,7 +109,7 @@ class RoundDecider:
         state = self.machine.state
         start = self._replica.log.start_offset
         if start > state.floor:
-            trimmed = self.decide(Trim(start=start)).answer
+            trimmed = self.decide(Trim(start=start)).result
             self._is_blocked = False
             if isinstance(trimmed, Done) and trimmed.count:
                 log.warning(
@@ -120,7 +118,7 @@ class RoundDecider:
                 )
         expiry = state.next_expiry()
         if expiry is not None and expiry <= self.now:
-            expired = self.decide(ExpireDue(now=self.now)).answer
+            expired = self.decide(ExpireDue(now=self.now)).result
             self._is_blocked = False
             self.is_more |= isinstance(expired, Done) and expired.is_more
 
@@ -129,7 +127,7 @@ class RoundDecider:
         """The bucket to take messages from now, if there is room for them."""
         machine = self.machine
         state = machine.state
-        bucket = state.next_recall()
+        bucket = state.next_recall
         if bucket is None or bucket.recall_at > self.now:
             return None
         if has_room_for(bucket, state, machine.config):
@@ -154,7 +152,7 @@ class RoundDecider:
         if bucket is None:
             return
         read = await self._reader.scan(bucket)
-        recalled = self.decide(Recall(bucket=bucket.key, now=self.now, read=read)).answer
+        recalled = self.decide(Recall(bucket=bucket.key, now=self.now, read=read)).result
         self.is_more |= (
             isinstance(recalled, Done) and not recalled.is_more and read.end > bucket.first
         )
@@ -166,17 +164,17 @@ class RoundDecider:
         decision = self.decide(command)
         if decision.record is not None:
             self._is_blocked = False
-        if isinstance(command, Ack) and isinstance(decision.answer, SettleResult):
-            for token, refusal in zip(command.tokens, decision.answer.refusals, strict=True):
+        if isinstance(command, Ack) and isinstance(decision.result, SettleResult):
+            for token, refusal in zip(command.tokens, decision.result.refusals, strict=True):
                 if refusal is Refusal.NONE:
                     self._reader.drop(token.offset)
-        return decision.answer
+        return decision.result
 
     def next_timer(self, now: TimestampMs, *, has_polls: bool) -> TimestampMs | None:
         """The next time that a lease expires, a bucket is due or, if polls wait, a message is."""
         state = self.machine.state
         times = [state.next_due() if has_polls else None]
-        if (bucket := state.next_recall()) is not None:
+        if (bucket := state.next_recall) is not None:
             # One that was already due waits for room, or could not be read.
             is_late = self.due_bucket is not None
             times.append(TimestampMs(now + _RECALL_AGAIN_MS) if is_late else bucket.recall_at)
@@ -193,25 +191,19 @@ class RoundDecider:
         count = max(0, self._replica.last_stable_offset - state.next)
         due, expiry = state.next_due(), state.next_expiry()
         if due is not None and due <= now:
-            count += self._due_count(now)
+            count += sum(1 for _ in islice(state.due(now), self._limits.poll_count_max))
         if expiry is not None and expiry <= now:
             count += state.leased_count
-        bucket = state.next_recall()
+        bucket = state.next_recall
         if bucket is not None and bucket.recall_at <= now:
             count += bucket.count
         return count
-
-    def _due_count(self, now: TimestampMs) -> int:
-        found = takewhile(
-            lambda waiting: waiting[1].not_before <= now, self.machine.state.waiting_by_time()
-        )
-        return sum(1 for _ in islice(found, self._limits.poll_count_max))
 
     async def prepare(self, count: int) -> None:
         """Load up to `count` messages. Raises RefusedError, CorruptionError."""
         state = self.machine.state
         self._reader.align(state.next)
-        due = self._due(count)
+        due = [offset for offset, _ in islice(state.due(self.now), count)]
         missing = [offset for offset in due if self._reader.get(offset) is None]
         if missing:
             await self.load(missing)
@@ -232,14 +224,6 @@ class RoundDecider:
                 loaded[offset] = None
         self.missing.update(offset for offset, entry in loaded.items() if entry is None)
         return loaded
-
-    def _due(self, count_max: int) -> list[Offset]:
-        due: list[Offset] = []
-        for offset, entry in self.machine.state.waiting_by_time():
-            if entry.not_before > self.now or len(due) >= count_max:
-                break
-            due.append(offset)
-        return due
 
     def serve_polls(self, queue: object, polls: list[PendingPoll], share: int) -> bool:
         """Serve polls in order, claimed by `queue`, with at most `share` messages each.
@@ -293,16 +277,16 @@ class RoundDecider:
             )
         )
         first_deliveries = self._reader.take(machine.state.next)
-        answer = decision.answer
-        if isinstance(answer, CommandRefused):
-            fail(poll.future, refused(answer.refusal))
-        elif isinstance(answer, Leases):
-            poll.is_full = answer.is_full
-            if answer.leases:
+        result = decision.result
+        if isinstance(result, CommandRefused):
+            fail(poll.future, refused(result.refusal))
+        elif isinstance(result, GrantedLeases):
+            poll.is_full = result.is_full
+            if result.leases:
                 poll.claimed_by = queue
-                self.grants.append(Grant(poll, answer.leases, first_deliveries))
-                self._settle_missing(poll.member, answer.leases)
-            elif answer.is_full:
+                self.grants.append(Grant(poll, result.leases, first_deliveries))
+                self._settle_missing(poll.member, result.leases)
+            elif result.is_full:
                 self._is_blocked = True
                 due = machine.state.next_due()
                 self._blocked_until = due if due is not None and due > self.now else None
@@ -311,8 +295,8 @@ class RoundDecider:
         """How many redeliveries fit into the response, the bytes left then, and whether one did
         not fit."""
         count, bytes_left = 0, poll.bytes_max
-        for offset, waiting in self.machine.state.waiting_by_time():
-            if waiting.not_before > self.now or count == count_max:
+        for offset, waiting in self.machine.state.due(self.now):
+            if count == count_max:
                 break
             if waiting.attempts >= self.machine.config.attempts_max:
                 # It becomes a dead letter.

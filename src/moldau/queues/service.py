@@ -8,10 +8,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
+from moldau.leases.commands import BACKOFF, Ack, Extend, Nack
 from moldau.metadata.commands import DropQueueGroup
 from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import Leader
@@ -24,7 +26,7 @@ from moldau.queues.connect import ConnectHandler, refused, starts_at_end
 from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_messages import HeartbeatKind, MemberHeartbeatRequest
 from moldau.queues.members import Member, Members
-from moldau.queues.ordered import Led, OrderedGroups
+from moldau.queues.ordered import LedPartition, OrderedGroups
 from moldau.queues.queue_host import QueueHost
 from moldau.queues.request_checks import (
     check_consumer,
@@ -34,7 +36,6 @@ from moldau.queues.request_checks import (
     check_settling,
     invalid,
 )
-from moldau.queues.settlement import Acked, Extended, Nacked
 from moldau.queues.types import (
     ConnectOptions,
     ConnectResult,
@@ -232,7 +233,8 @@ class QueueService:
         else:
             wanted = self._resolve(options.partitions)
             if not all(member.is_assigned(topic.topic_id, index) for topic, index in wanted):
-                member = await self._refreshed(options.group, member)
+                await self._members.refresh(options.group)
+                member = await self._members.member(options.group, member.name)
             for topic, index in wanted:
                 if not member.is_assigned(topic.topic_id, index):
                     raise QueueRefusedError(
@@ -242,28 +244,16 @@ class QueueService:
             led = self._all_led(wanted)
         if not led:
             return None
-        return await self._cancellable(
-            member, options, self._read_ordered(options, member, led, wait_seconds)
-        )
-
-    async def _read_ordered(
-        self, options: PollOptions, member: Member, led: Sequence[Led], wait_seconds: float
-    ) -> PollResult:
-        deliveries = await self._ordered.poll(
+        poll = self._ordered.poll(
             options.group,
             member.name,
             led,
             options.count_max,
             starts_at_end=starts_at_end(member.name),
             wait_seconds=wait_seconds,
-            is_assigned=self._is_assigned(options.group, member.name),
+            is_assigned=partial(self._is_assigned, options.group, member.name),
         )
-        return PollResult(deliveries=deliveries)
-
-    async def _refreshed(self, group: str, member: Member) -> Member:
-        """The member by a view that is newer than this call."""
-        await self._members.refresh(group)
-        return await self._members.member(group, member.name)
+        return await self._cancellable(member, options, poll)
 
     async def _cancellable(
         self, member: Member, options: PollOptions, poll: Coroutine[Any, Any, PollResult]
@@ -293,7 +283,7 @@ class QueueService:
         member = await self._members.member(group, consumer)
         if member.is_queue:
             known = await self._queue_group(group)
-            return await self._leases.settle(known, consumer, tokens, Acked())
+            return await self._leases.settle(known, consumer, tokens, Ack)
         return await self._ordered.ack(group, consumer, tokens)
 
     async def nack(
@@ -310,9 +300,11 @@ class QueueService:
         member = await self._members.member(group, consumer)
         if member.is_queue:
             known = await self._queue_group(group)
-            return await self._leases.settle(known, consumer, tokens, Nacked(delay_ms, reason))
+            delay = BACKOFF if delay_ms is None else delay_ms
+            nack = partial(Nack, delay_ms=delay, reason=reason)
+            return await self._leases.settle(known, consumer, tokens, nack)
         return await self._ordered.nack(
-            group, consumer, tokens, delay_ms, self._is_assigned(group, consumer)
+            group, consumer, tokens, delay_ms, partial(self._is_assigned, group, consumer)
         )
 
     async def extend(
@@ -326,7 +318,8 @@ class QueueService:
                 ErrorReason.OTHER_MODE, f"group {group!r} is ordered: it has no leases to extend"
             )
         known = await self._queue_group(group)
-        return await self._leases.settle(known, consumer, tokens, Extended(visibility_ms))
+        extend = partial(Extend, visibility_ms=visibility_ms)
+        return await self._leases.settle(known, consumer, tokens, extend)
 
     # ---- groups
 
@@ -393,9 +386,7 @@ class QueueService:
 
     async def _named_queue(self, name: str) -> QueueGroup:
         """A queue group by the name that a client gave."""
-        known = self._image.queue_groups.get(name)
-        if known is None:
-            known = (await self._connect_handler.fresh()).queue_groups.get(name)
+        known = await self._lookup(name)
         if known is not None:
             return known
         if (await self._calls.describe(name)).exists:
@@ -408,12 +399,16 @@ class QueueService:
 
     async def _queue_group(self, name: str) -> QueueGroup:
         """A queue group that has members."""
-        known = self._image.queue_groups.get(name)
-        if known is None:
-            # Created on another broker just now, or deleted.
-            known = (await self._connect_handler.fresh()).queue_groups.get(name)
+        known = await self._lookup(name)
         if known is None:
             raise QueueRefusedError(ErrorReason.UNKNOWN_GROUP, f"queue group {name!r} was deleted")
+        return known
+
+    async def _lookup(self, name: str) -> QueueGroup | None:
+        known = self._image.queue_groups.get(name)
+        if known is None:
+            # It may have been created on another broker just now.
+            known = (await self._connect_handler.fresh()).queue_groups.get(name)
         return known
 
     # ---- partitions
@@ -422,8 +417,8 @@ class QueueService:
         image = self._image
         return [topic for name in group.topics if (topic := image.topic(name)) is not None]
 
-    def _resolve(self, owned: PartitionsByTopic) -> list[Led]:
-        found: list[Led] = []
+    def _resolve(self, owned: PartitionsByTopic) -> list[LedPartition]:
+        found: list[LedPartition] = []
         for name, indexes in owned.items():
             topic = self._image.topic(name)
             if topic is None:
@@ -434,10 +429,10 @@ class QueueService:
                 found.append((topic, PartitionIndex(index)))
         return found
 
-    def _only_led(self, partitions: Iterable[Led]) -> list[Led]:
+    def _only_led(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
         return [one for one in partitions if self._is_led(*one)]
 
-    def _all_led(self, wanted: list[Led]) -> list[Led]:
+    def _all_led(self, wanted: list[LedPartition]) -> list[LedPartition]:
         for topic, index in wanted:
             if not self._is_led(topic, index):
                 raise not_leader(topic.name, index)
@@ -449,14 +444,9 @@ class QueueService:
             return False
         return hosted.replica.is_leader and hosted.replica.is_ready
 
-    def _is_assigned(self, group: str, consumer: str) -> Callable[[TopicId, int], bool]:
-        """A function that returns whether the member has a partition at that time."""
-
-        def is_assigned(topic: TopicId, index: int) -> bool:
-            member = self._members.known(group, consumer)
-            return member is not None and member.is_assigned(topic, index)
-
-        return is_assigned
+    def _is_assigned(self, group: str, consumer: str, topic: TopicId, index: int) -> bool:
+        member = self._members.known(group, consumer)
+        return member is not None and member.is_assigned(topic, index)
 
     # ---- life
 
@@ -476,7 +466,7 @@ class QueueService:
 
     def load_queues(self, group: QueueGroup) -> None:
         """Load the queues of a group on partitions that this broker leads."""
-        self._leases.touch(
+        self._leases.load(
             group,
             self._only_led(
                 (topic, partition.index)
@@ -495,7 +485,7 @@ class QueueService:
             return
         for group in self._groups_starting_at_end():
             if name in group.topics:
-                self._leases.touch(group, [(topic, index)])
+                self._leases.load(group, [(topic, index)])
 
     def _groups_starting_at_end(self) -> list[QueueGroup]:
         """Groups that start at the end; cached, since a broker start asks for every partition."""
@@ -523,7 +513,6 @@ class QueueService:
             self._polls -= 1
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run in the background."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)

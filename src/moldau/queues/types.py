@@ -69,15 +69,11 @@ def not_in_group(topic: str, group: str) -> QueueRefusedError:
 
 
 class Mode(Enum):
-    """How a group consumes messages."""
-
     ORDERED = "ordered"
     QUEUE = "queue"
 
 
 class StartAt(Enum):
-    """Where a new group starts."""
-
     EARLIEST = "earliest"
     LATEST = "latest"
 
@@ -202,8 +198,6 @@ class GroupStats(Struct, frozen=True, kw_only=True):
 
 
 class MessageState(Enum):
-    """State of an inspected message."""
-
     READY = "ready"
     LEASED = "leased"
     DELAYED = "delayed"

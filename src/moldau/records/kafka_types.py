@@ -4,7 +4,7 @@ Older formats use fixed-size lengths. Flexible ones use varints, and tagged fiel
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from moldau.model.errors import CorruptionError
 
@@ -129,6 +129,11 @@ def compact_string(text: str | None) -> bytes:
 
 def compact_bytes(data: bytes) -> bytes:
     return varint_bytes(len(data) + 1) + data
+
+
+def tagged_fields_bytes(fields: Sequence[tuple[int, bytes]]) -> bytes:
+    encoded = [varint_bytes(tag) + varint_bytes(len(data)) + data for tag, data in fields]
+    return varint_bytes(len(fields)) + b"".join(encoded)
 
 
 def compact_array(items: Iterable[bytes]) -> bytes:

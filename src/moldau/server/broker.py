@@ -574,7 +574,7 @@ class BrokerServer:
         deadline = self._clock.monotonic() + _DRAIN_SECONDS_MAX
         while listener.connection_count and self._clock.monotonic() < deadline:
             self._broker.fetch.complete_all()
-            self._coordinators.answer_waiting()
+            self._coordinators.reject_waiting()
             await asyncio.sleep(0.01)
 
     async def abandon(self) -> None:

@@ -149,11 +149,11 @@ class CoordinationServices:
         self.groups.topics_deleted(names)
         self.ledgers.topics_deleted()
 
-    def answer_waiting(self) -> None:
+    def reject_waiting(self) -> None:
         """The broker is stopping: complete requests that would wait in vain."""
-        self.groups.answer_waiting()
-        self.transactions.answer_waiting()
-        self.ledgers.answer_waiting()
+        self.groups.reject_waiting()
+        self.transactions.reject_waiting()
+        self.ledgers.reject_waiting()
 
     def stop(self) -> None:
         self.groups.stop()

@@ -28,11 +28,11 @@ from moldau.model.coordinator_events import (
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, TimestampMs, TopicPartition
 from moldau.model.timers import Timers
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.decide import (
     NoChange,
-    ProducerIdNeeded,
     Rejected,
     TransactionDecision,
     WaitForEnd,
@@ -50,8 +50,6 @@ from moldau.transactions.events import (
 )
 from moldau.transactions.invariants import check_invariants
 from moldau.transactions.records import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     TEXT_BYTES_MAX,
     StoredTransaction,
     TransactionRecord,
@@ -111,7 +109,7 @@ class TransactionCoordinator:
         entry = self._entries.setdefault(
             record.transactional_id, TransactionEntry(record.transactional_id)
         )
-        entry.apply(record)
+        entry.stored = record.value
         if entry.is_empty:
             del self._entries[record.transactional_id]
 
@@ -140,7 +138,6 @@ class TransactionCoordinator:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write to the log is in flight."""
         return bool(self._writes)
 
     @property
@@ -224,8 +221,8 @@ class TransactionCoordinator:
                     self._write(TransactionWrite(entry, [stored], request=event))
             case WaitForEnd():
                 self._park(now, entry, event)
-            case Rejected() | NoChange() | ProducerIdNeeded():
-                self._reply(event, _answer(event, decision, entry.stored))
+            case Rejected() | NoChange() | NeedsProducerId():
+                self._reply(event, _result_of(event, decision, entry.stored))
             case _:
                 assert_never(decision)
 
@@ -272,10 +269,9 @@ class TransactionCoordinator:
         if write is None:
             return
         entry = write.entry
-        for state in write.states:
-            entry.apply(TransactionRecord(transactional_id=entry.transactional_id, value=state))
+        entry.stored = write.states[-1]
         if write.request is not None:
-            result = _answer(write.request, NoChange(), entry.stored)
+            result = _result_of(write.request, NoChange(), entry.stored)
             if isinstance(result, PartitionsResult):
                 result = PartitionsResult(errors=result.errors, is_stored=True)
             self._reply(write.request, result)
@@ -474,9 +470,8 @@ class TransactionCoordinator:
         if error is ErrorCode.NONE and stored is None:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         if error is not ErrorCode.NONE or stored is None:
-            return DescribedTransaction(transactional_id=transactional_id, error=error)
+            return DescribedTransaction(error=error)
         return DescribedTransaction(
-            transactional_id=transactional_id,
             error=ErrorCode.NONE,
             state=stored.state.value,
             producer_id=stored.producer_id,
@@ -531,7 +526,6 @@ class TransactionCoordinator:
 
 
 def rejection(event: Request, error: ErrorCode) -> Result:
-    """The result of a rejected request."""
     match event:
         case InitProducer() | EndTransaction():
             return ProducerResult(error=error)
@@ -541,14 +535,14 @@ def rejection(event: Request, error: ErrorCode) -> Result:
             assert_never(event)
 
 
-def _answer(
+def _result_of(
     event: Request,
-    decision: Rejected | NoChange | ProducerIdNeeded,
+    decision: Rejected | NoChange | NeedsProducerId,
     stored: StoredTransaction | None,
 ) -> Result:
     """The result of a request that needs no further write."""
-    if isinstance(decision, ProducerIdNeeded):
-        return NeedsProducerId()
+    if isinstance(decision, NeedsProducerId):
+        return decision
     if isinstance(decision, Rejected) or stored is None:
         error = decision.error if isinstance(decision, Rejected) else ErrorCode.UNKNOWN_SERVER_ERROR
         return rejection(event, error)

@@ -16,13 +16,10 @@ from msgspec import Struct
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.control import TRANSACTIONS_V2
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions.events import AddPartitions, EndTransaction, InitProducer, VerifyPartitions
-from moldau.transactions.records import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    StoredTransaction,
-    TransactionState,
-)
+from moldau.transactions.records import StoredTransaction, TransactionState
+from moldau.transactions.results import NeedsProducerId
 
 EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
 _FIRST_EPOCH: Final = ProducerEpoch(0)
@@ -52,11 +49,7 @@ class WaitForEnd(Struct, frozen=True):
     """A transaction is ending: the request must wait."""
 
 
-class ProducerIdNeeded(Struct, frozen=True):
-    """Retry with a new producer id."""
-
-
-TransactionDecision = Rejected | NoChange | WriteState | WaitForEnd | ProducerIdNeeded
+TransactionDecision = Rejected | NoChange | WriteState | WaitForEnd | NeedsProducerId
 
 FENCED: Final = Rejected(ErrorCode.PRODUCER_FENCED)
 UNMAPPED: Final = Rejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -80,10 +73,8 @@ def decide_init(
     if stored is None:
         # Also if the producer sends its id: the transactional id has expired.
         if event.new_producer_id == NO_PRODUCER_ID:
-            return ProducerIdNeeded()
-        return WriteState(
-            _initialized(event, now_ms, producer_id=event.new_producer_id, epoch=_FIRST_EPOCH)
-        )
+            return NeedsProducerId()
+        return _initialize(event, now_ms, producer_id=event.new_producer_id, epoch=_FIRST_EPOCH)
     continues = event.producer_id != NO_PRODUCER_ID
     is_same = event.producer_id == stored.producer_id
     if continues and not is_same and not _is_predecessor(stored, event):
@@ -98,15 +89,13 @@ def decide_init(
         return _next_epoch(stored, event, now_ms, continues=continues)
     if event.producer_epoch == stored.last_epoch != NO_PRODUCER_EPOCH:
         # A retry: the response was lost.
-        return WriteState(
-            _initialized(
-                event,
-                now_ms,
-                producer_id=stored.producer_id,
-                epoch=stored.producer_epoch,
-                last_epoch=stored.last_epoch,
-                previous_id=stored.previous_producer_id,
-            )
+        return _initialize(
+            event,
+            now_ms,
+            producer_id=stored.producer_id,
+            epoch=stored.producer_epoch,
+            last_epoch=stored.last_epoch,
+            previous_id=stored.previous_producer_id,
         )
     return FENCED
 
@@ -121,30 +110,26 @@ def _next_epoch(
 ) -> TransactionDecision:
     last_epoch = stored.producer_epoch if continues else NO_PRODUCER_EPOCH
     if not is_exhausted(stored.producer_epoch):
-        return WriteState(
-            _initialized(
-                event,
-                now_ms,
-                producer_id=stored.producer_id,
-                epoch=_bumped(stored.producer_epoch),
-                last_epoch=last_epoch,
-            )
-        )
-    if event.new_producer_id == NO_PRODUCER_ID:
-        return ProducerIdNeeded()
-    return WriteState(
-        _initialized(
+        return _initialize(
             event,
             now_ms,
-            producer_id=event.new_producer_id,
-            epoch=_FIRST_EPOCH,
+            producer_id=stored.producer_id,
+            epoch=_bumped(stored.producer_epoch),
             last_epoch=last_epoch,
-            previous_id=stored.producer_id if continues else NO_PRODUCER_ID,
         )
+    if event.new_producer_id == NO_PRODUCER_ID:
+        return NeedsProducerId()
+    return _initialize(
+        event,
+        now_ms,
+        producer_id=event.new_producer_id,
+        epoch=_FIRST_EPOCH,
+        last_epoch=last_epoch,
+        previous_id=stored.producer_id if continues else NO_PRODUCER_ID,
     )
 
 
-def _initialized(
+def _initialize(
     event: InitProducer,
     now_ms: TimestampMs,
     *,
@@ -152,15 +137,17 @@ def _initialized(
     epoch: ProducerEpoch,
     last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
     previous_id: ProducerId = NO_PRODUCER_ID,
-) -> StoredTransaction:
-    return StoredTransaction(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        last_epoch=last_epoch,
-        previous_producer_id=previous_id,
-        timeout_ms=event.timeout_ms,
-        state=State.EMPTY,
-        updated_at=now_ms,
+) -> WriteState:
+    return WriteState(
+        StoredTransaction(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            last_epoch=last_epoch,
+            previous_producer_id=previous_id,
+            timeout_ms=event.timeout_ms,
+            state=State.EMPTY,
+            updated_at=now_ms,
+        )
     )
 
 
@@ -288,7 +275,7 @@ def _bump_and_end(
     next_id = NO_PRODUCER_ID
     if is_exhausted(stored.producer_epoch):
         if event.new_producer_id == NO_PRODUCER_ID:
-            return ProducerIdNeeded()
+            return NeedsProducerId()
         next_id = event.new_producer_id
     prepared = _prepared(stored, now_ms, is_commit=event.is_commit)
     return WriteState(

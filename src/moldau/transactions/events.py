@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from moldau.model.coordinator_events import CoordinatorEvent
 from moldau.model.ids import ProducerEpoch, ProducerId, TopicPartition
-from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class InitProducer(Struct, frozen=True, kw_only=True):

@@ -23,12 +23,17 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.records.kafka_types import Reader, varint_bytes
+from moldau.records.kafka_types import (
+    Reader,
+    compact_array,
+    compact_string,
+    tagged_fields_bytes,
+    varint_bytes,
+)
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 TEXT_BYTES_MAX: Final = 2**15 - 1
 """Limit of a transactional id in this format."""
-NO_PRODUCER_ID: Final = ProducerId(-1)
-NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 
 _WHAT: Final = "transaction record"
 _KEY_VERSION: Final = 0
@@ -73,8 +78,6 @@ _STATES: Final = {status: state for state, status in _STATUSES.items()}
 
 
 class StoredTransaction(Struct, frozen=True, kw_only=True):
-    """The stored state of a transactional id."""
-
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
@@ -147,10 +150,7 @@ def _encode_tagged(value: StoredTransaction) -> bytes:
         )
         if number != default
     ]
-    parts = [varint_bytes(len(tagged))]
-    for tag, data in tagged:
-        parts += (varint_bytes(tag), varint_bytes(len(data)), data)
-    return b"".join(parts)
+    return tagged_fields_bytes(tagged)
 
 
 def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
@@ -169,13 +169,13 @@ def _encode_any(partitions: frozenset[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         by_topic[topic].append(index)
-    parts = [varint_bytes(len(by_topic) + 1)]
-    for topic, indexes in by_topic.items():
-        name = topic.encode()
-        parts += (varint_bytes(len(name) + 1), name, varint_bytes(len(indexes) + 1))
-        parts.append(struct.pack(f">{len(indexes)}i", *indexes))
-        parts.append(b"\0")
-    return b"".join(parts)
+    return compact_array(
+        compact_string(topic)
+        + varint_bytes(len(indexes) + 1)
+        + struct.pack(f">{len(indexes)}i", *indexes)
+        + _NO_TAGS
+        for topic, indexes in by_topic.items()
+    )
 
 
 def _decode_value(reader: Reader) -> StoredTransaction:

@@ -12,7 +12,7 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.transactions.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class ProducerResult(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,6 @@ Effect = Reply[Result] | Persist | WriteMarkers
 class DescribedTransaction(Struct, frozen=True, kw_only=True):
     """An unknown id is TRANSACTIONAL_ID_NOT_FOUND."""
 
-    transactional_id: str
     error: ErrorCode
     state: str = ""
     producer_id: ProducerId = NO_PRODUCER_ID

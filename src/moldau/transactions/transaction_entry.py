@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from moldau.model.ids import TopicPartition
 from moldau.transactions.events import Request
-from moldau.transactions.records import StoredTransaction, TransactionRecord
+from moldau.transactions.records import StoredTransaction
 from moldau.transactions.timers import TimerKey, TimerKind
 
 
@@ -38,10 +38,6 @@ class TransactionEntry(Struct, eq=False):
     @property
     def retry_key(self) -> TimerKey:
         return TimerKey(TimerKind.RETRY, self.transactional_id)
-
-    def apply(self, record: TransactionRecord) -> None:
-        """Apply a committed record; nothing else changes durable state."""
-        self.stored = record.value
 
     @property
     def is_marked(self) -> bool:

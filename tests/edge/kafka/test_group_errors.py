@@ -17,8 +17,8 @@ from moldau.wire.messages.list_groups import ListGroupsRequest, ListGroupsRespon
 
 def describe(group_id: str) -> DescribedGroup:
     if group_id == "mine":
-        return DescribedGroup(group_id=group_id, error=ErrorCode.NONE, state=GroupState.EMPTY)
-    return DescribedGroup(group_id=group_id, error=ErrorCode.NOT_COORDINATOR)
+        return DescribedGroup(error=ErrorCode.NONE, state=GroupState.EMPTY)
+    return DescribedGroup(error=ErrorCode.NOT_COORDINATOR)
 
 
 async def delete(group_ids: Sequence[str]) -> dict[str, ErrorCode]:

@@ -12,8 +12,6 @@ QUEUE_ASSIGNOR: Final = "queue"
 
 
 class QueueAssignor:
-    """See the module."""
-
     name: Final = QUEUE_ASSIGNOR
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Assignment]:

@@ -15,8 +15,6 @@ from moldau.model.ids import TopicId
 
 
 class RangeAssignor:
-    """See the module."""
-
     name: Final = "range"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Assignment]:

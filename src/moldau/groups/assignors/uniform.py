@@ -25,8 +25,6 @@ _Partitions = dict[TopicId, list[int]]
 
 
 class UniformAssignor:
-    """See the module."""
-
     name: Final = "uniform"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Assignment]:
@@ -34,7 +32,7 @@ class UniformAssignor:
             return {}
         plan, free = _kept(spec)
         if len({member.topics for member in spec.members.values()}) == 1:
-            _level(spec, plan, free)
+            _level(plan, free)
         else:
             _place(spec, plan, free)
             _Chains(spec, plan).shorten()
@@ -67,7 +65,7 @@ def _count(partitions: _Partitions) -> int:
 # ---- equal subscriptions
 
 
-def _level(spec: GroupSpec, plan: dict[str, _Partitions], free: _Partitions) -> None:
+def _level(plan: dict[str, _Partitions], free: _Partitions) -> None:
     counts = {member_id: _count(mine) for member_id, mine in plan.items()}
     total = sum(counts.values()) + _count(free)
     share, more = divmod(total, len(plan))

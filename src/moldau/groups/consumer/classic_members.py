@@ -122,7 +122,7 @@ class ClassicJoinWrite(HeartbeatWrite):
         super().committed(now)
         downgrade(self.context, now, self.group)
 
-    def _enter(self, state: ConsumerState) -> AdmittedMember:
+    def _identify(self, state: ConsumerState) -> AdmittedMember:
         event = self._join
         member_id = event.member_id
         self._check_protocols(state)
@@ -156,7 +156,7 @@ class ClassicJoinWrite(HeartbeatWrite):
         assert self._subscription is not None, "it was checked"
         return classic_member(Member.of(self._join, self._member_id), self._subscription)
 
-    def _answer(
+    def _make_result(
         self,
         now: float,
         member: ConsumerMember,

@@ -98,12 +98,10 @@ class ConsumerGroups:
         if group is None or state is None or group.state is GroupState.DEAD:
             what = "not found" if group is None else "not a consumer group"
             return DescribedConsumerGroup(
-                group_id=group_id,
                 error=ErrorCode.GROUP_ID_NOT_FOUND,
                 message=f"Group {group_id[:200]} is {what}.",
             )
         return DescribedConsumerGroup(
-            group_id=group_id,
             error=ErrorCode.NONE,
             state=state.state,
             epoch=state.number,
@@ -113,7 +111,6 @@ class ConsumerGroups:
         )
 
     def member(self, group_id: str, member_id: str) -> DescribedConsumer | None:
-        """One member of a consumer-protocol group; None if unknown."""
         group = self._runtime.groups.get(group_id)
         if group is None or group.consumer is None or member_id not in group.consumer.members:
             return None

@@ -57,8 +57,6 @@ class AdmittedMember(NamedTuple):
 
 
 class HeartbeatWrite(ConsumerWrite):
-    """One heartbeat."""
-
     __slots__ = ("_event", "_member_id", "_removed", "_result", "_seen_topics", "_upgraded")
 
     def __init__(self, context: ConsumerContext, group: Group, event: ConsumerHeartbeat) -> None:
@@ -80,7 +78,7 @@ class HeartbeatWrite(ConsumerWrite):
         try:
             upgraded, state = self._upgrade()
             if self._event.member_epoch < JOIN_EPOCH:
-                records = self._leave(now, state)
+                records = self._leave(state)
             else:
                 records = self._reconcile(now, state)
         except RefusedError as error:
@@ -139,7 +137,7 @@ class HeartbeatWrite(ConsumerWrite):
         self._upgraded = list(state.members)
         return upgraded, state
 
-    def _leave(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
+    def _leave(self, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
         member_id = self._known(state)
         self._result = ConsumerHeartbeatResult(
@@ -162,7 +160,7 @@ class HeartbeatWrite(ConsumerWrite):
 
     def _reconcile(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
-        member_id, before, current, records = self._enter(state)
+        member_id, before, current, records = self._identify(state)
         self._member_id = member_id
         member = self._described(before)
         _check_group_kind(member_id, member, state.members)
@@ -206,10 +204,10 @@ class HeartbeatWrite(ConsumerWrite):
                     group_id=self.group.group_id, member_id=member_id, value=stepped
                 )
             )
-        self._result = self._answer(now, member, current, stepped)
+        self._result = self._make_result(now, member, current, stepped)
         return records
 
-    def _answer(
+    def _make_result(
         self,
         now: float,
         member: ConsumerMember,
@@ -237,7 +235,7 @@ class HeartbeatWrite(ConsumerWrite):
             assignment=stepped.assigned if is_sent else None,
         )
 
-    def _enter(self, state: ConsumerState) -> AdmittedMember:
+    def _identify(self, state: ConsumerState) -> AdmittedMember:
         """Identify the member and its current assignment. Raises RefusedError."""
         event = self._event
         if event.member_epoch != JOIN_EPOCH:

@@ -206,7 +206,8 @@ class DowngradeGroup(Write):
     def _member(self, state: ConsumerState, member_id: str, member: ConsumerMember) -> Member:
         client = member.classic
         assert client is not None, "only groups of classic members are downgraded"
-        made = Member(
+        names = self._context.subscriptions.by_name(member, state.current(member_id).assigned)
+        return Member(
             member_id=member_id,
             instance_id=member.instance_id,
             client_id=member.client_id,
@@ -214,10 +215,8 @@ class DowngradeGroup(Write):
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             session_timeout_ms=client.session_timeout_ms,
             protocols=client.protocols,
+            assignment=assignment_bytes(names),
         )
-        names = self._context.subscriptions.by_name(member, state.current(member_id).assigned)
-        made.assignment = assignment_bytes(names)
-        return made
 
     def committed(self, now: float) -> None:
         group, rebalance = self._group, self._context.rebalance

@@ -74,10 +74,9 @@ _Part = Callable[[int], int]
 class Pattern:
     """A parsed pattern. Raises PatternError if it is invalid."""
 
-    __slots__ = ("_nodes", "_sets", "_start", "text")
+    __slots__ = ("_nodes", "_sets", "_start")
 
     def __init__(self, text: str) -> None:
-        self.text: Final = text
         self._nodes: list[_Node] = []
         parser = _Parser(text, self._nodes)
         whole = parser.parse()

@@ -34,17 +34,6 @@ def next_step(
             return current
         case MemberState.UNREVOKED if _holds(owned, current.revoking):
             return current
-        case _:
-            return _towards(current, target, target_epoch, owned, is_free)
-
-
-def _towards(
-    current: CurrentAssignment,
-    target: Assignment,
-    target_epoch: int,
-    owned: Assignment | None,
-    is_free: Callable[[TopicId, int], bool],
-) -> CurrentAssignment:
     kept = _pick(current.assigned, lambda topic, index: index in target.get(topic, ()))
     revoking = subtract(current.assigned, target)
     if revoking and _holds(owned, revoking):

@@ -27,7 +27,7 @@ from moldau.records.kafka_types import (
     compact_bytes,
     compact_string,
     string_bytes,
-    varint_bytes,
+    tagged_fields_bytes,
 )
 
 EPOCH_KEY: Final = 3
@@ -70,16 +70,12 @@ class GroupEpoch(Struct, frozen=True, kw_only=True):
 
 
 class ClassicClient(Struct, frozen=True, kw_only=True):
-    """Settings of a classic member."""
-
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     """(name, subscription), most preferred first; at least one."""
 
 
 class ConsumerMember(Struct, frozen=True, kw_only=True):
-    """Subscription and settings of a member."""
-
     instance_id: str | None = None
     rack: str | None = None
     client_id: str = ""
@@ -199,12 +195,7 @@ def _encode_epoch(value: GroupEpoch) -> bytes:
     tags = [(_HASH_TAG, struct.pack(">q", value.topics_hash))]
     if value.empty_since != NO_TIMESTAMP:
         tags.append((_EMPTY_SINCE_TAG, struct.pack(">q", value.empty_since)))
-    return struct.pack(">i", value.epoch) + _tags(tags)
-
-
-def _tags(tags: list[tuple[int, bytes]]) -> bytes:
-    encoded = [varint_bytes(tag) + varint_bytes(len(data)) + data for tag, data in tags]
-    return varint_bytes(len(tags)) + b"".join(encoded)
+    return struct.pack(">i", value.epoch) + tagged_fields_bytes(tags)
 
 
 def _epoch(reader: Reader) -> GroupEpoch:
@@ -235,7 +226,7 @@ def _encode_member(value: ConsumerMember) -> bytes:
             compact_string(value.pattern),
             struct.pack(">i", value.rebalance_timeout_ms),
             compact_string(value.assignor),
-            _tags(tags),
+            tagged_fields_bytes(tags),
         )
     )
 

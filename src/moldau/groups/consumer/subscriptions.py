@@ -37,18 +37,6 @@ class TopicSource(Protocol):
         ...
 
 
-class NoTopics:
-    """A cluster without topics, for tests."""
-
-    version: Final = 0
-
-    def topic(self, name: str) -> TopicSize | None:
-        return None
-
-    def names(self) -> Collection[str]:
-        return ()
-
-
 class _Matched:
     __slots__ = ("found", "matched_names", "pattern", "version")
 

@@ -1,9 +1,36 @@
-"""Invariants of a queue's state, for tests and simulations."""
+"""Invariants of a queue's state, and the record of all of it."""
+
+from collections.abc import Iterator
 
 from moldau.leases.config import QueueConfig
 from moldau.leases.delay_buckets import BUCKETS_MAX
-from moldau.leases.state import Dead, Leased, QueueState, Waiting
+from moldau.leases.state import Dead, Leased, QueueId, QueueRecord, QueueState, Waiting
+from moldau.model.ids import Offset
 from moldau.model.invariants import require
+
+
+def snapshot(state: QueueState, queue: QueueId) -> QueueRecord:
+    """A record of the whole state."""
+    return QueueRecord(
+        queue=queue,
+        sequence=state.sequence,
+        epoch=state.epoch,
+        next=state.next,
+        opened=tuple(sorted(state.open.items())),
+        is_snapshot=True,
+        buckets=tuple(state.buckets[key] for key in sorted(state.buckets)),
+    )
+
+
+def settled_ranges(state: QueueState) -> Iterator[tuple[Offset, Offset]]:
+    """Settled ranges above the floor (first, end)."""
+    first = state.floor
+    for offset in sorted(state.open):
+        if first < offset:
+            yield first, offset
+        first = Offset(offset + 1)
+    if first < state.next:
+        yield first, state.next
 
 
 def check_invariants(state: QueueState, config: QueueConfig) -> None:
@@ -39,7 +66,7 @@ def check_invariants(state: QueueState, config: QueueConfig) -> None:
     require(times == sorted(times), "waiting messages are ordered by time")
     require(len(state.open) <= config.open_max, "open messages are bounded")
     require(len(leased) + len(dead) <= config.leases_max, "leases are bounded")
-    ranges = list(state.settled_ranges())
+    ranges = list(settled_ranges(state))
     require(len(ranges) <= len(state.open) + 1, "settled ranges are separated by open offsets")
     settled = sum(end - first for first, end in ranges)
     require(
