@@ -100,7 +100,7 @@ class Brokers(ParamType[str]):
     name = "brokers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from moldau.client.addresses import split_brokers
+        from moldau.client.addresses import split_brokers, with_localhost
         from moldau.client.errors import ClientError
 
         text = with_localhost(str(value))
@@ -109,12 +109,6 @@ class Brokers(ParamType[str]):
         except ClientError as error:
             self.fail(f"{error}; write HOST:PORT", param, ctx)
         return text
-
-
-def with_localhost(addresses: str) -> str:
-    """The addresses with localhost as the host of every :PORT."""
-    parts = (part.strip() for part in addresses.split(","))
-    return ",".join(f"localhost{part}" if part.startswith(":") else part for part in parts)
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

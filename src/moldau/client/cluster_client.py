@@ -23,6 +23,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
     BrokerActionRequest,
     BrokerActionResponse,
+    Endpoint,
     ErrorReply,
     JoinReply,
     JoinRequest,
@@ -122,7 +123,7 @@ class ClusterClient:
         raise self._unreachable(unreachable)
 
     def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
-        where = ", ".join(_shown(host, port) for host, port in self._addresses)
+        where = ", ".join(Endpoint(host, port) for host, port in self._addresses)
         why = ", ".join(dict.fromkeys(str(error) for error in errors))
         if all(isinstance(error, http.ResponseTimedOut) for error in errors):
             return TimedOutError(
@@ -151,7 +152,7 @@ def _decode(answer: http.HttpResponse, kind: type[T], host: str, port: int) -> T
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
     raise ClientError(
-        f"the response of {_shown(host, port)} is not one of a Moldau broker", hint=HTTP_HINT
+        f"the response of {Endpoint(host, port)} is not one of a Moldau broker", hint=HTTP_HINT
     )
 
 
@@ -163,7 +164,3 @@ def _error_of(answer: http.HttpResponse, host: str, port: int) -> ClientError:
     if answer.status == 404:
         return NotFoundError(reply.detail, hint=reply.hint)
     return RejectedError(reply.detail, code, hint=reply.hint)
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

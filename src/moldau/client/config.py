@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from moldau.client.addresses import split_brokers
+from moldau.client.addresses import split_brokers, with_localhost
 from moldau.client.errors import ADDRESS_HINT, ClientError, InvalidArgumentError
 
 BROKERS_VARIABLE = "MOLDAU_BROKERS"
@@ -41,7 +41,7 @@ def bootstrap_list(brokers: Brokers | None) -> str:
     if brokers is None:
         brokers = os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT
     try:
-        joined = brokers if isinstance(brokers, str) else ",".join(brokers)
+        joined = with_localhost(brokers if isinstance(brokers, str) else ",".join(brokers))
         split_brokers(joined)
     except TypeError as error:
         raise InvalidArgumentError(

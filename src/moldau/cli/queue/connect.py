@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from moldau.cli.options import ParamType, with_localhost
+from moldau.cli.options import ParamType
 
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
@@ -36,7 +36,7 @@ class GrpcAddresses(ParamType[str]):
     name = "addresses"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from moldau.client.addresses import split_brokers
+        from moldau.client.addresses import split_brokers, with_localhost
         from moldau.client.errors import ClientError
 
         text = with_localhost(str(value))
@@ -124,18 +124,15 @@ def probe_grpc(addresses: str) -> None:
     from moldau.client.addresses import split_brokers
     from moldau.client.errors import UnreachableError
     from moldau.client.kafka.connect import probe
+    from moldau.model.topology import Endpoint
 
     if HTTP_PREFIX in addresses:
         return
     pairs = split_brokers(addresses, port_default=GRPC_PORT)
     try:
-        probe(",".join(_written(host, port) for host, port in pairs), is_kafka=False)
+        probe(",".join(str(Endpoint(host, port)) for host, port in pairs), is_kafka=False)
     except UnreachableError as error:
         raise UnreachableError(str(error), hint=START_HINT) from error
-
-
-def _written(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

@@ -126,7 +126,7 @@ class Admin:
     def __init__(
         self, brokers: Brokers | None = None, extra: Mapping[str, str] | None = None
     ) -> None:
-        self.brokers = brokers if isinstance(brokers, str) else bootstrap_list(brokers)
+        self.brokers = bootstrap_list(brokers)
         self._client = connect_admin(self.brokers, extra)
 
     def __repr__(self) -> str:

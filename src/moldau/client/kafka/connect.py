@@ -158,13 +158,3 @@ def _reason(cause: KafkaError) -> str:
     for remark in ("Broker: ", "Local: "):
         text = text.replace(remark, "")
     return text or str(cause.name())
-
-
-__all__ = [
-    "REQUEST_SECONDS_MAX",
-    "connect_admin",
-    "connect_producer",
-    "probe",
-    "split_brokers",
-    "translate",
-]

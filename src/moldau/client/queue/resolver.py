@@ -32,6 +32,7 @@ from moldau.client.queue.rpc_failures import (
     unreachable_failure,
 )
 from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX, CONNECT_SECONDS_MAX, Backoff
+from moldau.model.topology import Endpoint
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -204,5 +205,5 @@ def grpc_seeds(seeds: Sequence[str]) -> list[str]:
             raise InvalidArgumentError(
                 str(error), hint="write HOST:PORT, or set MOLDAU_GRPC"
             ) from error
-        found += [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in pairs]
+        found += [str(Endpoint(host, port)) for host, port in pairs]
     return list(dict.fromkeys(found))
