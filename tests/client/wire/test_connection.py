@@ -37,7 +37,7 @@ def test_the_highest_common_version_is_used(scripted_broker: Any) -> None:
     scripted_broker.served[ApiKey.METADATA] = (0, 7)
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
     with connect(scripted_broker, client_id="tester") as connection:
-        response = connection.ask(MetadataRequest(topics=None), MetadataResponse)
+        response = connection.request(MetadataRequest(topics=None), MetadataResponse)
     assert response.cluster_id == "c"
     assert [h.api_version for h, _ in scripted_broker.requests] == [4, 7]
     assert {h.client_id for h, _ in scripted_broker.requests} == {"tester"}
@@ -111,7 +111,7 @@ def test_a_request_without_reply_leaves_the_next_one_in_step(scripted_broker: An
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
     with connect(scripted_broker) as connection:
         connection.post(ProduceRequest(acks=0, timeout_ms=1, topics=[]), 9, reply=False)
-        assert connection.ask(MetadataRequest(topics=None), MetadataResponse).cluster_id == "c"
+        assert connection.request(MetadataRequest(topics=None), MetadataResponse).cluster_id == "c"
 
 
 def test_a_file_slice_is_sent_as_its_bytes(scripted_broker: Any, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_file_slice_is_sent_as_its_bytes(scripted_broker: Any, tmp_path: Path)
 def test_the_wrong_type_of_response_is_a_defect_of_the_caller(scripted_broker: Any) -> None:
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
     with connect(scripted_broker) as connection, pytest.raises(TypeError, match="FetchResponse"):
-        connection.ask(MetadataRequest(topics=None), FetchResponse)
+        connection.request(MetadataRequest(topics=None), FetchResponse)
 
 
 def test_nothing_listening_is_said_with_a_hint() -> None:

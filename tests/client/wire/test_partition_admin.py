@@ -49,7 +49,7 @@ class FakeClient(KafkaClient):
             raise answer
         return answer
 
-    def ask_controller(self, request, response_type):
+    def request_controller(self, request, response_type):
         self.asked.append(request)
         answer = self._next()
         assert isinstance(answer, response_type)

@@ -195,7 +195,7 @@ class BatchSender:
         if self._acks == 0:
             connection.post(request, version, reply=False)
             return
-        answer = connection.ask(request, ProduceResponse, version)
+        answer = connection.request(request, ProduceResponse, version)
         self._check(batch, answer.topics[0].partitions[0].error_code)
 
     def _check(self, batch: OutgoingBatch, code: int | None) -> None:

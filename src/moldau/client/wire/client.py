@@ -108,7 +108,7 @@ class KafkaClient:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         broker = self.any_broker()
         try:
-            response = broker.ask(request, MetadataResponse)
+            response = broker.request(request, MetadataResponse)
         except (UnreachableError, TimedOutError):
             # It may accept connections and never respond: try the other brokers first next time.
             self._unresponsive.add((broker.host, broker.port))
@@ -128,7 +128,7 @@ class KafkaClient:
 
     def cluster_id(self) -> str | None:
         """The id of the cluster, without fetching its topics."""
-        return self.any_broker().ask(MetadataRequest(topics=[]), MetadataResponse).cluster_id
+        return self.any_broker().request(MetadataRequest(topics=[]), MetadataResponse).cluster_id
 
     def layout(self, topic: str) -> TopicLayout:
         """Id and leaders of a topic, from the cache if possible. Raises NotFoundError."""
@@ -230,7 +230,7 @@ class KafkaClient:
                 connection.post(request, _id_version(connection, request, layout), reply=False)
                 return -1
             version = _id_version(connection, request, layout)
-            response = connection.ask(request, ProduceResponse, version)
+            response = connection.request(request, ProduceResponse, version)
             answer = _only(_only(response.topics, doing).partitions, doing)
             _check(answer.error_code, doing, answer.error_message)
             return answer.base_offset
@@ -290,7 +290,7 @@ class KafkaClient:
             )
             connection = self.leader(topic, partition)
             version = _id_version(connection, request, layout)
-            response = connection.ask(request, FetchResponse, version)
+            response = connection.request(request, FetchResponse, version)
             _check(response.error_code, doing)
             answer = _only(_only(response.topics, doing).partitions, doing)
             _check(answer.error_code, doing)
@@ -305,7 +305,7 @@ class KafkaClient:
         def attempt() -> int:
             wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
             request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
-            response = self.leader(topic, partition).ask(request, ListOffsetsResponse)
+            response = self.leader(topic, partition).request(request, ListOffsetsResponse)
             answer = _only(_only(response.topics, doing).partitions, doing)
             _check(answer.error_code, doing)
             return answer.offset
@@ -337,15 +337,15 @@ class KafkaClient:
             request = CreateTopicsRequest(
                 topics=[topic], timeout_ms=int(self._timeout_seconds * 1000)
             )
-            response = self._controller().ask(request, CreateTopicsResponse)
+            response = self._controller().request(request, CreateTopicsResponse)
             answer = _only(response.topics, doing)
             _check(answer.error_code, doing, answer.error_message)
 
         self.with_retries(attempt, topic=name)
 
-    def ask_controller(self, request: Request, response_type: type[R]) -> R:
+    def request_controller(self, request: Request, response_type: type[R]) -> R:
         """Send a request to the controller, or to any broker, which forwards it."""
-        return self._controller().ask(request, response_type)
+        return self._controller().request(request, response_type)
 
     # -- routing and retries
 

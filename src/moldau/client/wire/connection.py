@@ -182,7 +182,7 @@ class KafkaConnection:
         self.post(message, version)
         return self.receive()
 
-    def ask(self, message: Request, response_type: type[R], version: int | None = None) -> R:
+    def request(self, message: Request, response_type: type[R], version: int | None = None) -> R:
         """As `send`, with a typed response."""
         response = self.send(message, version)
         if not isinstance(response, response_type):
@@ -310,7 +310,7 @@ class KafkaConnection:
                 f"{self.address} does not support SASL: see option {sasl.prefix}{PROTOCOL}"
             )
         request = SaslHandshakeRequest(mechanism=sasl.mechanism)
-        chosen = self.ask(request, SaslHandshakeResponse, _SASL_FRAMED)
+        chosen = self.request(request, SaslHandshakeResponse, _SASL_FRAMED)
         if chosen.error_code:
             raise ClientError(
                 f"{self.address} does not support {sasl.mechanism}: see option "
@@ -321,7 +321,9 @@ class KafkaConnection:
         message: bytes | None = next(exchange)
         while message is not None:
             sent_at = time.monotonic()
-            answer = self.ask(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+            answer = self.request(
+                SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse
+            )
             if answer.error_code:
                 raise sasl.refused(self.address, answer.error_message)
             try:

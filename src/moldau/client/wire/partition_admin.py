@@ -128,7 +128,7 @@ class PartitionAdmin:
         )
 
         def attempt() -> ListPartitionReassignmentsResponse:
-            response = self._client.ask_controller(request, ListPartitionReassignmentsResponse)
+            response = self._client.request_controller(request, ListPartitionReassignmentsResponse)
             _check(response.error_code, response.error_message, "list moves")
             return response
 
@@ -169,7 +169,7 @@ class PartitionAdmin:
         )
 
         def attempt() -> AlterPartitionReassignmentsResponse:
-            response = self._client.ask_controller(request, AlterPartitionReassignmentsResponse)
+            response = self._client.request_controller(request, AlterPartitionReassignmentsResponse)
             _check(response.error_code, response.error_message, "move partitions")
             return response
 
@@ -199,7 +199,7 @@ class PartitionAdmin:
         )
 
         def attempt() -> ElectLeadersResponse:
-            response = self._client.ask_controller(request, ElectLeadersResponse)
+            response = self._client.request_controller(request, ElectLeadersResponse)
             _check(response.error_code, None, "elect leaders")
             return response
 

@@ -102,7 +102,7 @@ class TransactionAdmin:
 
         def attempt() -> tuple[int, DescribedTransaction]:
             node, connection = self._coordinator(transactional_id)
-            (found,) = connection.ask(request, DescribeTransactionsResponse).transaction_states
+            (found,) = connection.request(request, DescribeTransactionsResponse).transaction_states
             if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise NotFoundError(
                     f"unknown transactional id {transactional_id}",
@@ -137,7 +137,7 @@ class TransactionAdmin:
 
         def attempt() -> None:
             _, connection = self._coordinator(transactional_id)
-            code = connection.ask(request, InitProducerIdResponse).error_code
+            code = connection.request(request, InitProducerIdResponse).error_code
             _check(code, f"abort the transaction of {transactional_id}")
 
         self._retry(attempt)
@@ -147,7 +147,7 @@ class TransactionAdmin:
         request = FindCoordinatorRequest(coordinator_keys=[transactional_id], key_type=_TRANSACTION)
         broker = self._client.metadata().brokers[0]
         connection = self._client.connection(broker.host, broker.port)
-        (found,) = connection.ask(request, FindCoordinatorResponse, 4).coordinators
+        (found,) = connection.request(request, FindCoordinatorResponse, 4).coordinators
         _check(found.error_code, f"find the coordinator of {transactional_id}")
         return found.node_id, self._client.connection(found.host, found.port)
 
@@ -155,7 +155,9 @@ class TransactionAdmin:
         self, broker: tuple[str, int], request: ListTransactionsRequest
     ) -> ListTransactionsResponse:
         def attempt() -> ListTransactionsResponse:
-            response = self._client.connection(*broker).ask(request, ListTransactionsResponse, 1)
+            response = self._client.connection(*broker).request(
+                request, ListTransactionsResponse, 1
+            )
             _check(response.error_code, "list transactions")
             return response
 

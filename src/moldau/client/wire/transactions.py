@@ -102,7 +102,7 @@ class TransactionClient:
         doing = f"begin a transaction as {name}"
 
         def attempt() -> TransactionalProducer:
-            found = self._coordinator(name).ask(request, InitProducerIdResponse)
+            found = self._coordinator(name).request(request, InitProducerIdResponse)
             if found.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise InvalidArgumentError(
                     f"cannot {doing}: the timeout of {timeout_ms} ms exceeds the brokers' maximum",
@@ -132,7 +132,7 @@ class TransactionClient:
         def attempt() -> None:
             coordinator = self._coordinator(producer.name)
             version = min(coordinator.version_for(request), _ADD_VERSION_MAX)
-            found = coordinator.ask(request, AddPartitionsToTxnResponse, version)
+            found = coordinator.request(request, AddPartitionsToTxnResponse, version)
             codes = {
                 answer.partition_error_code
                 for topic in found.results_by_topic_v3_and_below
@@ -152,7 +152,7 @@ class TransactionClient:
         def attempt() -> None:
             coordinator = self._coordinator(producer.name)
             version = min(coordinator.version_for(request), _END_VERSION_MAX)
-            check(coordinator.ask(request, EndTxnResponse, version).error_code, doing)
+            check(coordinator.request(request, EndTxnResponse, version).error_code, doing)
 
         self._retry(producer.name, attempt, doing)
 
@@ -206,7 +206,7 @@ class TransactionClient:
                 by_coordinator.setdefault(self._coordinators[name], []).append(name)
             for address, ids in by_coordinator.items():
                 request = DescribeTransactionsRequest(transactional_ids=ids)
-                answer = self._client.connection(*address).ask(
+                answer = self._client.connection(*address).request(
                     request, DescribeTransactionsResponse
                 )
                 for each in answer.transaction_states:
@@ -251,7 +251,7 @@ class TransactionClient:
                 if version < _LIST_VERSION_MAX:
                     # Kafka before 3.8 has no duration filter.
                     return {n for n, each in transactions.items() if seconds_left(each) < seconds}
-                answer = connection.ask(request, ListTransactionsResponse, version)
+                answer = connection.request(request, ListTransactionsResponse, version)
                 check(answer.error_code, "list transactions")
                 found |= {each.transactional_id for each in answer.transaction_states}
             return found & transactions.keys()
@@ -273,13 +273,13 @@ class TransactionClient:
 
         def attempt() -> list[str]:
             found: list[str] = []
-            for broker in self._client.any_broker().ask(everyone, MetadataResponse).brokers:
+            for broker in self._client.any_broker().request(everyone, MetadataResponse).brokers:
                 try:
                     connection = self._client.connection(broker.host, broker.port)
                 except UnreachableError:
                     continue
                 version = min(connection.version_for(request), _LIST_VERSION_MAX)
-                answer = connection.ask(request, ListTransactionsResponse, version)
+                answer = connection.request(request, ListTransactionsResponse, version)
                 check(answer.error_code, "list transactions")
                 found += [each.transactional_id for each in answer.transaction_states]
             return sorted(name for name in set(found) if name.startswith(prefix))
@@ -312,13 +312,13 @@ class TransactionClient:
         known = self._client.any_broker()
         if known.version_for(FindCoordinatorRequest) > _SINGLE_KEY:
             request = FindCoordinatorRequest(coordinator_keys=unknown, key_type=_TRANSACTION)
-            for found in known.ask(request, FindCoordinatorResponse).coordinators:
+            for found in known.request(request, FindCoordinatorResponse).coordinators:
                 check(found.error_code, f"find the coordinator of {found.key}")
                 self._coordinators[found.key] = (found.host, found.port)
             return
         for name in unknown:
             request = FindCoordinatorRequest(key=name, key_type=_TRANSACTION)
-            single = known.ask(request, FindCoordinatorResponse)
+            single = known.request(request, FindCoordinatorResponse)
             check(single.error_code, f"find the coordinator of {name}")
             self._coordinators[name] = (single.host, single.port)
 
