@@ -123,7 +123,7 @@ class ClusterClient:
         raise self._unreachable(unreachable)
 
     def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
-        where = ", ".join(Endpoint(host, port) for host, port in self._addresses)
+        where = ", ".join(str(Endpoint(host, port)) for host, port in self._addresses)
         why = ", ".join(dict.fromkeys(str(error) for error in errors))
         if all(isinstance(error, http.ResponseTimedOut) for error in errors):
             return TimedOutError(
