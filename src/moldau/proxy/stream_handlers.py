@@ -157,7 +157,7 @@ class StreamHandlers:
         while True:
             address = self._rpc.view.leader_address(request.topic, request.partition)
             where = address or self._any_address()
-            call = self._rpc.channels.read_raw(where, READ_FROM, data)
+            call = self._rpc.channels.read(where, READ_FROM.raw, data)
             try:
                 async for answer in call:
                     backoff.restart()
@@ -174,7 +174,7 @@ class StreamHandlers:
             await backoff.sleep_async()
 
     def _upstream(self, method: Method[Any, Any], address: str) -> Upstream:
-        return Upstream(self._rpc.channels.stream_raw(address, method), address)
+        return Upstream(self._rpc.channels.stream(address, method.raw), address)
 
     def _any_address(self) -> str:
         candidates = self._rpc.resolver.candidates

@@ -125,7 +125,7 @@ class UnaryHandlers:
         idempotent: bool = True,
     ) -> bytes:
         async def attempt(address: str, seconds: float) -> bytes:
-            return await self._rpc.channels.call_raw(address, method, data, seconds_max=seconds)
+            return await self._rpc.channels.call(address, method.raw, data, seconds_max=seconds)
 
         try:
             return await self._rpc.retry(

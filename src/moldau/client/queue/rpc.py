@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from google.protobuf.message import Message
 from grpc import aio
 
 from moldau.client.errors import ClientError
-from moldau.client.queue.channels import Channels, Message, Method
+from moldau.client.queue.channels import Channels, Method
 from moldau.client.queue.cluster_view import ClusterView
 from moldau.client.queue.resolver import Resolver
 from moldau.client.queue.rpc_failures import (
