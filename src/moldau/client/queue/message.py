@@ -1,7 +1,6 @@
 """The messages of a queue. Each wraps a message of the API, and decodes fields on access."""
 
 from datetime import UTC, datetime
-from typing import Protocol
 
 from moldau.client.decoding import MessageContent
 from moldau.proto.v1 import queue_pb2 as pb
@@ -91,63 +90,3 @@ class DeliveredMessage(StoredMessage):
         """When the lease expires, by the broker's clock; None in ordered groups."""
         until = self._raw.lease_until_ms
         return datetime.fromtimestamp(until / 1000, UTC) if until else None
-
-
-class _AsyncWorker(Protocol):
-    async def ack_one(self, message: DeliveredMessage) -> None: ...
-    async def nack_one(
-        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
-    ) -> None: ...
-    async def extend_one(self, message: DeliveredMessage, seconds: float) -> None: ...
-
-
-class AsyncQueueMessage(DeliveredMessage):
-    """A message of an AsyncWorker."""
-
-    __slots__ = ("_worker",)
-
-    def __init__(self, raw: pb.Message, consumer: str, worker: _AsyncWorker) -> None:
-        super().__init__(raw, consumer)
-        self._worker = worker
-
-    async def ack(self) -> None:
-        """Mark it as done. Raises LeaseLostError if its lease was lost."""
-        await self._worker.ack_one(self)
-
-    async def nack(self, *, delay: float | None = None, reason: str = "") -> None:
-        """Redeliver it, after `delay` seconds or the group's backoff."""
-        await self._worker.nack_one(self, delay=delay, reason=reason)
-
-    async def extend(self, seconds: float) -> None:
-        """Extend its lease to `seconds` from now."""
-        await self._worker.extend_one(self, seconds)
-
-
-class _Worker(Protocol):
-    def ack_one(self, message: DeliveredMessage) -> None: ...
-    def nack_one(
-        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
-    ) -> None: ...
-    def extend_one(self, message: DeliveredMessage, seconds: float) -> None: ...
-
-
-class QueueMessage(DeliveredMessage):
-    """A message of a Worker."""
-
-    __slots__ = ("_worker",)
-
-    def __init__(self, raw: pb.Message, consumer: str, worker: _Worker) -> None:
-        super().__init__(raw, consumer)
-        self._worker = worker
-
-    def ack(self) -> None:
-        """Mark it as done. Raises LeaseLostError if its lease was lost."""
-        self._worker.ack_one(self)
-
-    def nack(self, *, delay: float | None = None, reason: str = "") -> None:
-        """Redeliver it, after `delay` seconds or the group's backoff."""
-        self._worker.nack_one(self, delay=delay, reason=reason)
-
-    def extend(self, seconds: float) -> None:
-        """Extend its lease to `seconds` from now."""
-        self._worker.extend_one(self, seconds)
