@@ -37,7 +37,7 @@ from moldau.client.errors import (
     TimedOutError,
 )
 from moldau.client.kafka import forks
-from moldau.client.kafka.connect import connect_producer, probe, translate
+from moldau.client.kafka.connect import connect_producer, probe, translate, translated
 from moldau.client.kafka.deliveries import PARTITION_UNASSIGNED, POLL_EVERY_SENDS, Delivery, Outbox
 from moldau.client.kafka.producer_config import (
     AckMode,
@@ -271,10 +271,8 @@ class Producer:
                 # The broker's error would not say what is wrong with the name.
                 raise _invalid_topic(topic)
             return connect_producer(settings, topic)[0]
-        try:
+        with translated(self._brokers, "make a producer"):
             return Client(settings)
-        except KafkaException as error:
-            raise translate(error, brokers=self._brokers, doing="make a producer") from error
 
     def _send_when_not_full(self, message: UnbufferedMessage) -> None:
         """Wait until acknowledgements make room: backpressure for the sender."""
