@@ -31,7 +31,6 @@ from moldau.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchResponsePartition,
     FetchTopic,
 )
 from moldau.wire.messages.list_offsets import (
@@ -244,38 +243,13 @@ class KafkaClient:
         offset: int,
         *,
         wait_ms_max: int = 500,
-        bytes_min: int = 1,
         bytes_max: int = 1 << 20,
         read_committed: bool = False,
     ) -> bytes:
         """Record batches from `offset` on; as stored, so the first may begin before it."""
-        answer = self.fetch_partition(
-            topic,
-            partition,
-            offset,
-            wait_ms_max=wait_ms_max,
-            bytes_min=bytes_min,
-            bytes_max=bytes_max,
-            read_committed=read_committed,
-        )
-        records = answer.records
-        return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b""
-
-    def fetch_partition(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        wait_ms_max: int = 500,
-        bytes_min: int = 1,
-        bytes_max: int = 1 << 20,
-        read_committed: bool = False,
-    ) -> FetchResponsePartition:
-        """As `fetch`, with the whole response: watermarks, log start, aborted transactions."""
         doing = f"fetch {topic}-{partition} from {offset}"
 
-        def attempt() -> FetchResponsePartition:
+        def attempt() -> bytes:
             layout = self.layout(topic)
             wanted = FetchPartition(
                 partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
@@ -283,7 +257,7 @@ class KafkaClient:
             request = FetchRequest(
                 # The broker must respond well before this side times out.
                 max_wait_ms=min(wait_ms_max, int(self._timeout_seconds * 500)),
-                min_bytes=bytes_min,
+                min_bytes=1,
                 max_bytes=bytes_max,
                 isolation_level=int(read_committed),
                 topics=[FetchTopic(topic=topic, topic_id=layout.topic_id, partitions=[wanted])],
@@ -294,7 +268,8 @@ class KafkaClient:
             _check(response.error_code, doing)
             answer = _only(_only(response.topics, doing).partitions, doing)
             _check(answer.error_code, doing)
-            return answer
+            records = answer.records
+            return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b""
 
         return self.with_retries(attempt, topic=topic, idempotent=True)
 
