@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from moldau.client.errors import ClientError, NotFoundError, RejectedError
+from moldau.client.errors import ClientError, NotFoundError, RejectedError, code_name
 from moldau.client.retry import is_retriable, retry
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection
@@ -205,6 +205,7 @@ class BatchSender:
                 "max.message.bytes",
             )
         if code in _RETRIABLE_WRITES:
-            name = RejectedError("", code).name
-            raise RejectedError(f"cannot {doing}: {name}", ErrorCode.LEADER_NOT_AVAILABLE)
+            raise RejectedError(
+                f"cannot {doing}: {code_name(code)}", ErrorCode.LEADER_NOT_AVAILABLE
+            )
         check(code, doing)

@@ -14,8 +14,9 @@ from moldau.client.errors import (
     RejectedError,
     TimedOutError,
     UnreachableError,
+    code_name,
 )
-from moldau.client.retry import NOT_LEADER_CODES, Backoff
+from moldau.client.retry import NOT_LEADER_CODES, RETRIABLE_CODES, Backoff
 from moldau.client.wire.connection import PLAIN_TEXT, KafkaConnection
 from moldau.client.wire.security import Security
 from moldau.model.errors import ErrorCode
@@ -50,6 +51,8 @@ from moldau.wire.schema import Request, Response
 
 OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
+ADMIN_SECONDS_MAX = 15.0
+"""Timeout of administrative requests, with their retries."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -135,7 +138,7 @@ class KafkaClient:
             response = self.metadata(topic)
             code = next((t.error_code for t in response.topics if t.name == topic), 0)
             if topic not in self._topics:
-                _check(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"find topic {topic}")
+                check_code(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"find topic {topic}")
         return self._topics[topic]
 
     def connection(self, host: str, port: int) -> KafkaConnection:
@@ -231,7 +234,7 @@ class KafkaClient:
             version = _id_version(connection, request, layout)
             response = connection.request(request, ProduceResponse, version)
             answer = _only(_only(response.topics, doing).partitions, doing)
-            _check(answer.error_code, doing, answer.error_message)
+            check_code(answer.error_code, doing, answer.error_message)
             return answer.base_offset
 
         return self.with_retries(attempt, topic=topic)
@@ -265,9 +268,9 @@ class KafkaClient:
             connection = self.leader(topic, partition)
             version = _id_version(connection, request, layout)
             response = connection.request(request, FetchResponse, version)
-            _check(response.error_code, doing)
+            check_code(response.error_code, doing)
             answer = _only(_only(response.topics, doing).partitions, doing)
-            _check(answer.error_code, doing)
+            check_code(answer.error_code, doing)
             records = answer.records
             return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b""
 
@@ -282,7 +285,7 @@ class KafkaClient:
             request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
             response = self.leader(topic, partition).request(request, ListOffsetsResponse)
             answer = _only(_only(response.topics, doing).partitions, doing)
-            _check(answer.error_code, doing)
+            check_code(answer.error_code, doing)
             return answer.offset
 
         return self.with_retries(attempt, topic=topic, idempotent=True)
@@ -314,7 +317,7 @@ class KafkaClient:
             )
             response = self._controller().request(request, CreateTopicsResponse)
             answer = _only(response.topics, doing)
-            _check(answer.error_code, doing, answer.error_message)
+            check_code(answer.error_code, doing, answer.error_message)
 
         self.with_retries(attempt, topic=name)
 
@@ -372,6 +375,22 @@ class KafkaClient:
             backoff.sleep()
 
 
+class WireAdmin:
+    """Base class of administrative clients: their requests are retried until the timeout."""
+
+    def __init__(self, brokers: str) -> None:
+        self._client = KafkaClient(brokers, timeout=ADMIN_SECONDS_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        return self._client.with_retries(attempt, idempotent=True, codes=RETRIABLE_CODES)
+
+
 class _LeaderUnreachableError(UnreachableError):
     """The leader of a partition cannot be reached."""
 
@@ -390,11 +409,11 @@ def _id_version(
     return min(version, 12) if layout.topic_id == NO_TOPIC_ID else version
 
 
-def _check(code: int, doing: str, message: str | None = None) -> None:
+def check_code(code: int, doing: str, message: str | None = None) -> None:
+    """Raises RejectedError or NotFoundError; `doing` is the failed action."""
     if not code:
         return
-    error = RejectedError("", code)
-    text = f"cannot {doing}: {message or error.name}"
+    text = f"cannot {doing}: {message or code_name(code)}"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise NotFoundError(text)
     raise RejectedError(text, code)

@@ -11,7 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from moldau.client.errors import ClientError, InvalidArgumentError, RejectedError, UnreachableError
+from moldau.client.errors import (
+    ClientError,
+    InvalidArgumentError,
+    RejectedError,
+    UnreachableError,
+    code_name,
+)
 from moldau.client.retry import retry
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection, request_all
@@ -333,7 +339,7 @@ def check(code: int, doing: str) -> None:
     """Raises RejectedError, or FencedError if the producer must be initialised again."""
     if not code:
         return
-    name = RejectedError("", code).name
+    name = code_name(code)
     if code in _FENCING:
         raise FencedError(
             f"cannot {doing}: {name}",
