@@ -74,24 +74,21 @@ class ClusterClient:
 
     def leave(self, broker: int) -> BrokerActionResponse:
         """Drain a broker. It leaves the cluster when it hosts no replica any more."""
-        return self._request(
-            "POST",
-            "/api/v1/cluster/leave",
-            BrokerActionRequest(broker=broker),
-            BrokerActionResponse,
-        )
+        return self._change("leave", broker)
 
     def keep(self, broker: int) -> BrokerActionResponse:
         """Cancel `leave`, while the broker is still a member."""
-        return self._request(
-            "POST", "/api/v1/cluster/keep", BrokerActionRequest(broker=broker), BrokerActionResponse
-        )
+        return self._change("keep", broker)
 
     def join(self, request: JoinRequest) -> JoinReply:
         """For brokers only: join the cluster."""
         return self._request("POST", JOIN_PATH, request, JoinReply)
 
     # ---- requests
+
+    def _change(self, action: str, broker: int) -> BrokerActionResponse:
+        request = BrokerActionRequest(broker=broker)
+        return self._request("POST", f"/api/v1/cluster/{action}", request, BrokerActionResponse)
 
     def _request(
         self,

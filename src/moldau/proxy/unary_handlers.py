@@ -140,14 +140,14 @@ class UnaryHandlers:
         turn = self._turn
 
         def route(view: ClusterView) -> list[str]:
-            known = view.topics.get(topic)
-            if known is None or not known.leaders:
+            partitions = view.topics.get(topic)
+            if not partitions:
                 return []
             number = None
             if message.HasField("partition"):
                 number = message.partition
             elif message.HasField("key"):
-                number = partition_of(message.key, len(known.leaders))
+                number = partition_of(message.key, len(partitions))
             if number is not None:
                 address = view.leader_address(topic, number)
                 return [] if address is None else [address]

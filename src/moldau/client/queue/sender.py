@@ -124,8 +124,7 @@ class QueueSender:
     def next_partition(self, topic: str) -> int | None:
         """For messages without a key: the partitions that have a leader, in turn."""
         view = self._rpc.view
-        known = view.topics.get(topic)
-        led = [] if known is None else [n for n in known.leaders if view.leader_address(topic, n)]
+        led = [n for n in view.topics.get(topic, ()) if view.leader_address(topic, n)]
         self._turn += 1
         return sorted(led)[self._turn % len(led)] if led else None
 
@@ -138,11 +137,11 @@ class QueueSender:
     ) -> int | None:
         if message.HasField("partition"):
             return message.partition
-        known = view.topics.get(topic)
-        if known is None or not known.leaders:
+        leaders = view.topics.get(topic)
+        if not leaders:
             return None
         if message.HasField("key"):
-            return partition_of(message.key, len(known.leaders))
+            return partition_of(message.key, len(leaders))
         return self.next_partition(topic) if sticky is None else sticky
 
 
