@@ -5,6 +5,7 @@ hidden from clients, or must be split and merged.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -67,11 +68,11 @@ class UnaryHandlers:
             NACK.name: self.nack,
             EXTEND.name: self.extend,
             STATS.name: self.stats,
-            LIST_GROUPS.name: self.list_groups,
+            LIST_GROUPS.name: partial(self._forward, LIST_GROUPS),
             PEEK.name: self.peek,
-            DELETE_GROUP.name: self.delete_group,
+            DELETE_GROUP.name: partial(self._forward, DELETE_GROUP),
             TOPOLOGY.name: self.topology,
-            MANAGE_BROKERS.name: self.manage_brokers,
+            MANAGE_BROKERS.name: partial(self._forward, MANAGE_BROKERS),
         }
 
     # ---- forwarded
@@ -85,15 +86,6 @@ class UnaryHandlers:
         request = await decoded(pb.SendRequest, data, context)
         route = self.route_of(request.topic, request.message)
         return await self._forward(SEND, data, context, route=route, idempotent=False)
-
-    async def list_groups(self, data: bytes, context: Context) -> bytes:
-        return await self._forward(LIST_GROUPS, data, context)
-
-    async def delete_group(self, data: bytes, context: Context) -> bytes:
-        return await self._forward(DELETE_GROUP, data, context)
-
-    async def manage_brokers(self, data: bytes, context: Context) -> bytes:
-        return await self._forward(MANAGE_BROKERS, data, context)
 
     async def connect(self, data: bytes, context: Context) -> bytes:
         request = await decoded(pb.ConnectRequest, data, context)

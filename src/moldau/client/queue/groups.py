@@ -1,6 +1,5 @@
 """Information about queue groups, merged from the responses of all leaders."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.queue.channels import PEEK, STATS
 from moldau.client.queue.message import StoredMessage
-from moldau.client.queue.rpc import RpcClient, any_broker
+from moldau.client.queue.rpc import RpcClient
 from moldau.model.queue_limits import PEEK_MESSAGES_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -103,20 +102,15 @@ async def fetch_stats(
 ) -> pb.StatsResponse:
     """The merged stats of all leaders. Raises CallFailed."""
     request = pb.StatsRequest(group=group)
-    answers = await rpc.call_all(STATS, request, route=any_broker, seconds_max=seconds_max)
-    return merge_stats(answers)
-
-
-def merge_stats(answers: Iterable[pb.StatsResponse]) -> pb.StatsResponse:
-    """Merge responses: for each partition, that of its leader."""
     merged = pb.StatsResponse()
     partitions: dict[tuple[str, int], pb.PartitionStats] = {}
-    for answer in answers:
+    for answer in await rpc.call_all(STATS, request, seconds_max=seconds_max):
         merged.group = answer.group
         merged.settings.CopyFrom(answer.settings)
         merged.consumers = max(merged.consumers, answer.consumers)
         for each in answer.partitions:
             key = (each.topic, each.partition)
+            # Of each partition, the stats of its leader.
             if key not in partitions or each.is_here:
                 partitions[key] = each
     merged.partitions.extend(partitions[key] for key in sorted(partitions))

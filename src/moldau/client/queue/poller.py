@@ -9,9 +9,9 @@ that arrive after the poll has returned are kept for the next one, or given back
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from grpc import aio
 
@@ -31,7 +31,7 @@ _QUICK_SECONDS_MAX: Final = 1.0
 _FULL_SECONDS: Final = 0.05
 _DOWN_SECONDS: Final = 0.1
 
-GiveBack = Callable[[list[bytes]], Awaitable[object]]
+GiveBack = Callable[[list[bytes]], Coroutine[Any, Any, object]]
 Targets = Callable[[], list[str]]
 Only = Callable[[str], Sequence[pb.TopicPartitions]]
 """The partitions to poll at an address. Empty: all assigned ones that it leads."""
@@ -69,7 +69,7 @@ class Poller:
         self._give_back = give_back
         self._only = only
         self._requests: dict[str, asyncio.Task[None]] = {}
-        self._returns: set[asyncio.Task[None]] = set()
+        self._returns: set[asyncio.Task[object]] = set()
         self._arrived: deque[_Arrived] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._wanted = 0
@@ -278,12 +278,9 @@ class Poller:
             tokens.append(self._arrived.popleft().message.token)
         if not tokens:
             return
-        task = asyncio.create_task(self._return(tokens), name="queue-give-back")
+        task = asyncio.create_task(self._give_back(tokens), name="queue-give-back")
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
-
-    async def _return(self, tokens: list[bytes]) -> None:
-        await self._give_back(tokens)
 
 
 def _is_ordered(message: pb.Message) -> bool:

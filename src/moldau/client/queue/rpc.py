@@ -117,7 +117,12 @@ class RpcClient:
             await backoff.sleep_async()
 
     async def call_all(
-        self, method: Method[Q, A], request: Q, *, route: Route, seconds_max: float | None = None
+        self,
+        method: Method[Q, A],
+        request: Q,
+        *,
+        route: Route = any_broker,
+        seconds_max: float | None = None,
     ) -> list[A]:
         """The responses of all brokers of `route`, or of all that are alive if it is empty.
 
