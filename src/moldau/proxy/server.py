@@ -16,10 +16,10 @@ from grpc_reflection.v1alpha import reflection
 from moldau.client.errors import ClientError
 from moldau.client.queue.channels import MESSAGE_BYTES_MAX, READ_FROM, SERVICE, Channels
 from moldau.client.queue.resolver import Resolver
-from moldau.client.queue.rpc import RpcClient
+from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.settler import Settler
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context
+from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse
 from moldau.proxy.stream_handlers import StreamHandlers
 from moldau.proxy.unary_handlers import UnaryHandlers
 
@@ -130,13 +130,15 @@ def _handlers(unary: UnaryHandlers, streams: StreamHandlers) -> dict[str, Any]:
 
 
 def _guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
-    """An internal error ends only its call, and is logged."""
+    """Return failures to the client; an internal error ends only its call, and is logged."""
 
     async def handle(request: Any, context: Context) -> Any:
         try:
             return await work(request, context)
         except (aio.AbortError, asyncio.CancelledError):
             raise
+        except (CallFailed, InvalidRequest) as error:
+            await refuse(context, error)
         except Exception as error:
             log.error("internal error of the proxy in %s", name, exc_info=error)
             await context.abort(

@@ -15,7 +15,7 @@ from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.rpc_failures import RpcFailure, failure_of
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context, refuse
+from moldau.proxy.rpc_errors import Context
 from moldau.proxy.unary_handlers import decoded, hide_addresses
 from moldau.proxy.upstream import Upstream, failed_batch
 
@@ -45,15 +45,15 @@ class StreamHandlers:
         upstream: Upstream | None = None
         try:
             while (data := await context.read()) is not aio.EOF:
-                request = await decoded(pb.HeartbeatRequest, data, context)
-                answer, upstream = await self._send_heartbeat(data, upstream, context)
+                request = decoded(pb.HeartbeatRequest, data)
+                answer, upstream = await self._send_heartbeat(data, upstream)
                 await context.write(self._forwarded(request, answer))
         finally:
             if upstream is not None:
                 await upstream.close()
 
     async def _send_heartbeat(
-        self, data: bytes, upstream: Upstream | None, context: Context
+        self, data: bytes, upstream: Upstream | None
     ) -> tuple[bytes, Upstream]:
         failures: dict[str, RpcFailure] = {}
         backoff = self._rpc.backoff()
@@ -67,7 +67,7 @@ class StreamHandlers:
             upstream = None
             failures[found.address] = found
             if not found.is_retriable or backoff.is_over:
-                await refuse(context, CallFailed(found, failures, self._rpc.seconds_max))
+                raise CallFailed(found, failures, self._rpc.seconds_max)
             await self._rpc.resolver.refresh()
             await backoff.sleep_async()
 
@@ -91,7 +91,7 @@ class StreamHandlers:
         responding = asyncio.create_task(_respond(waiting, context), name="proxy-send-responses")
         try:
             while (data := await context.read()) is not aio.EOF:
-                request = await decoded(pb.SendBatchRequest, data, context)
+                request = decoded(pb.SendBatchRequest, data)
                 task = asyncio.create_task(self._send(data, request, upstreams, pins))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
@@ -151,7 +151,7 @@ class StreamHandlers:
 
     async def read_from(self, data: bytes, context: Context) -> None:
         """Read from the partition's leader; continue at the next one if it changes."""
-        request = await decoded(pb.ReadFromRequest, data, context)
+        request = decoded(pb.ReadFromRequest, data)
         backoff = self._rpc.backoff()
         failures: dict[str, RpcFailure] = {}
         while True:
@@ -169,7 +169,7 @@ class StreamHandlers:
             finally:
                 call.cancel()
             if not failure.is_retriable or backoff.is_over:
-                await refuse(context, CallFailed(failure, failures, self._rpc.seconds_max))
+                raise CallFailed(failure, failures, self._rpc.seconds_max)
             await self._rpc.resolver.refresh()
             await backoff.sleep_async()
 

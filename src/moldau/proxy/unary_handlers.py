@@ -34,7 +34,7 @@ from moldau.client.queue.settler import Ack, Extend, Nack, SettleAction, Settler
 from moldau.model.queue_limits import POLL_MESSAGES_MAX, POLL_WAIT_MS_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse, refuse_all
+from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse_all
 from moldau.records.murmur2 import partition_of
 
 _RESPONSE_SECONDS: Final = 0.25
@@ -48,7 +48,10 @@ Q = TypeVar("Q", bound=Message)
 
 
 class UnaryHandlers:
-    """The handlers of unary calls; each gets and returns encoded messages."""
+    """The handlers of unary calls; each gets and returns encoded messages.
+
+    Raises CallFailed and InvalidRequest, which the server returns to the client.
+    """
 
     def __init__(self, rpc: RpcClient, settler: Settler, consumers: ConsumerTable) -> None:
         self._rpc = rpc
@@ -83,19 +86,19 @@ class UnaryHandlers:
         return answer
 
     async def send(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.SendRequest, data, context)
+        request = decoded(pb.SendRequest, data)
         route = self.route_of(request.topic, request.message)
         return await self._forward(SEND, data, context, route=route, idempotent=False)
 
     async def connect(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.ConnectRequest, data, context)
+        request = decoded(pb.ConnectRequest, data)
         answer = pb.ConnectResponse.FromString(await self._forward(CONNECT, data, context))
         self._consumers.assigned(request.group, answer.consumer_id, answer.assignment)
         hide_addresses(answer.assignment)
         return answer.SerializeToString()
 
     async def disconnect(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.DisconnectRequest, data, context)
+        request = decoded(pb.DisconnectRequest, data)
         # Before it leaves: afterwards its unfetched messages could not be given back.
         await self._consumers.forget(request.group, request.consumer_id)
         return await self._forward(DISCONNECT, data, context)
@@ -119,12 +122,9 @@ class UnaryHandlers:
         async def attempt(address: str, seconds: float) -> bytes:
             return await self._rpc.channels.call(address, method.raw, data, seconds_max=seconds)
 
-        try:
-            return await self._rpc.retry(
-                attempt, route=route, seconds_max=self._seconds(context), idempotent=idempotent
-            )
-        except CallFailed as failed:
-            await refuse(context, failed)
+        return await self._rpc.retry(
+            attempt, route=route, seconds_max=self._seconds(context), idempotent=idempotent
+        )
 
     def route_of(self, topic: str, message: pb.OutgoingMessage) -> Route:
         """The route of a message; without a key, the topic's leaders in turn."""
@@ -152,11 +152,11 @@ class UnaryHandlers:
     # ---- spread over brokers
 
     async def poll(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.PollRequest, data, context)
+        request = decoded(pb.PollRequest, data)
         if not 0 <= request.max_messages <= POLL_MESSAGES_MAX:
-            await refuse(context, InvalidRequest(f"max_messages must be 0 to {POLL_MESSAGES_MAX}"))
+            raise InvalidRequest(f"max_messages must be 0 to {POLL_MESSAGES_MAX}")
         if request.wait_ms < 0 or request.visibility_ms < 0:
-            await refuse(context, InvalidRequest("wait_ms and visibility_ms must be 0 or more"))
+            raise InvalidRequest("wait_ms and visibility_ms must be 0 or more")
         wait = min(request.wait_ms, POLL_WAIT_MS_MAX) / 1000
         poller = self._consumers.poller(request)
         try:
@@ -166,23 +166,23 @@ class UnaryHandlers:
         except CallFailed as failed:
             if failed.failure.is_evicted:
                 await self._consumers.forget(request.group, request.consumer_id)
-            await refuse(context, failed)
+            raise
         if not polled.messages and (failures := poller.outage()):
             failure = next(iter(failures.values()))
-            await refuse(context, CallFailed(failure, failures, wait))
+            raise CallFailed(failure, failures, wait)
         return pb.PollResponse(messages=polled.messages, is_full=polled.is_full).SerializeToString()
 
     async def ack(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.AckRequest, data, context)
+        request = decoded(pb.AckRequest, data)
         return await self._settle(request, Ack(), context)
 
     async def nack(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.NackRequest, data, context)
+        request = decoded(pb.NackRequest, data)
         delay_ms = request.delay_ms if request.HasField("delay_ms") else None
         return await self._settle(request, Nack(delay_ms, request.reason), context)
 
     async def extend(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.ExtendRequest, data, context)
+        request = decoded(pb.ExtendRequest, data)
         return await self._settle(request, Extend(request.visibility_ms), context)
 
     async def _settle(
@@ -203,25 +203,18 @@ class UnaryHandlers:
         return _settled(results).SerializeToString()
 
     async def stats(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.StatsRequest, data, context)
-        try:
-            answer = await fetch_stats(self._rpc, request.group, seconds_max=self._seconds(context))
-        except CallFailed as failed:
-            await refuse(context, failed)
+        request = decoded(pb.StatsRequest, data)
+        seconds = self._seconds(context)
+        answer = await fetch_stats(self._rpc, request.group, seconds_max=seconds)
         return answer.SerializeToString()
 
     async def peek(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.PeekRequest, data, context)
-        try:
-            answer = await fetch_peeked(
-                self._rpc,
-                request.group,
-                request.topic,
-                request.max_messages or PEEK_MESSAGES,
-                seconds_max=self._seconds(context),
-            )
-        except CallFailed as failed:
-            await refuse(context, failed)
+        request = decoded(pb.PeekRequest, data)
+        count = request.max_messages or PEEK_MESSAGES
+        seconds = self._seconds(context)
+        answer = await fetch_peeked(
+            self._rpc, request.group, request.topic, count, seconds_max=seconds
+        )
         return answer.SerializeToString()
 
     def _seconds(self, context: Context) -> float:
@@ -247,11 +240,9 @@ def _settled(results: list[SettleResult]) -> pb.SettleResponse:
     return answer
 
 
-async def decoded(kind: type[Q], data: bytes, context: Context) -> Q:
-    """Decode a request, or end the call."""
+def decoded(kind: type[Q], data: bytes) -> Q:
+    """Decode a request. Raises InvalidRequest."""
     try:
-        found: Q = kind.FromString(data)
+        return kind.FromString(data)
     except DecodeError:
-        name = kind.DESCRIPTOR.name
-        await refuse(context, InvalidRequest(f"invalid {name}"))
-    return found
+        raise InvalidRequest(f"invalid {kind.DESCRIPTOR.name}") from None
