@@ -24,6 +24,7 @@ from moldau.client.queue.handler_loop import (
 from moldau.client.queue.loop_thread import Blocking, blocking, shared_loop
 from moldau.client.queue.message import StoredMessage
 from moldau.client.queue.outgoing import Outgoing, QueueAcks, Sent, checked_many
+from moldau.client.queue.partition_reader import read, read_request
 from moldau.client.queue.redrive import IDLE_SECONDS, RedriveProgress
 from moldau.client.queue.resolver import REFRESH_SECONDS
 from moldau.client.queue.sender import IN_FLIGHT_MAX
@@ -194,7 +195,7 @@ class QueueClient(Blocking[AsyncQueueClient]):
 
         Ends at the end of the partition, unless `follow`.
         """
-        batches = self._asynchronous.read_batches(
+        request = read_request(
             topic,
             partition,
             offset=offset,
@@ -202,6 +203,8 @@ class QueueClient(Blocking[AsyncQueueClient]):
             max_messages=max_messages,
             follow=follow,
         )
+        # In the batches in which they arrive: each step changes the thread.
+        batches = read(self._asynchronous._rpc, request)
         return itertools.chain.from_iterable(self._iterate(batches))
 
     topology = blocking(AsyncQueueClient.topology)

@@ -209,7 +209,9 @@ class KafkaConnection:
         try:
             opened.settimeout(self.timeout_seconds)
             for chunk in chunks:
-                opened.sendall(_read_slice(chunk) if isinstance(chunk, FileSlice) else chunk)
+                if isinstance(chunk, FileSlice):
+                    raise TypeError("clients send bytes, not parts of files")
+                opened.sendall(chunk)
         except OSError as error:
             raise self._lost(error) from error
 
@@ -381,10 +383,3 @@ def request_all(
         for connection, _, _ in requests[len(answers) :]:
             connection.close()
     return answers
-
-
-def _read_slice(chunk: FileSlice) -> bytes:
-    data = chunk.file.pread(chunk.size, chunk.position)
-    if len(data) != chunk.size:
-        raise ClientError(f"the file is {chunk.size - len(data)} bytes too short")
-    return data
