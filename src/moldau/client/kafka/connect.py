@@ -24,7 +24,7 @@ from moldau.client.errors import (
 )
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, Settings, admin_settings
 from moldau.client.protocols import Protocol, detect_protocol
-from moldau.client.retry import CONNECT_TRY_SECONDS_MAX
+from moldau.client.retry import CONNECT_TRY_SECONDS_MAX, connect_failure
 
 _WRONG_PORT_HINT = (
     "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
@@ -78,12 +78,8 @@ def probe(
         try:
             with socket.create_connection((host, port), timeout=seconds_max) as connection:
                 found = detect_protocol(connection) if is_plain else Protocol.UNKNOWN
-        except TimeoutError:
-            reasons.append(f"timed out after {seconds_max:g} s")
-        except socket.gaierror:
-            reasons.append("no such host")
         except OSError as error:
-            reasons.append((error.strerror or str(error)).lower())
+            reasons.append(connect_failure(error, seconds_max))
         else:
             if found in (Protocol.KAFKA, Protocol.UNKNOWN):
                 return

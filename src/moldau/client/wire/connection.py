@@ -14,7 +14,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.retry import CONNECT_SECONDS_MAX
+from moldau.client.retry import CONNECT_SECONDS_MAX, connect_failure
 from moldau.client.wire.sasl import Sasl
 from moldau.client.wire.security import PROTOCOL, Security, Tls, tls_context
 from moldau.model.errors import ErrorCode, PeerProtocolError
@@ -281,18 +281,10 @@ class KafkaConnection:
         seconds = min(self.timeout_seconds, CONNECT_SECONDS_MAX)
         try:
             opened = socket.create_connection((self.host, self.port), seconds)
-        except TimeoutError as error:
-            reason = f"timed out after {seconds:g} s"
-            raise UnreachableError(
-                f"cannot reach {self.address} ({reason})", hint=START_HINT
-            ) from error
-        except socket.gaierror as error:
-            raise UnreachableError(f"cannot reach {self.address} (no such host)") from error
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UnreachableError(
-                f"cannot reach {self.address} ({reason})", hint=START_HINT
-            ) from error
+            reason = connect_failure(error, seconds)
+            hint = "" if isinstance(error, socket.gaierror) else START_HINT
+            raise UnreachableError(f"cannot reach {self.address} ({reason})", hint=hint) from error
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._security.tls
         return opened if tls is None else self._encrypt(opened, tls)

@@ -50,7 +50,7 @@ _END_VERSION_MAX: Final = 4
 _LIST_VERSION_MAX: Final = 1
 _SINGLE_KEY: Final = 3
 _TRANSACTION: Final = 1
-_UNDER_WAY_MAX: Final = 32
+_IN_FLIGHT_MAX: Final = 32
 _FENCING: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -88,7 +88,7 @@ class TransactionClient:
         """Initialise a producer. An older one with this name is fenced, its transaction aborted."""
         return self._init(name, timeout_ms, -1, -1)
 
-    def go_on(self, producer: TransactionalProducer, *, timeout_ms: int) -> TransactionalProducer:
+    def renew(self, producer: TransactionalProducer, *, timeout_ms: int) -> TransactionalProducer:
         """The same producer with a new epoch, for the next transaction.
 
         Raises FencedError if another producer with this name was initialised since, unless by the
@@ -168,16 +168,16 @@ class TransactionClient:
         """End many transactions, several at a time; the ones that were fenced."""
         waiting = list(producers)
         fenced: dict[TransactionalProducer, FencedError] = {}
-        for first in range(0, len(waiting), _UNDER_WAY_MAX):
-            chunk = waiting[first : first + _UNDER_WAY_MAX]
-            for producer in self._end_at_once(chunk, commit=commit):
+        for first in range(0, len(waiting), _IN_FLIGHT_MAX):
+            chunk = waiting[first : first + _IN_FLIGHT_MAX]
+            for producer in self._end_in_parallel(chunk, commit=commit):
                 try:
                     self.end(producer, commit=commit)
                 except FencedError as error:
                     fenced[producer] = error
         return fenced
 
-    def _end_at_once(
+    def _end_in_parallel(
         self, producers: Sequence[TransactionalProducer], *, commit: bool
     ) -> list[TransactionalProducer]:
         """Send all EndTxn requests before waiting for any; the producers to retry."""
@@ -223,12 +223,7 @@ class TransactionClient:
                     found[each.transactional_id] = each
                     left.discard(each.transactional_id)
 
-        retry(
-            attempt,
-            forget=self._coordinators.clear,
-            seconds_max=self._seconds_max,
-            doing="describe transactions",
-        )
+        self._retry(None, attempt, "describe transactions")
         return found
 
     def expiring(
@@ -262,12 +257,7 @@ class TransactionClient:
                 found |= {each.transactional_id for each in answer.transaction_states}
             return found & transactions.keys()
 
-        return retry(
-            attempt,
-            forget=self._coordinators.clear,
-            seconds_max=self._seconds_max,
-            doing="list transactions",
-        )
+        return self._retry(None, attempt, "list transactions")
 
     def open_names(self, prefix: str) -> list[str]:
         """Transactional ids with an open transaction, of all brokers that can be reached.
@@ -275,11 +265,11 @@ class TransactionClient:
         Those of a failed broker are listed again when another broker has taken over.
         """
         request = ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[])
-        everyone = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        all_brokers = MetadataRequest(topics=[], allow_auto_topic_creation=False)
 
         def attempt() -> list[str]:
             found: list[str] = []
-            for broker in self._client.any_broker().request(everyone, MetadataResponse).brokers:
+            for broker in self._client.any_broker().request(all_brokers, MetadataResponse).brokers:
                 try:
                     connection = self._client.connection(broker.host, broker.port)
                 except UnreachableError:
@@ -294,16 +284,11 @@ class TransactionClient:
 
     # -- coordinators
 
-    def _retry(self, name: str, attempt: Callable[[], T], doing: str) -> T:
-        return retry(
-            attempt,
-            forget=partial(self._forget, name),
-            seconds_max=self._seconds_max,
-            doing=doing,
-        )
-
-    def _forget(self, name: str) -> None:
-        self._coordinators.pop(name, None)
+    def _retry(self, name: str | None, attempt: Callable[[], T], doing: str) -> T:
+        """After an error, the coordinator of `name` is looked up again; None: all of them."""
+        known = self._coordinators
+        forget = known.clear if name is None else partial(known.pop, name, None)
+        return retry(attempt, forget=forget, seconds_max=self._seconds_max, doing=doing)
 
     def _coordinator(self, name: str) -> KafkaConnection:
         if name not in self._coordinators:

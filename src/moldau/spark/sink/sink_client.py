@@ -184,7 +184,7 @@ class SinkClient:
         """
         # The nonce is stored in the timeout, the only field of a transaction that we can choose.
         try:
-            return self.transactions.go_on(before, timeout_ms=self._timeout_with(nonce))
+            return self.transactions.renew(before, timeout_ms=self._timeout_with(nonce))
         except FencedError:
             return None
 
