@@ -1,6 +1,6 @@
 """Client of a cluster's HTTP API: topology, readiness, joining and removing brokers.
 
-Every broker can answer for the whole cluster, so addresses are tried in turn.
+Every broker can respond for the whole cluster, so addresses are tried in turn.
 """
 
 from collections.abc import Sequence
@@ -104,14 +104,14 @@ class ClusterClient:
         busy: UnavailableError | None = None
         for host, port in self._addresses:
             try:
-                answer = http.call(
+                response = http.call(
                     host, port, method, path, sent, seconds_max=self._call_seconds_max
                 )
             except http.NoResponse as error:
                 unreachable.append(error)
                 continue
             try:
-                return decode_response(answer, reply, host, port, expects)
+                return decode_response(response, reply, host, port, expects)
             except UnavailableError as error:
                 busy = error
         if busy is not None:
@@ -130,22 +130,22 @@ class ClusterClient:
 
 
 def decode_response(
-    answer: http.HttpResponse,
+    response: http.HttpResponse,
     kind: type[T],
     host: str,
     port: int,
     expects: tuple[int, ...] = (200, 202),
 ) -> T:
     """Decode the response of a broker. Raises ClientError."""
-    if answer.status in expects:
-        return _decode(answer, kind, host, port)
-    raise _error_of(answer, host, port)
+    if response.status in expects:
+        return _decode(response, kind, host, port)
+    raise _error_of(response, host, port)
 
 
-def _decode(answer: http.HttpResponse, kind: type[T], host: str, port: int) -> T:
-    if answer.is_json:
+def _decode(response: http.HttpResponse, kind: type[T], host: str, port: int) -> T:
+    if response.is_json:
         try:
-            return msgspec.json.decode(answer.body, type=kind)
+            return msgspec.json.decode(response.body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
     raise ClientError(
@@ -153,11 +153,11 @@ def _decode(answer: http.HttpResponse, kind: type[T], host: str, port: int) -> T
     )
 
 
-def _error_of(answer: http.HttpResponse, host: str, port: int) -> ClientError:
-    reply = _decode(answer, ErrorReply, host, port)
+def _error_of(response: http.HttpResponse, host: str, port: int) -> ClientError:
+    reply = _decode(response, ErrorReply, host, port)
     code = ErrorCode.__members__.get(reply.error, ErrorCode.UNKNOWN_SERVER_ERROR)
-    if answer.status == _BUSY:
+    if response.status == _BUSY:
         return UnavailableError(reply.detail, code, hint=reply.hint or "retry later")
-    if answer.status == 404:
+    if response.status == 404:
         return NotFoundError(reply.detail, hint=reply.hint)
     return RejectedError(reply.detail, code, hint=reply.hint)

@@ -64,7 +64,7 @@ class Proxy:
     @property
     def brokers(self) -> list[str]:
         """The brokers that are alive."""
-        return self._resolver.view.alive_addresses if self._resolver.is_answered else []
+        return self._resolver.view.alive_addresses if self._resolver.has_response else []
 
     async def start(self) -> None:
         """Listen. Raises ClientError if the address is not available."""
@@ -112,7 +112,7 @@ class Proxy:
 
     async def _update_health(self) -> None:
         kinds = health_pb2.HealthCheckResponse
-        status = kinds.SERVING if self._resolver.is_answered else kinds.NOT_SERVING
+        status = kinds.SERVING if self._resolver.has_response else kinds.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, status)
 

@@ -20,7 +20,7 @@ from moldau.proxy.unary_handlers import decoded, hide_addresses
 from moldau.proxy.upstream import Upstream, failed_batch
 
 IN_FLIGHT_MAX: Final = 16
-"""Unanswered requests of one SendBatch stream."""
+"""Requests in flight of one SendBatch stream."""
 _SEND_SECONDS_MAX: Final = 35.0
 _HEARTBEAT_SECONDS_MAX: Final = 5.0
 
@@ -46,8 +46,8 @@ class StreamHandlers:
         try:
             while (data := await context.read()) is not aio.EOF:
                 request = decoded(pb.HeartbeatRequest, data)
-                answer, upstream = await self._send_heartbeat(data, upstream)
-                await context.write(self._forwarded(request, answer))
+                response, upstream = await self._send_heartbeat(data, upstream)
+                await context.write(self._forwarded(request, response))
         finally:
             if upstream is not None:
                 await upstream.close()
@@ -71,11 +71,11 @@ class StreamHandlers:
             await self._rpc.resolver.refresh()
             await backoff.sleep_async()
 
-    def _forwarded(self, request: pb.HeartbeatRequest, answer: bytes) -> bytes:
+    def _forwarded(self, request: pb.HeartbeatRequest, data: bytes) -> bytes:
         """The response without addresses; most have none, and are forwarded unchanged."""
-        response = pb.HeartbeatResponse.FromString(answer)
+        response = pb.HeartbeatResponse.FromString(data)
         if not response.HasField("assignment"):
-            return answer
+            return data
         self._consumers.assigned(request.group, request.consumer_id, response.assignment)
         hide_addresses(response.assignment)
         return response.SerializeToString()
@@ -159,10 +159,10 @@ class StreamHandlers:
             where = address or self._any_address()
             call = self._rpc.channels.read(where, READ_FROM.raw, data)
             try:
-                async for answer in call:
+                async for response in call:
                     backoff.restart()
-                    await context.write(answer)
-                    data = _rest(request, pb.ReadFromResponse.FromString(answer))
+                    await context.write(response)
+                    data = _rest(request, pb.ReadFromResponse.FromString(response))
                 return
             except aio.AioRpcError as error:
                 failure = failures[where] = failure_of(error, where)
@@ -182,11 +182,11 @@ class StreamHandlers:
         return candidates[self._turn % len(candidates)] if candidates else ""
 
 
-def _rest(request: pb.ReadFromRequest, answer: pb.ReadFromResponse) -> bytes:
+def _rest(request: pb.ReadFromRequest, response: pb.ReadFromResponse) -> bytes:
     """The request for the rest, in case the leader changes."""
-    request.offset = answer.next_offset
+    request.offset = response.next_offset
     if request.max_messages:
-        request.max_messages = max(1, request.max_messages - len(answer.messages))
+        request.max_messages = max(1, request.max_messages - len(response.messages))
     return request.SerializeToString()
 
 

@@ -1,4 +1,4 @@
-"""The calls with one response: each is forwarded to the broker that can answer it, or to all.
+"""The calls with one response: each is forwarded to the broker that can serve it, or to all.
 
 Requests and responses are forwarded as bytes, unless they contain addresses of brokers, which are
 hidden from clients, or must be split and merged.
@@ -81,9 +81,9 @@ class UnaryHandlers:
     # ---- forwarded
 
     async def create_topic(self, data: bytes, context: Context) -> bytes:
-        answer = await self._forward(CREATE_TOPIC, data, context, idempotent=False)
+        response = await self._forward(CREATE_TOPIC, data, context, idempotent=False)
         self._rpc.resolver.refresh_soon()
-        return answer
+        return response
 
     async def send(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.SendRequest, data)
@@ -92,10 +92,10 @@ class UnaryHandlers:
 
     async def connect(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.ConnectRequest, data)
-        answer = pb.ConnectResponse.FromString(await self._forward(CONNECT, data, context))
-        self._consumers.assigned(request.group, answer.consumer_id, answer.assignment)
-        hide_addresses(answer.assignment)
-        return answer.SerializeToString()
+        response = pb.ConnectResponse.FromString(await self._forward(CONNECT, data, context))
+        self._consumers.assigned(request.group, response.consumer_id, response.assignment)
+        hide_addresses(response.assignment)
+        return response.SerializeToString()
 
     async def disconnect(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.DisconnectRequest, data)
@@ -104,11 +104,11 @@ class UnaryHandlers:
         return await self._forward(DISCONNECT, data, context)
 
     async def topology(self, data: bytes, context: Context) -> bytes:
-        answer = pb.TopologyResponse.FromString(await self._forward(TOPOLOGY, data, context))
-        for broker in answer.brokers:
+        response = pb.TopologyResponse.FromString(await self._forward(TOPOLOGY, data, context))
+        for broker in response.brokers:
             # Clients of a proxy must not bypass it.
             broker.grpc_address = ""
-        return answer.SerializeToString()
+        return response.SerializeToString()
 
     async def _forward(
         self,
@@ -205,17 +205,17 @@ class UnaryHandlers:
     async def stats(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.StatsRequest, data)
         seconds = self._seconds(context)
-        answer = await fetch_stats(self._rpc, request.group, seconds_max=seconds)
-        return answer.SerializeToString()
+        response = await fetch_stats(self._rpc, request.group, seconds_max=seconds)
+        return response.SerializeToString()
 
     async def peek(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.PeekRequest, data)
         count = request.max_messages or PEEK_MESSAGES
         seconds = self._seconds(context)
-        answer = await fetch_peeked(
+        response = await fetch_peeked(
             self._rpc, request.group, request.topic, count, seconds_max=seconds
         )
-        return answer.SerializeToString()
+        return response.SerializeToString()
 
     def _seconds(self, context: Context) -> float:
         """The deadline of the client, or ours."""
@@ -233,11 +233,11 @@ def hide_addresses(assignment: pb.Assignment) -> None:
 
 
 def _settled(results: list[SettleResult]) -> pb.SettleResponse:
-    answer = pb.SettleResponse(done=sum(result.is_done for result in results))
+    response = pb.SettleResponse(done=sum(result.is_done for result in results))
     for index, result in enumerate(results):
         if not result.is_done:
-            answer.refused.add(index=index, reason=result.name, message=result.message)
-    return answer
+            response.refused.add(index=index, reason=result.name, message=result.message)
+    return response
 
 
 def decoded(kind: type[Q], data: bytes) -> Q:

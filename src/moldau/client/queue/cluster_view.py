@@ -75,38 +75,38 @@ class ClusterView:
         return self.leader_addresses((topic, number) for number in self.topics.get(topic, ()))
 
 
-def view_of_grpc(answer: pb.TopologyResponse, seed: str) -> ClusterView:
+def view_of_grpc(response: pb.TopologyResponse, seed: str) -> ClusterView:
     """The view of a Topology response from the address `seed`.
 
     Brokers without a gRPC address are reached there: so a proxy hides the brokers behind it.
     """
     return ClusterView(
-        cluster_id=answer.cluster_id,
-        version=answer.version,
-        addresses={broker.id: broker.grpc_address or seed for broker in answer.brokers},
-        alive=frozenset(broker.id for broker in answer.brokers if broker.is_alive),
+        cluster_id=response.cluster_id,
+        version=response.version,
+        addresses={broker.id: broker.grpc_address or seed for broker in response.brokers},
+        alive=frozenset(broker.id for broker in response.brokers if broker.is_alive),
         topics={
             topic.name: {each.partition: each.leader for each in topic.partitions}
-            for topic in answer.topics
+            for topic in response.topics
         },
-        names={topic.topic_id: topic.name for topic in answer.topics},
+        names={topic.topic_id: topic.name for topic in response.topics},
     )
 
 
-def view_of_http(answer: Topology) -> ClusterView:
+def view_of_http(response: Topology) -> ClusterView:
     """The view of a response to GET /api/v1/topology."""
     return ClusterView(
-        cluster_id=answer.cluster_id,
-        version=answer.version,
+        cluster_id=response.cluster_id,
+        version=response.version,
         addresses={
-            broker.id: str(broker.grpc) for broker in answer.brokers if broker.grpc is not None
+            broker.id: str(broker.grpc) for broker in response.brokers if broker.grpc is not None
         },
         alive=frozenset(
-            broker.id for broker in answer.brokers if broker.alive and broker.grpc is not None
+            broker.id for broker in response.brokers if broker.alive and broker.grpc is not None
         ),
         topics={
             topic.name: {each.partition: each.leader for each in topic.partitions}
-            for topic in answer.topics
+            for topic in response.topics
         },
-        names={bytes.fromhex(topic.id): topic.name for topic in answer.topics},
+        names={bytes.fromhex(topic.id): topic.name for topic in response.topics},
     )

@@ -81,7 +81,7 @@ class Poller:
         self._closed = False
         self.failures: dict[str, RpcFailure] = {}
         """By address, if its last request failed."""
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
         """When a broker last responded."""
 
     @property
@@ -199,25 +199,25 @@ class Poller:
     async def _request(self, address: str, request: pb.PollRequest, wait: float) -> None:
         seconds = wait + _CALL_SECONDS_MAX
         try:
-            answer = await self._rpc.channels.call(address, POLL, request, seconds_max=seconds)
+            response = await self._rpc.channels.call(address, POLL, request, seconds_max=seconds)
         except aio.AioRpcError as error:
             self._failed(failure_of(error, address))
             return
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
         self.failures.pop(address, None)
-        self._arrived.extend(_Arrived(message, self.answered_at) for message in answer.messages)
-        if answer.is_full and not answer.messages:
+        self._arrived.extend(_Arrived(message, self.responded_at) for message in response.messages)
+        if response.is_full and not response.messages:
             self._full.add(address)
             self._paused_until[address] = time.monotonic() + _FULL_SECONDS
 
     def _failed(self, failure: RpcFailure) -> None:
         self.failures[failure.address] = failure
         if not failure.is_retriable:
-            self.answered_at = time.monotonic()
+            self.responded_at = time.monotonic()
             self._fatal = CallFailed(failure, {failure.address: failure}, 0.0)
             return
         if failure.reason:
-            self.answered_at = time.monotonic()
+            self.responded_at = time.monotonic()
         self._paused_until[failure.address] = time.monotonic() + _DOWN_SECONDS
         if failure.is_stale_route:
             self._rpc.resolver.refresh_soon()

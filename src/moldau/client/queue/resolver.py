@@ -60,7 +60,7 @@ class Resolver:
         self._queried_at = 0.0
         self._refreshing: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
-        self.is_answered = False
+        self.has_response = False
         """Whether a broker responded to the last refresh."""
         self.failures: dict[str, RpcFailure] = {}
         self._has_http_response = False
@@ -141,7 +141,7 @@ class Resolver:
         else:
             found = await self._query_http(failures) or outdated
         self.failures = failures
-        self.is_answered = found is not None
+        self.has_response = found is not None
         if found is not None:
             self._adopt(found)
 
@@ -156,13 +156,13 @@ class Resolver:
         self, address: str, failures: dict[str, RpcFailure]
     ) -> ClusterView | None:
         try:
-            answer = await self._channels.call(
+            response = await self._channels.call(
                 address, TOPOLOGY, pb.TopologyRequest(), seconds_max=QUERY_SECONDS_MAX
             )
         except aio.AioRpcError as error:
             failures[address] = failure_of(error, address)
             return None
-        return view_of_grpc(answer, address)
+        return view_of_grpc(response, address)
 
     async def _query_http(self, failures: dict[str, RpcFailure]) -> ClusterView | None:
         if not self._http:

@@ -138,9 +138,9 @@ class RpcClient:
             found = await asyncio.gather(
                 *(self._attempt(each, method, request, seconds) for each in addresses)
             )
-            answers = [each for each in found if not isinstance(each, RpcFailure)]
-            if len(answers) == len(found) and answers:
-                return answers
+            responses = [each for each in found if not isinstance(each, RpcFailure)]
+            if len(responses) == len(found) and responses:
+                return responses
             for failure in (each for each in found if isinstance(each, RpcFailure)):
                 failures[failure.address] = failure
                 if not failure.is_retriable or backoff.is_over:

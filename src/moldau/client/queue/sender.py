@@ -30,7 +30,7 @@ CHUNK_BYTES_MAX: Final = 512 * 1024
 REQUEST_BYTES_MAX: Final = 6 * 1024 * 1024 - 4096
 """The limit of brokers, less the overhead of a request."""
 IN_FLIGHT_MAX: Final = 8
-"""Unanswered requests of one stream."""
+"""Requests in flight of one stream."""
 
 
 class QueueSender:
@@ -64,7 +64,7 @@ class QueueSender:
             )
 
         try:
-            answer = await self._rpc.retry(
+            response = await self._rpc.retry(
                 attempt, route=route, seconds_max=seconds_max, idempotent=False
             )
         except CallFailed as failed:
@@ -74,7 +74,7 @@ class QueueSender:
             raise SendFailedError(
                 str(error), {0: error}, [None], is_uncertain=True, hint=UNCERTAIN_HINT
             ) from failed.__cause__
-        return Sent(topic, answer.partition, answer.offset)
+        return Sent(topic, response.partition, response.offset)
 
     async def send_many(
         self,

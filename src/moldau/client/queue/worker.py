@@ -272,7 +272,7 @@ class AsyncWorker:
             return self._session
 
     def _check_outage(self, session: Session) -> None:
-        seconds = time.monotonic() - session.poller.answered_at
+        seconds = time.monotonic() - session.poller.responded_at
         if seconds > self._rpc.seconds_max and (failures := session.poller.outage()):
             raise retries_exhausted_error(failures, f"poll for {self.group}", round(seconds, 1))
 

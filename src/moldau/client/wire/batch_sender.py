@@ -155,18 +155,18 @@ class BatchSender:
     ) -> list[OutgoingBatch]:
         """The batches of a request that must be sent again."""
         try:
-            answer = connection.receive()
+            response = connection.receive()
         except ClientError as error:
             if not is_retriable(error):
                 raise
             for batch in batches:
                 self._client.forget(batch.topic)
             return batches
-        if not isinstance(answer, ProduceResponse):
-            raise ClientError(f"unexpected response to a write: {type(answer).__name__}")
+        if not isinstance(response, ProduceResponse):
+            raise ClientError(f"unexpected response to a write: {type(response).__name__}")
         codes = {
             (topic.name, each.index): each.error_code
-            for topic in answer.topics
+            for topic in response.topics
             for each in topic.partitions
         }
         failed = []
@@ -187,8 +187,8 @@ class BatchSender:
         except NotFoundError as error:
             raise RejectedError(str(error), ErrorCode.LEADER_NOT_AVAILABLE) from error
         version = min(connection.version_for(request), PRODUCE_VERSION_MAX)
-        answer = connection.request(request, ProduceResponse, version)
-        self._check(batch, answer.topics[0].partitions[0].error_code)
+        response = connection.request(request, ProduceResponse, version)
+        self._check(batch, response.topics[0].partitions[0].error_code)
 
     def _check(self, batch: OutgoingBatch, code: int | None) -> None:
         """Raises unless the batch is stored; a retriable RejectedError if it may be sent again."""

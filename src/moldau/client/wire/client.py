@@ -233,9 +233,9 @@ class KafkaClient:
                 return -1
             version = _id_version(connection, request, layout)
             response = connection.request(request, ProduceResponse, version)
-            answer = _only(_only(response.topics, doing).partitions, doing)
-            check_code(answer.error_code, doing, answer.error_message)
-            return answer.base_offset
+            result = _only(_only(response.topics, doing).partitions, doing)
+            check_code(result.error_code, doing, result.error_message)
+            return result.base_offset
 
         return self.with_retries(attempt, topic=topic)
 
@@ -269,9 +269,9 @@ class KafkaClient:
             version = _id_version(connection, request, layout)
             response = connection.request(request, FetchResponse, version)
             check_code(response.error_code, doing)
-            answer = _only(_only(response.topics, doing).partitions, doing)
-            check_code(answer.error_code, doing)
-            records = answer.records
+            result = _only(_only(response.topics, doing).partitions, doing)
+            check_code(result.error_code, doing)
+            records = result.records
             return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b""
 
         return self.with_retries(attempt, topic=topic, idempotent=True)
@@ -284,9 +284,9 @@ class KafkaClient:
             wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
             request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
             response = self.leader(topic, partition).request(request, ListOffsetsResponse)
-            answer = _only(_only(response.topics, doing).partitions, doing)
-            check_code(answer.error_code, doing)
-            return answer.offset
+            result = _only(_only(response.topics, doing).partitions, doing)
+            check_code(result.error_code, doing)
+            return result.offset
 
         return self.with_retries(attempt, topic=topic, idempotent=True)
 
@@ -316,8 +316,8 @@ class KafkaClient:
                 topics=[topic], timeout_ms=int(self._timeout_seconds * 1000)
             )
             response = self._controller().request(request, CreateTopicsResponse)
-            answer = _only(response.topics, doing)
-            check_code(answer.error_code, doing, answer.error_message)
+            result = _only(response.topics, doing)
+            check_code(result.error_code, doing, result.error_message)
 
         self.with_retries(attempt, topic=name)
 

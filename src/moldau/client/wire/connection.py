@@ -315,17 +315,17 @@ class KafkaConnection:
         message: bytes | None = next(exchange)
         while message is not None:
             sent_at = time.monotonic()
-            answer = self.request(
+            response = self.request(
                 SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse
             )
-            if answer.error_code:
-                raise sasl.refused(self.address, answer.error_message)
+            if response.error_code:
+                raise sasl.refused(self.address, response.error_message)
             try:
-                message = exchange.send(bytes(answer.auth_bytes))
+                message = exchange.send(bytes(response.auth_bytes))
             except StopIteration:
                 message = None
-            if answer.session_lifetime_ms > 0:
-                self._expires_at = sent_at + answer.session_lifetime_ms / 1000 * _SESSION_PART
+            if response.session_lifetime_ms > 0:
+                self._expires_at = sent_at + response.session_lifetime_ms / 1000 * _SESSION_PART
 
     def _opened(self) -> socket.socket:
         if self._socket is None:
@@ -363,15 +363,15 @@ def request_all(
             failures.append(error)
         else:
             failures.append(None)
-    answers: list[Response | ClientError] = []
+    responses: list[Response | ClientError] = []
     try:
         for (connection, _, _), failure in zip(requests, failures, strict=True):
             try:
-                answers.append(connection.receive() if failure is None else failure)
+                responses.append(connection.receive() if failure is None else failure)
             except ClientError as error:
-                answers.append(error)
+                responses.append(error)
     finally:
         # A later request on these connections would receive a response that was not read here.
-        for connection, _, _ in requests[len(answers) :]:
+        for connection, _, _ in requests[len(responses) :]:
             connection.close()
-    return answers
+    return responses

@@ -140,9 +140,9 @@ class TransactionClient:
             version = min(coordinator.version_for(request), _ADD_VERSION_MAX)
             found = coordinator.request(request, AddPartitionsToTxnResponse, version)
             codes = {
-                answer.partition_error_code
+                response.partition_error_code
                 for topic in found.results_by_topic_v3_and_below
-                for answer in topic.results_by_partition
+                for response in topic.results_by_partition
             }
             # If one partition is rejected, the others only get OPERATION_NOT_ATTEMPTED.
             for code in sorted(codes, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
@@ -187,7 +187,7 @@ class TransactionClient:
         for producer in producers:
             with suppress(ClientError):
                 reached[producer] = self._coordinator(producer.name)
-        answers = request_all(
+        responses = request_all(
             [
                 (coordinator, _end_request(producer, commit=commit), version)
                 for producer, coordinator in reached.items()
@@ -195,8 +195,8 @@ class TransactionClient:
         )
         ended = {
             producer
-            for producer, answer in zip(reached, answers, strict=True)
-            if isinstance(answer, EndTxnResponse) and not answer.error_code
+            for producer, response in zip(reached, responses, strict=True)
+            if isinstance(response, EndTxnResponse) and not response.error_code
         }
         return [producer for producer in producers if producer not in ended]
 
@@ -212,10 +212,10 @@ class TransactionClient:
                 by_coordinator.setdefault(self._coordinators[name], []).append(name)
             for address, ids in by_coordinator.items():
                 request = DescribeTransactionsRequest(transactional_ids=ids)
-                answer = self._client.connection(*address).request(
+                response = self._client.connection(*address).request(
                     request, DescribeTransactionsResponse
                 )
-                for each in answer.transaction_states:
+                for each in response.transaction_states:
                     if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                         left.discard(each.transactional_id)
                         continue
@@ -252,9 +252,9 @@ class TransactionClient:
                 if version < _LIST_VERSION_MAX:
                     # Kafka before 3.8 has no duration filter.
                     return {n for n, each in transactions.items() if seconds_left(each) < seconds}
-                answer = connection.request(request, ListTransactionsResponse, version)
-                check(answer.error_code, "list transactions")
-                found |= {each.transactional_id for each in answer.transaction_states}
+                response = connection.request(request, ListTransactionsResponse, version)
+                check(response.error_code, "list transactions")
+                found |= {each.transactional_id for each in response.transaction_states}
             return found & transactions.keys()
 
         return self._retry(None, attempt, "list transactions")
@@ -275,9 +275,9 @@ class TransactionClient:
                 except UnreachableError:
                     continue
                 version = min(connection.version_for(request), _LIST_VERSION_MAX)
-                answer = connection.request(request, ListTransactionsResponse, version)
-                check(answer.error_code, "list transactions")
-                found += [each.transactional_id for each in answer.transaction_states]
+                response = connection.request(request, ListTransactionsResponse, version)
+                check(response.error_code, "list transactions")
+                found += [each.transactional_id for each in response.transaction_states]
             return sorted(name for name in set(found) if name.startswith(prefix))
 
         return retry(attempt, seconds_max=self._seconds_max, doing="list transactions")
