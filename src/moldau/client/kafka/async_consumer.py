@@ -125,9 +125,9 @@ class AsyncConsumer:
     resume = _in_thread(Consumer.resume)
     lag = _in_thread(Consumer.lag)
 
-    async def handed_out(self) -> tuple[list[TopicPartition], Any]:
+    async def transaction_offsets(self) -> tuple[list[TopicPartition], Any]:
         """For a transaction: the next offsets, and the metadata of the group member."""
-        return await self._run(lambda reader: (reader.handed_out(), reader.group_metadata()))
+        return await self._run(lambda reader: (reader.positions(), reader.group_metadata()))
 
     async def close(self) -> None:
         """Leave the group. With enable_auto_commit, commits the messages that were returned."""

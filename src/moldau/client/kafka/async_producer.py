@@ -207,7 +207,7 @@ class AsyncTransaction:
         transaction = self._transaction
         if transaction is None:
             raise ClientError("the transaction is not open", hint="use `async with`")
-        offsets, member = await consumer.handed_out()
+        offsets, member = await consumer.transaction_offsets()
         await to_its_end(lambda: transaction.add_offsets(offsets, member), "moldau-transaction")
 
     async def __aenter__(self) -> Self:

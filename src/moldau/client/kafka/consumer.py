@@ -238,7 +238,7 @@ class Consumer:
                 "a consumer without a group cannot commit", hint='Consumer(..., group_id="a name")'
             )
         if what is None:
-            offsets = self.handed_out()
+            offsets = self.positions()
         else:
             offsets = next_offsets(what)
         if not offsets:
@@ -301,7 +301,7 @@ class Consumer:
         """The number of messages of each partition not returned yet. Queries the brokers."""
         self._check_open()
         assigned = self._client.assignment()
-        positions = {(at.topic, at.partition): at.offset for at in self.handed_out()}
+        positions = {(at.topic, at.partition): at.offset for at in self.positions()}
         lags: dict[Partition, int] = {}
         with translated(self._brokers, "fetch the lag"):
             unread = [at for at in assigned if (at.topic, at.partition) not in positions]
@@ -316,7 +316,7 @@ class Consumer:
                 lags[at.topic, at.partition] = max(0, high - max(begin, low))
         return lags
 
-    def handed_out(self) -> list[TopicPartition]:
+    def positions(self) -> list[TopicPartition]:
         """The next offset of each partition of which messages were returned."""
         self._check_open()
         with translated(self._brokers, "read the position"):
@@ -442,7 +442,7 @@ class Consumer:
                 # The fast path of every poll: librdkafka's position is all there is.
                 found = self._client.position(self._assigned)
             else:
-                found = self.handed_out()
+                found = self.positions()
             offsets = [at for at in found if at.offset >= 0]
             if without is not None:
                 offsets = [at for at in offsets if (at.topic, at.partition) != without]
@@ -522,7 +522,7 @@ class Consumer:
 
     def _remember_returned(self) -> None:
         with suppress(ClientError):
-            for at in self.handed_out():
+            for at in self.positions():
                 key = (at.topic, at.partition)
                 self._returned[key] = max(at.offset, self._returned.get(key, 0))
 

@@ -49,7 +49,7 @@ class Heartbeats:
         self._turn = 0
         self._task = asyncio.create_task(self._run(), name="queue-heartbeats")
 
-    def hurry(self) -> None:
+    def send_now(self) -> None:
         """Send the next heartbeat now."""
         self._soon.set()
 

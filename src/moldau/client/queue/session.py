@@ -119,7 +119,7 @@ class Session:
     def _adopt(self) -> None:
         if self._next is not None:
             self.assignment, self._next = self._next, None
-            self._heartbeats.hurry()
+            self._heartbeats.send_now()
 
     def _evicted(self, failure: RpcFailure) -> None:
         self.eviction = failure
