@@ -147,7 +147,7 @@ class Wire:
             request = MetadataRequest(
                 topics=[MetadataRequestTopic(name=self._topic)], allow_auto_topic_creation=False
             )
-            reported = self._any().ask(request, MetadataResponse, 9)
+            reported = self._any().request(request, MetadataResponse, 9)
             brokers = {broker.node_id: (broker.host, broker.port) for broker in reported.brokers}
             for entry in reported.topics[0].partitions:
                 if entry.leader_id in brokers:
@@ -159,7 +159,7 @@ class Wire:
     def _coordinator(self) -> KafkaConnection:
         if self._coordinates is None:
             request = FindCoordinatorRequest(coordinator_keys=[self._name], key_type=_TRANSACTION)
-            (found,) = self._any().ask(request, FindCoordinatorResponse, 4).coordinators
+            (found,) = self._any().request(request, FindCoordinatorResponse, 4).coordinators
             if found.error_code:
                 raise RejectedError("no coordinator", found.error_code)
             self._coordinates = (found.host, found.port)
@@ -172,7 +172,7 @@ class Wire:
         found: list[Producer] = []
 
         def attempt() -> Answer:
-            answer = self._coordinator().ask(request, InitProducerIdResponse, 5)
+            answer = self._coordinator().request(request, InitProducerIdResponse, 5)
             found.append(Producer(self._name, answer.producer_id, answer.producer_epoch))
             return Answer(answer.error_code)
 
@@ -191,7 +191,7 @@ class Wire:
         )
 
         def attempt() -> Answer:
-            answer = self._coordinator().ask(request, AddPartitionsToTxnResponse, 3)
+            answer = self._coordinator().request(request, AddPartitionsToTxnResponse, 3)
             (result,) = answer.results_by_topic_v3_and_below
             return Answer(result.results_by_partition[0].partition_error_code)
 
@@ -227,7 +227,7 @@ class Wire:
         )
 
         def attempt() -> Answer:
-            answer = self._leader(partition).ask(request, ProduceResponse, version)
+            answer = self._leader(partition).request(request, ProduceResponse, version)
             reported = answer.topics[0].partitions[0]
             return Answer(reported.error_code, reported.base_offset)
 
@@ -245,7 +245,7 @@ class Wire:
         )
 
         def attempt() -> Answer:
-            answer = self._coordinator().ask(request, EndTxnResponse, version)
+            answer = self._coordinator().request(request, EndTxnResponse, version)
             return Answer(answer.error_code, answer.producer_epoch)
 
         return self.persist(attempt, seconds_max)
@@ -259,7 +259,7 @@ class Wire:
         )
 
         def attempt() -> Answer:
-            answer = self._leader(partition).ask(request, ListOffsetsResponse, 7)
+            answer = self._leader(partition).request(request, ListOffsetsResponse, 7)
             reported = answer.topics[0].partitions[0]
             return Answer(reported.error_code, reported.offset)
 

@@ -260,7 +260,7 @@ class QueueAdmin:
         if known is None:
             return True
         letters: list[pb.Message] = []
-        for index in sorted(known.leaders):
+        for index in sorted(known):
             address = self._wire.view.leader_address(topic, index)
             if address is None:
                 return False

@@ -53,8 +53,8 @@ def _for_milliseconds(group: QueueGroup) -> QueueConfig:
 _config_of = queue_partition.config_of
 
 
-def _all_waiting(state: QueueState, now: TimestampMs) -> Iterator[Any]:
-    yield from state.waiting_by_time()
+def _all_waiting(self: QueueState, now: TimestampMs) -> Iterator[Any]:
+    yield from self.waiting_by_time()
 
 
 def _uncounted(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) -> Open:

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from moldau.client.kafka.producer_config import AckMode, ProducerConfig
     from moldau.client.kafka.transaction import Transaction
     from moldau.client.queue.client import AsyncQueueClient
-    from moldau.client.queue.message import AsyncQueueMessage, QueueMessage
     from moldau.client.queue.outgoing import Outgoing
     from moldau.client.queue.sync_client import QueueClient
-    from moldau.client.queue.sync_worker import Worker
-    from moldau.client.queue.worker import AsyncWorker
+    from moldau.client.queue.sync_worker import QueueMessage, Worker
+    from moldau.client.queue.worker import AsyncQueueMessage, AsyncWorker
 
 
 # The broker and the command line import this package too, and need none of it.
@@ -48,7 +47,7 @@ _HOMES = {
     "AsyncDelivery": "moldau.client.kafka.async_delivery",
     "AsyncProducer": "moldau.client.kafka.async_producer",
     "AsyncQueueClient": "moldau.client.queue.client",
-    "AsyncQueueMessage": "moldau.client.queue.message",
+    "AsyncQueueMessage": "moldau.client.queue.worker",
     "AsyncTransaction": "moldau.client.kafka.async_producer",
     "AsyncWorker": "moldau.client.queue.worker",
     "BufferFullError": "moldau.client.errors",
@@ -66,7 +65,7 @@ _HOMES = {
     "Producer": "moldau.client.kafka.producer",
     "ProducerConfig": "moldau.client.kafka.producer_config",
     "QueueClient": "moldau.client.queue.sync_client",
-    "QueueMessage": "moldau.client.queue.message",
+    "QueueMessage": "moldau.client.queue.sync_worker",
     "Receipt": "moldau.client.kafka.deliveries",
     "RejectedError": "moldau.client.errors",
     "SendFailedError": "moldau.client.errors",

@@ -75,7 +75,10 @@ def commit(topic: str, offset: int) -> OffsetCommitRequest:
 def test_positions_after_a_commit_are_the_committed(raw: RawClient, topic: str) -> None:
     wait_until(
         lambda: (
-            raw.ask(commit(topic, 0), OffsetCommitResponse, 8).topics[0].partitions[0].error_code
+            raw.request(commit(topic, 0), OffsetCommitResponse, 8)
+            .topics[0]
+            .partitions[0]
+            .error_code
             == ErrorCode.NONE
         ),
         "the topic of groups has a leader",

@@ -55,7 +55,7 @@ class Transactional:
         asked = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
 
         def born() -> InitProducerIdResponse | None:
-            answer = raw.ask(asked, InitProducerIdResponse)
+            answer = raw.request(asked, InitProducerIdResponse)
             if answer.error_code == ErrorCode.NONE:
                 return answer
             assert answer.error_code in (
@@ -76,7 +76,7 @@ class Transactional:
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])],
         )
-        answer = self.raw.ask(asked, AddPartitionsToTxnResponse, 3)
+        answer = self.raw.request(asked, AddPartitionsToTxnResponse, 3)
         return answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
 
     def batch(self, topic: str, *values: bytes, epoch: int | None = None) -> bytes:
@@ -92,7 +92,7 @@ class Transactional:
         """Once, whatever is answered."""
         request = produce_request(topic, data)
         request.transactional_id = self.name
-        return self.raw.ask(request, ProduceResponse, self.version).topics[0].partitions[0]
+        return self.raw.request(request, ProduceResponse, self.version).topics[0].partitions[0]
 
     def write(self, topic: str, *values: bytes) -> int:
         """As part of the transaction; the first offset."""
@@ -124,7 +124,7 @@ class Transactional:
             producer_epoch=self.epoch,
             committed=commits,
         )
-        answer = self.raw.ask(asked, EndTxnResponse, 5 if self.version == V2 else 4)
+        answer = self.raw.request(asked, EndTxnResponse, 5 if self.version == V2 else 4)
         assert answer.error_code == ErrorCode.NONE, answer
         if self.version == V2:
             assert (answer.producer_id, answer.producer_epoch) == (self.id, self.epoch + 1)
@@ -156,7 +156,7 @@ def producers(raw: RawClient, topic: str) -> dict[int, ProducerState]:
     asked = DescribeProducersRequest(
         topics=[DescribeProducersTopic(name=topic, partition_indexes=[0])]
     )
-    answer = raw.ask(asked, DescribeProducersResponse).topics[0].partitions[0]
+    answer = raw.request(asked, DescribeProducersResponse).topics[0].partitions[0]
     assert answer.error_code == ErrorCode.NONE
     return {each.producer_id: each for each in answer.active_producers}
 

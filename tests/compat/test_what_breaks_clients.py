@@ -106,12 +106,12 @@ def test_05_no_version_range_is_empty(raw: RawClient) -> None:
 def test_06_lists_are_empty_and_not_null(raw: RawClient, new_name: Callable[[str], str]) -> None:
     name = new_name("topic")
     asked = CreatableTopic(name=name, num_partitions=2, replication_factor=1)
-    created = raw.ask(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
+    created = raw.request(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
     assert created.configs is not None
-    refused = raw.ask(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
+    refused = raw.request(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
     assert refused.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     assert refused.configs is not None
-    described = raw.ask(
+    described = raw.request(
         DescribeTopicPartitionsRequest(
             topics=[DescribeTopicPartitionsTopic(name=name)], response_partition_limit=10
         ),
@@ -256,7 +256,7 @@ def test_13_a_past_epoch_ends_where_the_next_began(new_name: Callable[[str], str
 def epoch_end(raw: RawClient, topic: str, epoch: int) -> tuple[int, int, int]:
     asked = OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
     answer = (
-        raw.ask(
+        raw.request(
             OffsetForLeaderEpochRequest(
                 topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
             ),
@@ -390,7 +390,7 @@ def test_24_acks_0_gets_no_response_at_all(raw: RawClient, topic: str) -> None:
 
 def test_24_nobody_is_throttled(raw: RawClient, topic: str) -> None:
     assert raw.fetch_response(topic, 0).throttle_time_ms == 0
-    assert raw.ask(MetadataRequest(topics=[]), MetadataResponse).throttle_time_ms == 0
+    assert raw.request(MetadataRequest(topics=[]), MetadataResponse).throttle_time_ms == 0
 
 
 @pytest.mark.parametrize("codec", list(Codec))

@@ -49,8 +49,8 @@ def group(raw: RawClient, new_name: Callable[[str], str]) -> str:
     fetched = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=[])])
 
     def error() -> ErrorCode:
-        found = raw.ask(sought, FindCoordinatorResponse, 4).coordinators[0].error_code
-        return ErrorCode(found or raw.ask(fetched, OffsetFetchResponse, 9).groups[0].error_code)
+        found = raw.request(sought, FindCoordinatorResponse, 4).coordinators[0].error_code
+        return ErrorCode(found or raw.request(fetched, OffsetFetchResponse, 9).groups[0].error_code)
 
     wait_until(lambda: error() is ErrorCode.NONE, "the coordinator answers", describe=error)
     return name
@@ -74,7 +74,7 @@ def join(
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"subscription")],
     )
-    return raw.ask(request, JoinGroupResponse, version)
+    return raw.request(request, JoinGroupResponse, version)
 
 
 def sync(
@@ -91,7 +91,7 @@ def sync(
         group_instance_id=instance,
         assignments=assignments,
     )
-    return raw.ask(request, SyncGroupResponse, 3)
+    return raw.request(request, SyncGroupResponse, 3)
 
 
 def test_21_a_new_member_is_given_an_id_before_it_joins(
@@ -163,7 +163,7 @@ def test_22_a_static_member_keeps_its_assignment_and_fences_its_double(
         member_id=first.member_id,
         group_instance_id="one",
     )
-    assert raw.ask(beat, HeartbeatResponse).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert raw.request(beat, HeartbeatResponse).error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
 def commit(
@@ -187,7 +187,7 @@ def commit(
         member_id="",
         topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
     )
-    answer = raw.ask(request, OffsetCommitResponse, 9)
+    answer = raw.request(request, OffsetCommitResponse, 9)
     return answer.topics[0].partitions[0].error_code
 
 
@@ -200,7 +200,7 @@ def committed(raw: RawClient, group: str, topic: str) -> tuple[int, int, str | N
             )
         ]
     )
-    answer = raw.ask(request, OffsetFetchResponse, 9).groups[0].topics[0].partitions[0]
+    answer = raw.request(request, OffsetFetchResponse, 9).groups[0].topics[0].partitions[0]
     return answer.committed_offset, answer.committed_leader_epoch, answer.metadata
 
 

@@ -30,7 +30,7 @@ def commit(connection: KafkaConnection, offset: int) -> int:
     partition = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=""
     )
-    response = connection.ask(
+    response = connection.request(
         OffsetCommitRequest(
             group_id="g",
             member_id="",
@@ -44,17 +44,19 @@ def commit(connection: KafkaConnection, offset: int) -> int:
 
 def fetch(connection: KafkaConnection) -> OffsetFetchResponse:
     topic = OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-    return connection.ask(OffsetFetchRequest(group_id="g", topics=[topic]), OffsetFetchResponse, 7)
+    return connection.request(
+        OffsetFetchRequest(group_id="g", topics=[topic]), OffsetFetchResponse, 7
+    )
 
 
 def coordinator_error(connection: KafkaConnection) -> int:
     request = FindCoordinatorRequest(key="g")
-    return connection.ask(request, FindCoordinatorResponse, 2).error_code
+    return connection.request(request, FindCoordinatorResponse, 2).error_code
 
 
 def leader_of_t(connection: KafkaConnection) -> int:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
-    return connection.ask(request, MetadataResponse, 9).topics[0].partitions[0].leader_id
+    return connection.request(request, MetadataResponse, 9).topics[0].partitions[0].leader_id
 
 
 @pytest.mark.parametrize("stop", ["clean", "killed"])

@@ -40,7 +40,7 @@ def produce(connection: KafkaConnection) -> Callable[[str, int], None]:
         for number in range(count):
             record = Record(Offset(0), TimestampMs(1_000 + number), b"key", b"value", [])
             partition = ProducePartition(index=0, records=build_batch([record]))
-            response = connection.ask(
+            response = connection.request(
                 ProduceRequest(
                     acks=-1,
                     timeout_ms=10_000,
@@ -57,7 +57,7 @@ def produce(connection: KafkaConnection) -> Callable[[str, int], None]:
 @pytest.fixture
 def topic_id_of(connection: KafkaConnection) -> Callable[[str], bytes]:
     def find(name: str) -> bytes:
-        response = connection.ask(
+        response = connection.request(
             MetadataRequest(
                 topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
             ),

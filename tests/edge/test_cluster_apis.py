@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 def test_api_versions_lists_every_api_with_its_range(
     connection: KafkaConnection, version: int
 ) -> None:
-    response = connection.ask(
+    response = connection.request(
         ApiVersionsRequest(client_software_name="test", client_software_version="1"),
         ApiVersionsResponse,
         version,
@@ -45,7 +45,7 @@ def test_a_request_that_is_not_served_closes_the_connection(connection: KafkaCon
 def test_describe_cluster_names_the_brokers(
     connection: KafkaConnection, moldau_session_broker: Broker, version: int
 ) -> None:
-    response = connection.ask(
+    response = connection.request(
         DescribeClusterRequest(include_cluster_authorized_operations=True),
         DescribeClusterResponse,
         version,
@@ -59,7 +59,7 @@ def test_describe_cluster_names_the_brokers(
 
 
 def test_operations_are_told_only_to_who_asks(connection: KafkaConnection) -> None:
-    response = connection.ask(
+    response = connection.request(
         DescribeClusterRequest(include_cluster_authorized_operations=False),
         DescribeClusterResponse,
     )
@@ -73,7 +73,7 @@ def test_operations_are_told_only_to_who_asks(connection: KafkaConnection) -> No
 def test_describe_cluster_refuses_other_endpoints(
     connection: KafkaConnection, endpoint_type: int, code: ErrorCode
 ) -> None:
-    response = connection.ask(
+    response = connection.request(
         DescribeClusterRequest(
             include_cluster_authorized_operations=False, endpoint_type=endpoint_type
         ),
@@ -89,8 +89,8 @@ def test_every_idempotent_producer_gets_an_id_of_its_own(
     connection: KafkaConnection, version: int
 ) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
-    first = connection.ask(request, InitProducerIdResponse, version)
-    second = connection.ask(request, InitProducerIdResponse, version)
+    first = connection.request(request, InitProducerIdResponse, version)
+    second = connection.request(request, InitProducerIdResponse, version)
     assert (first.error_code, first.producer_epoch) == (0, 0)
     assert 0 <= first.producer_id < second.producer_id
 
@@ -100,23 +100,23 @@ def test_a_producer_that_names_its_id_gets_a_fresh_one(
     connection: KafkaConnection, version: int
 ) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
-    given = connection.ask(request, InitProducerIdResponse, version).producer_id
+    given = connection.request(request, InitProducerIdResponse, version).producer_id
     request = InitProducerIdRequest(
         transactional_id=None, transaction_timeout_ms=-1, producer_id=given, producer_epoch=5
     )
-    response = connection.ask(request, InitProducerIdResponse, version)
+    response = connection.request(request, InitProducerIdResponse, version)
     assert (response.error_code, response.producer_epoch) == (0, 0)
     assert response.producer_id > given
 
 
 def test_an_id_without_its_epoch_is_refused(connection: KafkaConnection) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1, producer_id=3)
-    response = connection.ask(request, InitProducerIdResponse)
+    response = connection.request(request, InitProducerIdResponse)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert response.producer_id == -1
 
 
 def test_an_empty_transactional_id_is_no_id(connection: KafkaConnection) -> None:
     request = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1000)
-    response = connection.ask(request, InitProducerIdResponse)
+    response = connection.request(request, InitProducerIdResponse)
     assert response.error_code == ErrorCode.INVALID_REQUEST

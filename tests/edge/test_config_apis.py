@@ -48,7 +48,7 @@ def describe_one(
         include_synonyms=synonyms,
         include_documentation=documentation,
     )
-    (result,) = connection.ask(request, DescribeConfigsResponse, version).results
+    (result,) = connection.request(request, DescribeConfigsResponse, version).results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 
@@ -81,7 +81,7 @@ def alter(
         ],
         validate_only=validate_only,
     )
-    (response,) = connection.ask(request, IncrementalAlterConfigsResponse, version).responses
+    (response,) = connection.request(request, IncrementalAlterConfigsResponse, version).responses
     assert (response.resource_type, response.resource_name) == (kind, name)
     return response.error_code, response.error_message
 
@@ -105,7 +105,7 @@ def replace(
         ],
         validate_only=validate_only,
     )
-    (response,) = connection.ask(request, AlterConfigsResponse, version).responses
+    (response,) = connection.request(request, AlterConfigsResponse, version).responses
     return response.error_code
 
 
@@ -236,12 +236,12 @@ def test_a_resource_named_twice_is_refused(connection: KafkaConnection, moldau_t
     resource = IncrementalConfigsResource(
         resource_type=TOPIC, resource_name=moldau_topic, configs=[config]
     )
-    incremental = connection.ask(
+    incremental = connection.request(
         IncrementalAlterConfigsRequest(resources=[resource, resource], validate_only=False),
         IncrementalAlterConfigsResponse,
     )
     whole = AlterConfigsResource(resource_type=TOPIC, resource_name=moldau_topic, configs=[])
-    replaced = connection.ask(
+    replaced = connection.request(
         AlterConfigsRequest(resources=[whole, whole], validate_only=False), AlterConfigsResponse
     )
     for responses in (incremental.responses, replaced.responses):

@@ -58,12 +58,12 @@ def beat(
             "topic_partitions": [],
         }
     request = ConsumerGroupHeartbeatRequest(**{**values, **fields})  # type: ignore[arg-type]
-    return wire.ask(request, ConsumerGroupHeartbeatResponse, version)
+    return wire.request(request, ConsumerGroupHeartbeatResponse, version)
 
 
 def describe(wire: KafkaConnection, group: str, version: int = 1) -> DescribedConsumerGroup:
     request = ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=True)
-    (found,) = wire.ask(request, ConsumerGroupDescribeResponse, version).groups
+    (found,) = wire.request(request, ConsumerGroupDescribeResponse, version).groups
     return found
 
 
@@ -129,14 +129,14 @@ def test_each_kind_of_group_is_listed_and_described_as_what_it_is(
     wire: KafkaConnection, group: str
 ) -> None:
     beat(wire, group, "me", 0)
-    listed = wire.ask(ListGroupsRequest(types_filter=["consumer"]), ListGroupsResponse).groups
+    listed = wire.request(ListGroupsRequest(types_filter=["consumer"]), ListGroupsResponse).groups
     (mine,) = [one for one in listed if one.group_id == group]
     assert (mine.group_type, mine.group_state, mine.protocol_type) == (
         "consumer",
         "Stable",
         "consumer",
     )
-    (classic,) = wire.ask(DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse).groups
+    (classic,) = wire.request(DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse).groups
     assert classic.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert describe(wire, "nobody").error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
@@ -147,5 +147,5 @@ def test_an_offset_fetch_with_an_old_epoch_is_refused(wire: KafkaConnection, gro
         asked = OffsetFetchRequestGroup(
             group_id=group, member_id="me", member_epoch=epoch, topics=None
         )
-        (answer,) = wire.ask(OffsetFetchRequest(groups=[asked]), OffsetFetchResponse, 9).groups
+        (answer,) = wire.request(OffsetFetchRequest(groups=[asked]), OffsetFetchResponse, 9).groups
         assert answer.error_code == expected

@@ -66,7 +66,7 @@ def append(
             )
         ],
     )
-    return connection.ask(request, ProduceResponse, version).topics[0].partitions
+    return connection.request(request, ProduceResponse, version).topics[0].partitions
 
 
 def fetch(
@@ -90,7 +90,7 @@ def fetch(
         min_bytes=1,
         topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted])],
     )
-    response = connection.ask(request, FetchResponse, version)
+    response = connection.request(request, FetchResponse, version)
     assert (response.error_code, response.session_id) == (0, 0)
     return response.topics[0].partitions[0]
 
@@ -226,7 +226,7 @@ def test_a_fetch_session_that_was_not_given_is_refused(
     connection: KafkaConnection, version: int
 ) -> None:
     request = FetchRequest(max_wait_ms=0, min_bytes=0, session_id=12345, session_epoch=1, topics=[])
-    response = connection.ask(request, FetchResponse, version)
+    response = connection.request(request, FetchResponse, version)
     assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -272,7 +272,7 @@ def test_offsets_are_found_by_time(
         request = ListOffsetsRequest(
             topics=[ListOffsetsTopic(name=moldau_topic, partitions=[wanted])]
         )
-        (topic,) = connection.ask(request, ListOffsetsResponse, version).topics
+        (topic,) = connection.request(request, ListOffsetsResponse, version).topics
         (found,) = topic.partitions
         assert (found.leader_epoch >= 0) == (version >= 4 and found.offset >= 0)
         return found.error_code, found.offset, found.timestamp

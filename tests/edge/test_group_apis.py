@@ -87,10 +87,10 @@ def join(
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"topics")],
     )
-    response = connection.ask(request, JoinGroupResponse, version)
+    response = connection.request(request, JoinGroupResponse, version)
     if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
         request.member_id = response.member_id
-        response = connection.ask(request, JoinGroupResponse, version)
+        response = connection.request(request, JoinGroupResponse, version)
     return response
 
 
@@ -105,7 +105,7 @@ def sync(
         protocol_name="range",
         assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")],
     )
-    return connection.ask(request, SyncGroupResponse, version)
+    return connection.request(request, SyncGroupResponse, version)
 
 
 def settle(connection: KafkaConnection, group: str) -> JoinGroupResponse:
@@ -116,7 +116,7 @@ def settle(connection: KafkaConnection, group: str) -> JoinGroupResponse:
 
 def leave(connection: KafkaConnection, group: str, member: str) -> None:
     request = LeaveGroupRequest(group_id=group, members=[LeaveGroupMember(member_id=member)])
-    assert connection.ask(request, LeaveGroupResponse).error_code == 0
+    assert connection.request(request, LeaveGroupResponse).error_code == 0
 
 
 def commit(
@@ -150,13 +150,13 @@ def commit(
             )
         ],
     )
-    (answered,) = connection.ask(request, OffsetCommitResponse, version).topics
+    (answered,) = connection.request(request, OffsetCommitResponse, version).topics
     return [partition.error_code for partition in answered.partitions]
 
 
 def describe(connection: KafkaConnection, group: str, version: int = 6) -> DescribedGroup:
     request = DescribeGroupsRequest(groups=[group])
-    (described,) = connection.ask(request, DescribeGroupsResponse, version).groups
+    (described,) = connection.request(request, DescribeGroupsResponse, version).groups
     return described
 
 
@@ -170,7 +170,7 @@ def test_this_broker_coordinates_every_group(
     request = FindCoordinatorRequest(key=group)
     if version >= 4:
         request = FindCoordinatorRequest(coordinator_keys=[group, "other"])
-    response = connection.ask(request, FindCoordinatorResponse, version)
+    response = connection.request(request, FindCoordinatorResponse, version)
     if version >= 4:
         assert [found.key for found in response.coordinators] == [group, "other"]
         node = response.coordinators[1]
@@ -187,14 +187,14 @@ def test_this_broker_coordinates_every_transactional_id(
     request = FindCoordinatorRequest(key="tx", key_type=TRANSACTION)
     if version >= 4:
         request = FindCoordinatorRequest(coordinator_keys=["tx"], key_type=TRANSACTION)
-    response = connection.ask(request, FindCoordinatorResponse, version)
+    response = connection.request(request, FindCoordinatorResponse, version)
     found = response.coordinators[0] if version >= 4 else response
     assert (found.error_code, found.node_id) == (0, 1)
 
 
 def test_other_coordinators_do_not_exist(connection: KafkaConnection) -> None:
     request = FindCoordinatorRequest(coordinator_keys=["x"], key_type=SHARE)
-    (found,) = connection.ask(request, FindCoordinatorResponse).coordinators
+    (found,) = connection.request(request, FindCoordinatorResponse).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -233,7 +233,7 @@ def test_from_version_4_a_new_member_gets_its_id_first(
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
-    response = connection.ask(request, JoinGroupResponse, 4)
+    response = connection.request(request, JoinGroupResponse, 4)
     assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert response.member_id
 
@@ -251,7 +251,7 @@ def test_a_static_member_keeps_its_instance(connection: KafkaConnection, group: 
         member_id=joined.member_id,
         group_instance_id="one",
     )
-    fenced = connection.ask(late, HeartbeatResponse).error_code
+    fenced = connection.request(late, HeartbeatResponse).error_code
     assert fenced == ErrorCode.FENCED_INSTANCE_ID
 
 
@@ -271,7 +271,7 @@ def test_a_heartbeat_of_a_member_is_good(
 
     def beat(member: str, generation: int) -> int:
         request = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
-        return connection.ask(request, HeartbeatResponse, version).error_code
+        return connection.request(request, HeartbeatResponse, version).error_code
 
     assert beat(joined.member_id, 1) == 0
     assert beat(joined.member_id, 7) == ErrorCode.ILLEGAL_GENERATION
@@ -287,7 +287,7 @@ def test_a_member_leaves(connection: KafkaConnection, group: str, version: int) 
         if version >= 3:
             members = [LeaveGroupMember(member_id=member)]
             request = LeaveGroupRequest(group_id=group, members=members)
-        response = connection.ask(request, LeaveGroupResponse, version)
+        response = connection.request(request, LeaveGroupResponse, version)
         return response.error_code, [each.error_code for each in response.members]
 
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
@@ -313,7 +313,7 @@ def test_a_waiting_join_is_answered_when_the_other_member_leaves(
         other.post(request, 3)
         heartbeat = HeartbeatRequest(group_id=group, generation_id=1, member_id=first.member_id)
         code = wait_until(
-            lambda: connection.ask(heartbeat, HeartbeatResponse).error_code,
+            lambda: connection.request(heartbeat, HeartbeatResponse).error_code,
             "the other member's join is heard of",
         )
         assert code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -349,7 +349,7 @@ def test_a_commit_comes_back(
         group_id=group,
         topics=[OffsetFetchRequestTopic(name=moldau_topic, partition_indexes=[0])],
     )
-    (fetched,) = connection.ask(request, OffsetFetchResponse, 7).topics[0].partitions
+    (fetched,) = connection.request(request, OffsetFetchResponse, 7).topics[0].partitions
     assert (fetched.committed_offset, fetched.metadata) == (42, "here")
     assert fetched.committed_leader_epoch == (3 if version >= 6 else -1)
 
@@ -368,7 +368,7 @@ def test_any_retention_that_an_old_client_asks_for_is_taken(
         topics=[OffsetCommitRequestTopic(name=moldau_topic, partitions=[partition])],
     )
     for _ in range(2):
-        (topic,) = connection.ask(request, OffsetCommitResponse, 2).topics
+        (topic,) = connection.request(request, OffsetCommitResponse, 2).topics
         assert topic.partitions[0].error_code == 0
 
 
@@ -393,7 +393,7 @@ def test_offsets_of_one_group_are_fetched(
 
     def fetch(topics: list[OffsetFetchRequestTopic] | None) -> dict[tuple[str, int], int]:
         request = OffsetFetchRequest(group_id=group, topics=topics)
-        response = connection.ask(request, OffsetFetchResponse, version)
+        response = connection.request(request, OffsetFetchResponse, version)
         assert response.error_code == 0
         return {
             (topic.name, partition.partition_index): partition.committed_offset
@@ -431,7 +431,7 @@ def test_offsets_of_several_groups_are_fetched(
             OffsetFetchRequestGroup(group_id="empty", topics=[wanted]),
         ]
     )
-    some, everything, empty = connection.ask(request, OffsetFetchResponse, version).groups
+    some, everything, empty = connection.request(request, OffsetFetchResponse, version).groups
     found = some.topics[0]
     assert (found.name, found.topic_id) == (
         ("", topic_id) if version == 10 else (moldau_topic, bytes(16))
@@ -478,7 +478,7 @@ def test_operations_on_a_group_are_told_if_asked_for(
     connection: KafkaConnection, group: str
 ) -> None:
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)
-    (described,) = connection.ask(request, DescribeGroupsResponse).groups
+    (described,) = connection.request(request, DescribeGroupsResponse).groups
     assert described.authorized_operations == authorized_operations.ON_GROUP
 
 
@@ -488,7 +488,7 @@ def test_groups_are_listed(connection: KafkaConnection, group: str, version: int
 
     def listed(states: list[str], types: list[str]) -> dict[str, tuple[str, str, str]]:
         request = ListGroupsRequest(states_filter=states, types_filter=types)
-        response = connection.ask(request, ListGroupsResponse, version)
+        response = connection.request(request, ListGroupsResponse, version)
         assert response.error_code == 0
         return {
             each.group_id: (each.protocol_type, each.group_state, each.group_type)
@@ -519,7 +519,7 @@ def test_only_an_empty_group_is_deleted(
 
     def delete() -> list[int]:
         request = DeleteGroupsRequest(groups_names=[group, "never-was"])
-        response = connection.ask(request, DeleteGroupsResponse, version)
+        response = connection.request(request, DeleteGroupsResponse, version)
         assert [each.group_id for each in response.results] == [group, "never-was"]
         return [each.error_code for each in response.results]
 
@@ -530,7 +530,7 @@ def test_only_an_empty_group_is_deleted(
     assert delete() == [0, missing]
     assert describe(connection, group).group_state == "Dead"
     request = OffsetFetchRequest(group_id=group, topics=None)
-    assert connection.ask(request, OffsetFetchResponse, 7).topics == []
+    assert connection.request(request, OffsetFetchResponse, 7).topics == []
 
 
 def test_offsets_of_a_group_are_deleted(
@@ -548,11 +548,11 @@ def test_offsets_of_a_group_are_deleted(
                 for name in ("not-there", moldau_topic)
             ],
         )
-        response = connection.ask(request, OffsetDeleteResponse)
+        response = connection.request(request, OffsetDeleteResponse)
         codes = [each.error_code for topic in response.topics for each in topic.partitions]
         return response.error_code, codes
 
     assert delete("never-was") == (ErrorCode.GROUP_ID_NOT_FOUND, [])
     assert delete(group) == (0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0])
     request = OffsetFetchRequest(group_id=group, topics=None)
-    assert connection.ask(request, OffsetFetchResponse, 7).topics == []
+    assert connection.request(request, OffsetFetchResponse, 7).topics == []

@@ -23,7 +23,7 @@ def ask(
     create: bool = False,
 ) -> MetadataResponse:
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=create or version < 4)
-    return connection.ask(request, MetadataResponse, version)
+    return connection.request(request, MetadataResponse, version)
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -97,7 +97,7 @@ def test_operations_are_told_if_asked_for(
         include_cluster_authorized_operations=version <= 10,
         include_topic_authorized_operations=True,
     )
-    response = connection.ask(request, MetadataResponse, version)
+    response = connection.request(request, MetadataResponse, version)
     assert response.topics[0].topic_authorized_operations == authorized_operations.ON_TOPIC
     if version <= 10:
         assert response.cluster_authorized_operations == authorized_operations.ON_CLUSTER

@@ -73,14 +73,14 @@ def create(
     validate_only: bool = False,
 ) -> list[CreatableTopicResult]:
     request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
-    return connection.ask(request, CreateTopicsResponse, version).topics
+    return connection.request(request, CreateTopicsResponse, version).topics
 
 
 def partition_count(connection: KafkaConnection, name: str) -> int:
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
     )
-    return len(connection.ask(request, MetadataResponse).topics[0].partitions)
+    return len(connection.request(request, MetadataResponse).topics[0].partitions)
 
 
 # ---- CreateTopics
@@ -196,7 +196,7 @@ def test_a_topic_is_deleted_by_name(
     connection: KafkaConnection, moldau_topic: str, version: int
 ) -> None:
     request = DeleteTopicsRequest(topic_names=[moldau_topic, "not-there"], timeout_ms=30_000)
-    deleted, unknown = connection.ask(request, DeleteTopicsResponse, version).responses
+    deleted, unknown = connection.request(request, DeleteTopicsResponse, version).responses
     assert (deleted.name, deleted.error_code) == (moldau_topic, 0)
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (unknown.error_message is not None) == (version >= 5)
@@ -209,7 +209,7 @@ def test_a_topic_is_deleted_by_id_and_comes_back_with_another(
     topic_id = topic_id_of(moldau_topic)
     states = [DeleteTopicState(topic_id=topic_id), DeleteTopicState(topic_id=b"x" * 16)]
     request = DeleteTopicsRequest(topics=states, timeout_ms=30_000)
-    deleted, unknown = connection.ask(request, DeleteTopicsResponse, 6).responses
+    deleted, unknown = connection.request(request, DeleteTopicsResponse, 6).responses
     assert (deleted.name, deleted.topic_id, deleted.error_code) == (moldau_topic, topic_id, 0)
     assert (unknown.name, unknown.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
     (created,) = create(connection, topic(moldau_topic))
@@ -226,7 +226,7 @@ def test_wrong_ways_to_name_a_topic_to_delete(
         DeleteTopicState(name="twice", topic_id=NO_ID),
     ]
     request = DeleteTopicsRequest(topics=states, timeout_ms=30_000)
-    responses = connection.ask(request, DeleteTopicsResponse, 6).responses
+    responses = connection.request(request, DeleteTopicsResponse, 6).responses
     assert [each.error_code for each in responses] == [ErrorCode.INVALID_REQUEST] * 3
     assert partition_count(connection, moldau_topic) == 1
 
@@ -242,7 +242,7 @@ def test_a_topic_grows(connection: KafkaConnection, moldau_topic: str, version: 
             timeout_ms=30_000,
             validate_only=validate_only,
         )
-        (result,) = connection.ask(request, CreatePartitionsResponse, version).results
+        (result,) = connection.request(request, CreatePartitionsResponse, version).results
         assert (result.error_message is not None) == (result.error_code != 0)
         return result.error_code
 
@@ -268,7 +268,7 @@ def test_partitions_are_added_where_the_assignment_says(
         request = CreatePartitionsRequest(
             topics=list(entries), timeout_ms=30_000, validate_only=False
         )
-        response = connection.ask(request, CreatePartitionsResponse)
+        response = connection.request(request, CreatePartitionsResponse)
         return [result.error_code for result in response.results]
 
     assert send(entry(2, [1])) == [0]
@@ -297,7 +297,7 @@ def test_the_start_of_a_partition_moves(
             ],
             timeout_ms=30_000,
         )
-        (topics,) = connection.ask(request, DeleteRecordsResponse, version).topics
+        (topics,) = connection.request(request, DeleteRecordsResponse, version).topics
         return topics.partitions[0].error_code, topics.partitions[0].low_watermark
 
     assert delete(2) == (0, 2)
@@ -315,7 +315,7 @@ def test_the_end_of_an_epoch_is_found(
     connection: KafkaConnection, moldau_topic: str, produce: Produce, version: int
 ) -> None:
     produce(moldau_topic, 2)
-    metadata = connection.ask(
+    metadata = connection.request(
         MetadataRequest(topics=[MetadataRequestTopic(name=moldau_topic)]), MetadataResponse
     )
     current = metadata.topics[0].partitions[0].leader_epoch
@@ -335,7 +335,7 @@ def test_the_end_of_an_epoch_is_found(
                 )
             ]
         )
-        (topics,) = connection.ask(request, OffsetForLeaderEpochResponse, version).topics
+        (topics,) = connection.request(request, OffsetForLeaderEpochResponse, version).topics
         (result,) = topics.partitions
         return result.error_code, result.leader_epoch, result.end_offset
 
@@ -364,7 +364,7 @@ def page(
         if cursor is None
         else DescribeTopicPartitionsCursor(topic_name=cursor[0], partition_index=cursor[1]),
     )
-    return connection.ask(request, DescribeTopicPartitionsResponse)
+    return connection.request(request, DescribeTopicPartitionsResponse)
 
 
 def test_topics_are_described_sorted_and_without_nulls(connection: KafkaConnection) -> None:
@@ -425,7 +425,7 @@ def test_log_dirs_tell_sizes_and_room(
     request = DescribeLogDirsRequest(
         topics=[DescribeLogDirsRequestTopic(topic=moldau_topic, partitions=[0, 7])]
     )
-    (result,) = connection.ask(request, DescribeLogDirsResponse, version).results
+    (result,) = connection.request(request, DescribeLogDirsResponse, version).results
     assert (result.error_code, [each.name for each in result.topics]) == (0, [moldau_topic])
     (partition,) = result.topics[0].partitions
     assert (partition.partition_index, partition.offset_lag) == (0, 0)
@@ -435,5 +435,7 @@ def test_log_dirs_tell_sizes_and_room(
 
 
 def test_log_dirs_without_a_list_tell_all(connection: KafkaConnection, moldau_topic: str) -> None:
-    (result,) = connection.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse).results
+    (result,) = connection.request(
+        DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
+    ).results
     assert moldau_topic in [each.name for each in result.topics]

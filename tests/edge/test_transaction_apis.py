@@ -65,14 +65,14 @@ def test_a_producer_gets_its_id_and_locks_the_one_before_out(
         producer_epoch=first.epoch,
     )
     if version >= 3:
-        answer = client.connection.ask(late, InitProducerIdResponse, version)
+        answer = client.connection.request(late, InitProducerIdResponse, version)
         wanted = ErrorCode.PRODUCER_FENCED if version >= 4 else ErrorCode.INVALID_PRODUCER_EPOCH
         assert (answer.error_code, answer.producer_id) == (wanted, -1)
 
 
 def test_a_timeout_above_the_maximum_is_refused(client: Client, name: str) -> None:
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=2**31 - 1)
-    answer = client.connection.ask(request, InitProducerIdResponse)
+    answer = client.connection.request(request, InitProducerIdResponse)
     assert answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
@@ -191,14 +191,14 @@ def commit_offset(client: Client, producer: Producer, group: str, offset: int, v
             )
         ],
     )
-    answer = client.connection.ask(request, TxnOffsetCommitResponse, version)
+    answer = client.connection.request(request, TxnOffsetCommitResponse, version)
     return answer.topics[0].partitions[0].error_code
 
 
 def offset_of(client: Client, group: str, *, stable: bool) -> tuple[int, int]:
     topic = OffsetFetchRequestTopic(name=client.topic, partition_indexes=[0])
     request = OffsetFetchRequest(group_id=group, topics=[topic], require_stable=stable)
-    (answer,) = client.connection.ask(request, OffsetFetchResponse, 7).topics
+    (answer,) = client.connection.request(request, OffsetFetchResponse, 7).topics
     return answer.partitions[0].error_code, answer.partitions[0].committed_offset
 
 
@@ -216,7 +216,7 @@ def test_offsets_count_once_the_transaction_is_committed(
             producer_epoch=producer.epoch,
             group_id=group,
         )
-        answer = client.connection.ask(request, AddOffsetsToTxnResponse, min(version, 4))
+        answer = client.connection.request(request, AddOffsetsToTxnResponse, min(version, 4))
         assert answer.error_code == 0
     # A client looks for the coordinator of its group first; this one is impatient.
     while (code := commit_offset(client, producer, group, 7, version)) in LOADING:
@@ -255,7 +255,7 @@ def test_who_was_locked_out_cannot_commit_offsets(client: Client, name: str, ver
 def test_transactions_are_listed_and_described(client: Client, name: str) -> None:
     producer = client.init(name)
     client.add(producer)
-    ask = client.connection.ask
+    ask = client.connection.request
     for version in range(2):
         listed = ask(
             ListTransactionsRequest(
@@ -296,7 +296,7 @@ def test_an_administrator_aborts_what_hangs_and_commits_nothing(
             topics=[WritableTxnMarkerTopic(name=client.topic, partition_indexes=[0])],
             coordinator_epoch=10**6,
         )
-        answer = client.connection.ask(
+        answer = client.connection.request(
             WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, version
         )
         return answer.markers[0].topics[0].partitions[0].error_code

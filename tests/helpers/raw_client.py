@@ -139,7 +139,7 @@ class RawClient(KafkaConnection):
         version: int = PRODUCE_BY_NAME,
     ) -> ProduceResponsePartition:
         request = produce_request(topic, data, partition=partition, acks=acks)
-        return self.ask(request, ProduceResponse, version).topics[0].partitions[0]
+        return self.request(request, ProduceResponse, version).topics[0].partitions[0]
 
     def produce_well(self, topic: str, *values: bytes, codec: Codec = Codec.NONE) -> int:
         """Append one batch; the offset of its first record."""
@@ -180,7 +180,7 @@ class RawClient(KafkaConnection):
             topics=[FetchTopic(**named, partitions=wanted)],
             **fields,
         )
-        return self.ask(request, FetchResponse, version)
+        return self.request(request, FetchResponse, version)
 
     def fetch(self, topic: str, offset: int, **options: Any) -> FetchResponsePartition:
         return self.fetch_response(topic, offset, **options).topics[0].partitions[0]
@@ -217,7 +217,7 @@ class RawClient(KafkaConnection):
                 )
             ],
         )
-        return self.ask(request, ListOffsetsResponse, version).topics[0].partitions[0]
+        return self.request(request, ListOffsetsResponse, version).topics[0].partitions[0]
 
     def create(
         self, topic: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -231,7 +231,7 @@ class RawClient(KafkaConnection):
                 for name, value in (configs or {}).items()
             ],
         )
-        return self.ask(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
+        return self.request(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
 
     def create_well(self, topic: str, *, partitions: int = 1, **configs: str) -> str:
         """A new topic; the names of its configs are written with _ for dots."""
@@ -246,7 +246,7 @@ class RawClient(KafkaConnection):
             topic_names=[topic],
             timeout_ms=60_000,
         )
-        return self.ask(request, DeleteTopicsResponse).responses[0].error_code
+        return self.request(request, DeleteTopicsResponse).responses[0].error_code
 
     def metadata(
         self, topic: str, *, creates: bool = False, version: int | None = None
@@ -254,10 +254,10 @@ class RawClient(KafkaConnection):
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=creates
         )
-        return self.ask(request, MetadataResponse, version).topics[0]
+        return self.request(request, MetadataResponse, version).topics[0]
 
     def new_producer(self) -> tuple[int, int]:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = self.ask(request, InitProducerIdResponse)
+        answer = self.request(request, InitProducerIdResponse)
         assert answer.error_code == ErrorCode.NONE, answer
         return answer.producer_id, answer.producer_epoch

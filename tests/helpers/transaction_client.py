@@ -51,7 +51,7 @@ class Client:
     def init(self, name: str, version: int = 5, timeout_ms: int = 60_000) -> Producer:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
         found = wait_until(
-            lambda: _decided(self.connection.ask(request, InitProducerIdResponse, version)),
+            lambda: _decided(self.connection.request(request, InitProducerIdResponse, version)),
             "the transaction before is over",
         )
         assert found is not None
@@ -67,7 +67,7 @@ class Client:
                 AddPartitionsToTxnTopic(name=topic or self.topic, partitions=[self.partition])
             ],
         )
-        answer = self.connection.ask(request, AddPartitionsToTxnResponse, version)
+        answer = self.connection.request(request, AddPartitionsToTxnResponse, version)
         (result,) = answer.results_by_topic_v3_and_below
         return result.results_by_partition[0].partition_error_code
 
@@ -90,7 +90,7 @@ class Client:
                 )
             ],
         )
-        response = self.connection.ask(request, ProduceResponse, version)
+        response = self.connection.request(request, ProduceResponse, version)
         return response.topics[0].partitions[0].error_code
 
     def end(self, producer: Producer, *, commit: bool = True, version: int = 4) -> EndTxnResponse:
@@ -101,7 +101,7 @@ class Client:
             committed=commit,
         )
         answer = wait_until(
-            lambda: _decided(self.connection.ask(request, EndTxnResponse, version)),
+            lambda: _decided(self.connection.request(request, EndTxnResponse, version)),
             "the transaction before is over",
         )
         assert answer is not None
@@ -120,7 +120,7 @@ class Client:
                 isolation_level=READ_COMMITTED,
                 topics=[FetchTopic(topic=self.topic, partitions=[wanted])],
             )
-            answer = self.connection.ask(request, FetchResponse, 12).topics[0].partitions[0]
+            answer = self.connection.request(request, FetchResponse, 12).topics[0].partitions[0]
             assert answer.error_code == 0
             if not answer.records:
                 return _visible(data, sorted(aborted))

@@ -359,7 +359,7 @@ def test_pythons_own_client_works_through_it(proxy: Proxy, brokers: FakeCluster)
         client.send_many("jobs", ["x"] * 100)
         done = client.work("g", "jobs", lambda message: None, concurrency=10, limit=100)
         assert done == (100, 0)
-        assert client._client._rpc.view.alive_addresses == [address]
+        assert client._asynchronous._rpc.view.alive_addresses == [address]
 
 
 def test_its_end_ends_waiting_polls_and_gives_back(brokers: FakeCluster) -> None:

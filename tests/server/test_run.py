@@ -72,7 +72,7 @@ def commit_offset(client: KafkaClient) -> None:
         member_id="",
         topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
     )
-    client.any_broker().ask(request, OffsetCommitResponse, 7)
+    client.any_broker().request(request, OffsetCommitResponse, 7)
 
 
 @pytest.mark.parametrize("method", ["flush", "pwrite"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.client.processes import is_running, process_key
+from moldau.client.processes import ProcessKey, is_running, started_at
 from moldau.supervisor.control import send_request, state_of
 from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import (
@@ -308,7 +308,10 @@ def test_requests_reach_the_supervisor_through_its_socket(world):
     w.until(lambda: replies)
     thread.join()
     state = state_of(replies[0])
-    assert (state.supervisor_pid, state.supervisor_started) == process_key(os.getpid())
+    assert (state.supervisor_pid, state.supervisor_started) == (
+        os.getpid(),
+        started_at(os.getpid()),
+    )
     w.supervisor.close()
     assert send_request(path, "status") is None
 
@@ -334,7 +337,7 @@ def test_only_one_holds_a_cluster(tmp_path):
 
 def test_a_stranger_with_the_number_of_a_broker_is_not_taken_for_it(tmp_path):
     state = cluster(1)
-    own = process_key(os.getpid())
+    own = ProcessKey(os.getpid(), started_at(os.getpid()))
     state.brokers[0].pid, state.brokers[0].started = own
     assert len(orphaned_brokers(state)) == 1
     state.brokers[0].started = "another:time"

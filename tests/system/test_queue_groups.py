@@ -336,7 +336,7 @@ def test_no_consumer_of_kafka_shares_messages_by_asking_for_the_assignor(
     broker: Broker, topic: Topic
 ) -> None:
     with KafkaConnection(broker.host, broker.port) as connection:
-        answer = connection.ask(
+        answer = connection.request(
             ConsumerGroupHeartbeatRequest(
                 group_id="k-queue",
                 member_id="m",

@@ -78,7 +78,7 @@ def test_deleted_records_stay_deleted_after_kill_9(tmp_path: Path) -> None:
                 ],
                 timeout_ms=60_000,
             )
-            answer = raw.ask(request, DeleteRecordsResponse).topics[0].partitions[0]
+            answer = raw.request(request, DeleteRecordsResponse).topics[0].partitions[0]
             assert (answer.error_code, answer.low_watermark) == (ErrorCode.NONE, 6)
     finally:
         broker.kill()

@@ -50,7 +50,7 @@ def patiently(attempt: Callable[[], int]) -> int:
 def coordinator_found(broker: ClusterBroker) -> int:
     request = FindCoordinatorRequest(coordinator_keys=[NAME], key_type=TRANSACTION)
     with connect(broker) as connection:
-        return connection.ask(request, FindCoordinatorResponse, 4).coordinators[0].error_code
+        return connection.request(request, FindCoordinatorResponse, 4).coordinators[0].error_code
 
 
 class Asker:

@@ -64,7 +64,7 @@ def patiently(broker: Broker, ask: Callable[[Client], int], passing: frozenset[E
 
 def find(client: Client, key: str, key_type: int) -> int:
     request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
-    answer = client.connection.ask(request, FindCoordinatorResponse, 4)
+    answer = client.connection.request(request, FindCoordinatorResponse, 4)
     return answer.coordinators[0].error_code
 
 
@@ -75,7 +75,7 @@ def add_offsets(client: Client, producer: Producer) -> int:
         producer_epoch=producer.epoch,
         group_id=GROUP,
     )
-    return client.connection.ask(request, AddOffsetsToTxnResponse, 3).error_code
+    return client.connection.request(request, AddOffsetsToTxnResponse, 3).error_code
 
 
 def commit_offset(client: Client, producer: Producer, offset: int) -> int:
@@ -89,7 +89,7 @@ def commit_offset(client: Client, producer: Producer, offset: int) -> int:
         producer_epoch=producer.epoch,
         topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[stored])],
     )
-    answer = client.connection.ask(request, TxnOffsetCommitResponse, 3)
+    answer = client.connection.request(request, TxnOffsetCommitResponse, 3)
     return answer.topics[0].partitions[0].error_code
 
 
@@ -100,7 +100,7 @@ def committed_offset(client: Client) -> tuple[int, int]:
         topics=[OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])],
         require_stable=True,
     )
-    answer = client.connection.ask(request, OffsetFetchResponse, 7)
+    answer = client.connection.request(request, OffsetFetchResponse, 7)
     found = answer.topics[0].partitions[0]
     return answer.error_code or found.error_code, found.committed_offset
 

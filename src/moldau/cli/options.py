@@ -100,10 +100,10 @@ class Brokers(ParamType[str]):
     name = "brokers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from moldau.client.addresses import with_localhost
         from moldau.client.errors import ClientError
 
-        parts = (part.strip() for part in str(value).split(","))
-        text = ",".join(f"localhost{part}" if part.startswith(":") else part for part in parts)
+        text = with_localhost(str(value))
         try:
             self.check(text)
         except ClientError as error:

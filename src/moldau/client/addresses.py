@@ -6,9 +6,9 @@ _KAFKA_PORT = 9092
 
 
 def split_brokers(brokers: str, *, port_default: int = _KAFKA_PORT) -> list[tuple[str, int]]:
-    """HOST:PORT[,HOST:PORT…] as pairs. Raises ClientError for an invalid address."""
+    """HOST:PORT[,HOST:PORT…] as pairs; :PORT is a port of localhost. Raises ClientError."""
     pairs: list[tuple[str, int]] = []
-    for part in (part.strip() for part in brokers.split(",")):
+    for part in with_localhost(brokers).split(","):
         if not part:
             continue
         host, colon, port = part.rpartition(":")
@@ -20,3 +20,9 @@ def split_brokers(brokers: str, *, port_default: int = _KAFKA_PORT) -> list[tupl
     if not pairs:
         raise ClientError("no broker address given", hint="write HOST:PORT, or set MOLDAU_BROKERS")
     return pairs
+
+
+def with_localhost(addresses: str) -> str:
+    """The addresses with localhost as the host of every :PORT."""
+    parts = (part.strip() for part in addresses.split(","))
+    return ",".join(f"localhost{part}" if part.startswith(":") else part for part in parts)

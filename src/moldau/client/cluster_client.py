@@ -1,6 +1,6 @@
 """Client of a cluster's HTTP API: topology, readiness, joining and removing brokers.
 
-Every broker can answer for the whole cluster, so addresses are tried in turn.
+Every broker can respond for the whole cluster, so addresses are tried in turn.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
     BrokerActionRequest,
     BrokerActionResponse,
+    Endpoint,
     ErrorReply,
     JoinReply,
     JoinRequest,
@@ -73,24 +74,21 @@ class ClusterClient:
 
     def leave(self, broker: int) -> BrokerActionResponse:
         """Drain a broker. It leaves the cluster when it hosts no replica any more."""
-        return self._request(
-            "POST",
-            "/api/v1/cluster/leave",
-            BrokerActionRequest(broker=broker),
-            BrokerActionResponse,
-        )
+        return self._change("leave", broker)
 
     def keep(self, broker: int) -> BrokerActionResponse:
         """Cancel `leave`, while the broker is still a member."""
-        return self._request(
-            "POST", "/api/v1/cluster/keep", BrokerActionRequest(broker=broker), BrokerActionResponse
-        )
+        return self._change("keep", broker)
 
     def join(self, request: JoinRequest) -> JoinReply:
         """For brokers only: join the cluster."""
         return self._request("POST", JOIN_PATH, request, JoinReply)
 
     # ---- requests
+
+    def _change(self, action: str, broker: int) -> BrokerActionResponse:
+        request = BrokerActionRequest(broker=broker)
+        return self._request("POST", f"/api/v1/cluster/{action}", request, BrokerActionResponse)
 
     def _request(
         self,
@@ -106,14 +104,14 @@ class ClusterClient:
         busy: UnavailableError | None = None
         for host, port in self._addresses:
             try:
-                answer = http.call(
+                response = http.call(
                     host, port, method, path, sent, seconds_max=self._call_seconds_max
                 )
             except http.NoResponse as error:
                 unreachable.append(error)
                 continue
             try:
-                return decode_response(answer, reply, host, port, expects)
+                return decode_response(response, reply, host, port, expects)
             except UnavailableError as error:
                 busy = error
         if busy is not None:
@@ -122,7 +120,7 @@ class ClusterClient:
         raise self._unreachable(unreachable)
 
     def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
-        where = ", ".join(_shown(host, port) for host, port in self._addresses)
+        where = ", ".join(str(Endpoint(host, port)) for host, port in self._addresses)
         why = ", ".join(dict.fromkeys(str(error) for error in errors))
         if all(isinstance(error, http.ResponseTimedOut) for error in errors):
             return TimedOutError(
@@ -132,38 +130,34 @@ class ClusterClient:
 
 
 def decode_response(
-    answer: http.HttpResponse,
+    response: http.HttpResponse,
     kind: type[T],
     host: str,
     port: int,
     expects: tuple[int, ...] = (200, 202),
 ) -> T:
     """Decode the response of a broker. Raises ClientError."""
-    if answer.status in expects:
-        return _decode(answer, kind, host, port)
-    raise _error_of(answer, host, port)
+    if response.status in expects:
+        return _decode(response, kind, host, port)
+    raise _error_of(response, host, port)
 
 
-def _decode(answer: http.HttpResponse, kind: type[T], host: str, port: int) -> T:
-    if answer.is_json:
+def _decode(response: http.HttpResponse, kind: type[T], host: str, port: int) -> T:
+    if response.is_json:
         try:
-            return msgspec.json.decode(answer.body, type=kind)
+            return msgspec.json.decode(response.body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
     raise ClientError(
-        f"the response of {_shown(host, port)} is not one of a Moldau broker", hint=HTTP_HINT
+        f"the response of {Endpoint(host, port)} is not one of a Moldau broker", hint=HTTP_HINT
     )
 
 
-def _error_of(answer: http.HttpResponse, host: str, port: int) -> ClientError:
-    reply = _decode(answer, ErrorReply, host, port)
+def _error_of(response: http.HttpResponse, host: str, port: int) -> ClientError:
+    reply = _decode(response, ErrorReply, host, port)
     code = ErrorCode.__members__.get(reply.error, ErrorCode.UNKNOWN_SERVER_ERROR)
-    if answer.status == _BUSY:
+    if response.status == _BUSY:
         return UnavailableError(reply.detail, code, hint=reply.hint or "retry later")
-    if answer.status == 404:
+    if response.status == 404:
         return NotFoundError(reply.detail, hint=reply.hint)
     return RejectedError(reply.detail, code, hint=reply.hint)
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -3,9 +3,10 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from moldau.client.addresses import split_brokers
+from moldau.client.addresses import split_brokers, with_localhost
 from moldau.client.errors import ADDRESS_HINT, ClientError, InvalidArgumentError
 
 BROKERS_VARIABLE = "MOLDAU_BROKERS"
@@ -41,7 +42,7 @@ def bootstrap_list(brokers: Brokers | None) -> str:
     if brokers is None:
         brokers = os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT
     try:
-        joined = brokers if isinstance(brokers, str) else ",".join(brokers)
+        joined = with_localhost(brokers if isinstance(brokers, str) else ",".join(brokers))
         split_brokers(joined)
     except TypeError as error:
         raise InvalidArgumentError(
@@ -53,18 +54,30 @@ def bootstrap_list(brokers: Brokers | None) -> str:
     return joined
 
 
-class ConfigWithBrokers(Protocol):
-    """A frozen config."""
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """What the configs of Kafka clients share."""
+
+    bootstrap_servers: Brokers | None = None
+    """HOST:PORT[,HOST:PORT…] or a list; None: MOLDAU_BROKERS, else localhost:9092."""
+
+    def __post_init__(self) -> None:
+        joined = bootstrap_list(self.bootstrap_servers)
+        if self.bootstrap_servers is None:
+            object.__setattr__(self, "bootstrap_servers", joined)
 
     @property
-    def bootstrap_servers(self) -> Brokers | None: ...
+    def brokers(self) -> str:
+        """The bootstrap servers as one string."""
+        return bootstrap_list(self.bootstrap_servers)
 
 
-def fill_in_brokers(config: ConfigWithBrokers) -> None:
-    """In __post_init__: check the addresses, or fill in the default ones."""
-    joined = bootstrap_list(config.bootstrap_servers)
-    if config.bootstrap_servers is None:
-        object.__setattr__(config, "bootstrap_servers", joined)
+def check_choice(config: object, name: str, choices: tuple[str, ...]) -> None:
+    """Reject a setting that is none of the choices."""
+    if getattr(config, name) not in choices:
+        raise InvalidArgumentError(
+            f"unknown {name} {getattr(config, name)!r}", hint=f"one of {', '.join(choices)}"
+        )
 
 
 def check_minimum(config: object, least: Mapping[str, float]) -> None:

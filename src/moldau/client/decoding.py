@@ -1,43 +1,61 @@
-"""Reads messages of either client: values as text or JSON, fields as items."""
+"""What Kafka and queue messages share: the value as text or JSON, and fields as items."""
 
 import json
-from typing import Any, Protocol
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Protocol
 
 from moldau.client.errors import InvalidArgumentError
 
 
-class MessageWithValue(Protocol):
-    """A Kafka or queue message; its repr identifies it in errors."""
-
+class _Message(Protocol):
     @property
     def value(self) -> bytes | None: ...
+    @property
+    def timestamp(self) -> int: ...
 
 
-def text_of(message: MessageWithValue) -> str:
-    """Raises InvalidArgumentError if the value is not UTF-8."""
-    try:
-        return (message.value or b"").decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            f"the value of {message!r} is not UTF-8: {error}", hint="use .value"
-        ) from error
+class MessageContent:
+    """A base class of messages; their repr identifies them in errors."""
 
+    __slots__ = ()
+    FIELDS: ClassVar[tuple[str, ...]]
 
-def json_of(message: MessageWithValue) -> Any:
-    """None for a tombstone. Raises InvalidArgumentError."""
-    value = message.value
-    if value is None:
-        return None
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"the value of {message!r} is not JSON: {error}", hint="use .value"
-        ) from error
+    @property
+    def time(self: _Message) -> datetime:
+        """The timestamp as a datetime in UTC."""
+        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
+    @property
+    def text(self: _Message) -> str:
+        """The value as text. Raises InvalidArgumentError if it is not UTF-8."""
+        try:
+            return (self.value or b"").decode()
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(
+                f"the value of {self!r} is not UTF-8: {error}", hint="use .value"
+            ) from error
 
-def item_of(message: object, name: str, fields: tuple[str, ...]) -> Any:
-    """The attribute of that name, if it is one of the fields. Raises KeyError."""
-    if name not in fields:
-        raise KeyError(name)
-    return getattr(message, name)
+    def json(self: _Message) -> Any:
+        """The value parsed as JSON; None for a tombstone. Raises InvalidArgumentError."""
+        value = self.value
+        if value is None:
+            return None
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"the value of {self!r} is not JSON: {error}", hint="use .value"
+            ) from error
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.FIELDS:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.FIELDS)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names for item access, so that dict(message) works."""
+        return self.FIELDS

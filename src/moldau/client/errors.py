@@ -115,15 +115,19 @@ class RejectedError(ClientError):
 
     @property
     def name(self) -> str:
-        """The name of the code, or its number if it is unknown."""
-        try:
-            return ErrorCode(self.code).name
-        except ValueError:
-            return str(self.code)
+        return code_name(self.code)
 
 
 class UnavailableError(RejectedError):
     """A broker is temporarily unavailable; the same request may succeed later."""
+
+
+def code_name(code: int) -> str:
+    """The name of an error code, or its number if it is unknown."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
 
 
 def _restore(kind: type[ClientError], args: tuple[Any, ...], state: dict[str, Any]) -> ClientError:

@@ -24,12 +24,6 @@ class ProcessKey(NamedTuple):
     """Opaque; a value of `started_at`."""
 
 
-def process_key(pid: int) -> ProcessKey | None:
-    """The key of a running process; None if no process has that pid."""
-    started = started_at(pid)
-    return None if started is None else ProcessKey(pid, started)
-
-
 def started_at(pid: int) -> str | None:
     """When a process was started; None if it does not run."""
     return _from_proc(pid) if sys.platform == "linux" else _from_ps(pid)

@@ -1,5 +1,6 @@
 """Which errors are retriable, and how clients back off between attempts. Used by all clients."""
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -46,6 +47,15 @@ def is_retriable(error: ClientError) -> bool:
     if isinstance(error, RejectedError):
         return error.code in RETRIABLE_CODES
     return isinstance(error, UnreachableError | TimedOutError)
+
+
+def connect_failure(error: OSError, seconds: float) -> str:
+    """Why no connection was opened within `seconds`, in a few words."""
+    if isinstance(error, TimeoutError):
+        return f"timed out after {seconds:g} s"
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    return (error.strerror or str(error)).lower()
 
 
 class Backoff:

@@ -86,10 +86,8 @@ class ConsumerTable:
         """End all polls, and give back unfetched messages."""
         self._sweeping.cancel()
         consumers, self._consumers = list(self._consumers.values()), OrderedDict()
-        await asyncio.gather(self._ended(), *(_close(consumer) for consumer in consumers))
-
-    async def _ended(self) -> None:
-        await asyncio.wait([self._sweeping])
+        closing = (_close(consumer) for consumer in consumers)
+        await asyncio.gather(asyncio.wait([self._sweeping]), *closing)
 
     def _consumer(self, group: str, name: str) -> ProxyConsumer:
         key = (group, name)

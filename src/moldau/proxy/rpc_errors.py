@@ -7,7 +7,6 @@ from grpc import aio
 
 from moldau.client.errors import ClientError
 from moldau.client.queue.rpc import CallFailed
-from moldau.client.queue.rpc_failures import RpcFailure
 from moldau.client.queue.settler import SettleResult
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
 from moldau.proto.v1 import queue_pb2 as pb
@@ -48,7 +47,7 @@ async def refuse(context: Context, error: CallFailed | InvalidRequest) -> NoRetu
         context,
         grpc.StatusCode.UNAVAILABLE if failure.is_retriable else failure.status,
         "UNAVAILABLE" if failure.is_retriable else "INTERNAL",
-        _tried(error.failures),
+        "no broker could be reached: " + ", ".join(map(str, error.failures.values())),
         hint=_HINT,
         is_uncertain=failure.is_uncertain,
     )
@@ -58,10 +57,6 @@ async def refuse_all(context: Context, result: SettleResult) -> NoReturn:
     """End the call with the result that all its tokens share."""
     status = _STATUS.get(result.reason, grpc.StatusCode.FAILED_PRECONDITION)
     await _abort(context, status, result.name, result.message)
-
-
-def _tried(failures: dict[str, RpcFailure]) -> str:
-    return "no broker could be reached: " + ", ".join(str(each) for each in failures.values())
 
 
 async def _abort(

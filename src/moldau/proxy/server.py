@@ -16,10 +16,10 @@ from grpc_reflection.v1alpha import reflection
 from moldau.client.errors import ClientError
 from moldau.client.queue.channels import MESSAGE_BYTES_MAX, READ_FROM, SERVICE, Channels
 from moldau.client.queue.resolver import Resolver
-from moldau.client.queue.rpc import RpcClient
+from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.settler import Settler
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context
+from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse
 from moldau.proxy.stream_handlers import StreamHandlers
 from moldau.proxy.unary_handlers import UnaryHandlers
 
@@ -64,7 +64,7 @@ class Proxy:
     @property
     def brokers(self) -> list[str]:
         """The brokers that are alive."""
-        return self._resolver.view.alive_addresses if self._resolver.is_answered else []
+        return self._resolver.view.alive_addresses if self._resolver.has_response else []
 
     async def start(self) -> None:
         """Listen. Raises ClientError if the address is not available."""
@@ -112,7 +112,7 @@ class Proxy:
 
     async def _update_health(self) -> None:
         kinds = health_pb2.HealthCheckResponse
-        status = kinds.SERVING if self._resolver.is_answered else kinds.NOT_SERVING
+        status = kinds.SERVING if self._resolver.has_response else kinds.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, status)
 
@@ -130,13 +130,15 @@ def _handlers(unary: UnaryHandlers, streams: StreamHandlers) -> dict[str, Any]:
 
 
 def _guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
-    """An internal error ends only its call, and is logged."""
+    """Return failures to the client; an internal error ends only its call, and is logged."""
 
     async def handle(request: Any, context: Context) -> Any:
         try:
             return await work(request, context)
         except (aio.AbortError, asyncio.CancelledError):
             raise
+        except (CallFailed, InvalidRequest) as error:
+            await refuse(context, error)
         except Exception as error:
             log.error("internal error of the proxy in %s", name, exc_info=error)
             await context.abort(

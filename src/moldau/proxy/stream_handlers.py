@@ -15,12 +15,12 @@ from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.rpc_failures import RpcFailure, failure_of
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context, refuse
+from moldau.proxy.rpc_errors import Context
 from moldau.proxy.unary_handlers import decoded, hide_addresses
 from moldau.proxy.upstream import Upstream, failed_batch
 
 IN_FLIGHT_MAX: Final = 16
-"""Unanswered requests of one SendBatch stream."""
+"""Requests in flight of one SendBatch stream."""
 _SEND_SECONDS_MAX: Final = 35.0
 _HEARTBEAT_SECONDS_MAX: Final = 5.0
 
@@ -45,15 +45,15 @@ class StreamHandlers:
         upstream: Upstream | None = None
         try:
             while (data := await context.read()) is not aio.EOF:
-                request = await decoded(pb.HeartbeatRequest, data, context)
-                answer, upstream = await self._send_heartbeat(data, upstream, context)
-                await context.write(self._forwarded(request, answer))
+                request = decoded(pb.HeartbeatRequest, data)
+                response, upstream = await self._send_heartbeat(data, upstream)
+                await context.write(self._forwarded(request, response))
         finally:
             if upstream is not None:
                 await upstream.close()
 
     async def _send_heartbeat(
-        self, data: bytes, upstream: Upstream | None, context: Context
+        self, data: bytes, upstream: Upstream | None
     ) -> tuple[bytes, Upstream]:
         failures: dict[str, RpcFailure] = {}
         backoff = self._rpc.backoff()
@@ -67,15 +67,15 @@ class StreamHandlers:
             upstream = None
             failures[found.address] = found
             if not found.is_retriable or backoff.is_over:
-                await refuse(context, CallFailed(found, failures, self._rpc.seconds_max))
+                raise CallFailed(found, failures, self._rpc.seconds_max)
             await self._rpc.resolver.refresh()
             await backoff.sleep_async()
 
-    def _forwarded(self, request: pb.HeartbeatRequest, answer: bytes) -> bytes:
+    def _forwarded(self, request: pb.HeartbeatRequest, data: bytes) -> bytes:
         """The response without addresses; most have none, and are forwarded unchanged."""
-        response = pb.HeartbeatResponse.FromString(answer)
+        response = pb.HeartbeatResponse.FromString(data)
         if not response.HasField("assignment"):
-            return answer
+            return data
         self._consumers.assigned(request.group, request.consumer_id, response.assignment)
         hide_addresses(response.assignment)
         return response.SerializeToString()
@@ -91,7 +91,7 @@ class StreamHandlers:
         responding = asyncio.create_task(_respond(waiting, context), name="proxy-send-responses")
         try:
             while (data := await context.read()) is not aio.EOF:
-                request = await decoded(pb.SendBatchRequest, data, context)
+                request = decoded(pb.SendBatchRequest, data)
                 task = asyncio.create_task(self._send(data, request, upstreams, pins))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
@@ -151,30 +151,30 @@ class StreamHandlers:
 
     async def read_from(self, data: bytes, context: Context) -> None:
         """Read from the partition's leader; continue at the next one if it changes."""
-        request = await decoded(pb.ReadFromRequest, data, context)
+        request = decoded(pb.ReadFromRequest, data)
         backoff = self._rpc.backoff()
         failures: dict[str, RpcFailure] = {}
         while True:
             address = self._rpc.view.leader_address(request.topic, request.partition)
             where = address or self._any_address()
-            call = self._rpc.channels.read_raw(where, READ_FROM, data)
+            call = self._rpc.channels.read(where, READ_FROM.raw, data)
             try:
-                async for answer in call:
+                async for response in call:
                     backoff.restart()
-                    await context.write(answer)
-                    data = _rest(request, pb.ReadFromResponse.FromString(answer))
+                    await context.write(response)
+                    data = _rest(request, pb.ReadFromResponse.FromString(response))
                 return
             except aio.AioRpcError as error:
                 failure = failures[where] = failure_of(error, where)
             finally:
                 call.cancel()
             if not failure.is_retriable or backoff.is_over:
-                await refuse(context, CallFailed(failure, failures, self._rpc.seconds_max))
+                raise CallFailed(failure, failures, self._rpc.seconds_max)
             await self._rpc.resolver.refresh()
             await backoff.sleep_async()
 
     def _upstream(self, method: Method[Any, Any], address: str) -> Upstream:
-        return Upstream(self._rpc.channels.stream_raw(address, method), address)
+        return Upstream(self._rpc.channels.stream(address, method.raw), address)
 
     def _any_address(self) -> str:
         candidates = self._rpc.resolver.candidates
@@ -182,11 +182,11 @@ class StreamHandlers:
         return candidates[self._turn % len(candidates)] if candidates else ""
 
 
-def _rest(request: pb.ReadFromRequest, answer: pb.ReadFromResponse) -> bytes:
+def _rest(request: pb.ReadFromRequest, response: pb.ReadFromResponse) -> bytes:
     """The request for the rest, in case the leader changes."""
-    request.offset = answer.next_offset
+    request.offset = response.next_offset
     if request.max_messages:
-        request.max_messages = max(1, request.max_messages - len(answer.messages))
+        request.max_messages = max(1, request.max_messages - len(response.messages))
     return request.SerializeToString()
 
 

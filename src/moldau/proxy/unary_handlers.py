@@ -1,10 +1,11 @@
-"""The calls with one response: each is forwarded to the broker that can answer it, or to all.
+"""The calls with one response: each is forwarded to the broker that can serve it, or to all.
 
 Requests and responses are forwarded as bytes, unless they contain addresses of brokers, which are
 hidden from clients, or must be split and merged.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -33,7 +34,7 @@ from moldau.client.queue.settler import Ack, Extend, Nack, SettleAction, Settler
 from moldau.model.queue_limits import POLL_MESSAGES_MAX, POLL_WAIT_MS_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse, refuse_all
+from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse_all
 from moldau.records.murmur2 import partition_of
 
 _RESPONSE_SECONDS: Final = 0.25
@@ -47,7 +48,10 @@ Q = TypeVar("Q", bound=Message)
 
 
 class UnaryHandlers:
-    """The handlers of unary calls; each gets and returns encoded messages."""
+    """The handlers of unary calls; each gets and returns encoded messages.
+
+    Raises CallFailed and InvalidRequest, which the server returns to the client.
+    """
 
     def __init__(self, rpc: RpcClient, settler: Settler, consumers: ConsumerTable) -> None:
         self._rpc = rpc
@@ -67,53 +71,44 @@ class UnaryHandlers:
             NACK.name: self.nack,
             EXTEND.name: self.extend,
             STATS.name: self.stats,
-            LIST_GROUPS.name: self.list_groups,
+            LIST_GROUPS.name: partial(self._forward, LIST_GROUPS),
             PEEK.name: self.peek,
-            DELETE_GROUP.name: self.delete_group,
+            DELETE_GROUP.name: partial(self._forward, DELETE_GROUP),
             TOPOLOGY.name: self.topology,
-            MANAGE_BROKERS.name: self.manage_brokers,
+            MANAGE_BROKERS.name: partial(self._forward, MANAGE_BROKERS),
         }
 
     # ---- forwarded
 
     async def create_topic(self, data: bytes, context: Context) -> bytes:
-        answer = await self._forward(CREATE_TOPIC, data, context, idempotent=False)
+        response = await self._forward(CREATE_TOPIC, data, context, idempotent=False)
         self._rpc.resolver.refresh_soon()
-        return answer
+        return response
 
     async def send(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.SendRequest, data, context)
+        request = decoded(pb.SendRequest, data)
         route = self.route_of(request.topic, request.message)
         return await self._forward(SEND, data, context, route=route, idempotent=False)
 
-    async def list_groups(self, data: bytes, context: Context) -> bytes:
-        return await self._forward(LIST_GROUPS, data, context)
-
-    async def delete_group(self, data: bytes, context: Context) -> bytes:
-        return await self._forward(DELETE_GROUP, data, context)
-
-    async def manage_brokers(self, data: bytes, context: Context) -> bytes:
-        return await self._forward(MANAGE_BROKERS, data, context)
-
     async def connect(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.ConnectRequest, data, context)
-        answer = pb.ConnectResponse.FromString(await self._forward(CONNECT, data, context))
-        self._consumers.assigned(request.group, answer.consumer_id, answer.assignment)
-        hide_addresses(answer.assignment)
-        return answer.SerializeToString()
+        request = decoded(pb.ConnectRequest, data)
+        response = pb.ConnectResponse.FromString(await self._forward(CONNECT, data, context))
+        self._consumers.assigned(request.group, response.consumer_id, response.assignment)
+        hide_addresses(response.assignment)
+        return response.SerializeToString()
 
     async def disconnect(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.DisconnectRequest, data, context)
+        request = decoded(pb.DisconnectRequest, data)
         # Before it leaves: afterwards its unfetched messages could not be given back.
         await self._consumers.forget(request.group, request.consumer_id)
         return await self._forward(DISCONNECT, data, context)
 
     async def topology(self, data: bytes, context: Context) -> bytes:
-        answer = pb.TopologyResponse.FromString(await self._forward(TOPOLOGY, data, context))
-        for broker in answer.brokers:
+        response = pb.TopologyResponse.FromString(await self._forward(TOPOLOGY, data, context))
+        for broker in response.brokers:
             # Clients of a proxy must not bypass it.
             broker.grpc_address = ""
-        return answer.SerializeToString()
+        return response.SerializeToString()
 
     async def _forward(
         self,
@@ -125,14 +120,11 @@ class UnaryHandlers:
         idempotent: bool = True,
     ) -> bytes:
         async def attempt(address: str, seconds: float) -> bytes:
-            return await self._rpc.channels.call_raw(address, method, data, seconds_max=seconds)
+            return await self._rpc.channels.call(address, method.raw, data, seconds_max=seconds)
 
-        try:
-            return await self._rpc.retry(
-                attempt, route=route, seconds_max=self._seconds(context), idempotent=idempotent
-            )
-        except CallFailed as failed:
-            await refuse(context, failed)
+        return await self._rpc.retry(
+            attempt, route=route, seconds_max=self._seconds(context), idempotent=idempotent
+        )
 
     def route_of(self, topic: str, message: pb.OutgoingMessage) -> Route:
         """The route of a message; without a key, the topic's leaders in turn."""
@@ -140,14 +132,14 @@ class UnaryHandlers:
         turn = self._turn
 
         def route(view: ClusterView) -> list[str]:
-            known = view.topics.get(topic)
-            if known is None or not known.leaders:
+            partitions = view.topics.get(topic)
+            if not partitions:
                 return []
             number = None
             if message.HasField("partition"):
                 number = message.partition
             elif message.HasField("key"):
-                number = partition_of(message.key, len(known.leaders))
+                number = partition_of(message.key, len(partitions))
             if number is not None:
                 address = view.leader_address(topic, number)
                 return [] if address is None else [address]
@@ -160,11 +152,11 @@ class UnaryHandlers:
     # ---- spread over brokers
 
     async def poll(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.PollRequest, data, context)
+        request = decoded(pb.PollRequest, data)
         if not 0 <= request.max_messages <= POLL_MESSAGES_MAX:
-            await refuse(context, InvalidRequest(f"max_messages must be 0 to {POLL_MESSAGES_MAX}"))
+            raise InvalidRequest(f"max_messages must be 0 to {POLL_MESSAGES_MAX}")
         if request.wait_ms < 0 or request.visibility_ms < 0:
-            await refuse(context, InvalidRequest("wait_ms and visibility_ms must be 0 or more"))
+            raise InvalidRequest("wait_ms and visibility_ms must be 0 or more")
         wait = min(request.wait_ms, POLL_WAIT_MS_MAX) / 1000
         poller = self._consumers.poller(request)
         try:
@@ -174,23 +166,23 @@ class UnaryHandlers:
         except CallFailed as failed:
             if failed.failure.is_evicted:
                 await self._consumers.forget(request.group, request.consumer_id)
-            await refuse(context, failed)
+            raise
         if not polled.messages and (failures := poller.outage()):
             failure = next(iter(failures.values()))
-            await refuse(context, CallFailed(failure, failures, wait))
+            raise CallFailed(failure, failures, wait)
         return pb.PollResponse(messages=polled.messages, is_full=polled.is_full).SerializeToString()
 
     async def ack(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.AckRequest, data, context)
+        request = decoded(pb.AckRequest, data)
         return await self._settle(request, Ack(), context)
 
     async def nack(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.NackRequest, data, context)
+        request = decoded(pb.NackRequest, data)
         delay_ms = request.delay_ms if request.HasField("delay_ms") else None
         return await self._settle(request, Nack(delay_ms, request.reason), context)
 
     async def extend(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.ExtendRequest, data, context)
+        request = decoded(pb.ExtendRequest, data)
         return await self._settle(request, Extend(request.visibility_ms), context)
 
     async def _settle(
@@ -211,26 +203,19 @@ class UnaryHandlers:
         return _settled(results).SerializeToString()
 
     async def stats(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.StatsRequest, data, context)
-        try:
-            answer = await fetch_stats(self._rpc, request.group, seconds_max=self._seconds(context))
-        except CallFailed as failed:
-            await refuse(context, failed)
-        return answer.SerializeToString()
+        request = decoded(pb.StatsRequest, data)
+        seconds = self._seconds(context)
+        response = await fetch_stats(self._rpc, request.group, seconds_max=seconds)
+        return response.SerializeToString()
 
     async def peek(self, data: bytes, context: Context) -> bytes:
-        request = await decoded(pb.PeekRequest, data, context)
-        try:
-            answer = await fetch_peeked(
-                self._rpc,
-                request.group,
-                request.topic,
-                request.max_messages or PEEK_MESSAGES,
-                seconds_max=self._seconds(context),
-            )
-        except CallFailed as failed:
-            await refuse(context, failed)
-        return answer.SerializeToString()
+        request = decoded(pb.PeekRequest, data)
+        count = request.max_messages or PEEK_MESSAGES
+        seconds = self._seconds(context)
+        response = await fetch_peeked(
+            self._rpc, request.group, request.topic, count, seconds_max=seconds
+        )
+        return response.SerializeToString()
 
     def _seconds(self, context: Context) -> float:
         """The deadline of the client, or ours."""
@@ -248,18 +233,16 @@ def hide_addresses(assignment: pb.Assignment) -> None:
 
 
 def _settled(results: list[SettleResult]) -> pb.SettleResponse:
-    answer = pb.SettleResponse(done=sum(result.is_done for result in results))
+    response = pb.SettleResponse(done=sum(result.is_done for result in results))
     for index, result in enumerate(results):
         if not result.is_done:
-            answer.refused.add(index=index, reason=result.name, message=result.message)
-    return answer
+            response.refused.add(index=index, reason=result.name, message=result.message)
+    return response
 
 
-async def decoded(kind: type[Q], data: bytes, context: Context) -> Q:
-    """Decode a request, or end the call."""
+def decoded(kind: type[Q], data: bytes) -> Q:
+    """Decode a request. Raises InvalidRequest."""
     try:
-        found: Q = kind.FromString(data)
+        return kind.FromString(data)
     except DecodeError:
-        name = kind.DESCRIPTOR.name
-        await refuse(context, InvalidRequest(f"invalid {name}"))
-    return found
+        raise InvalidRequest(f"invalid {kind.DESCRIPTOR.name}") from None

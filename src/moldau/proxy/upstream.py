@@ -58,11 +58,11 @@ class Upstream:
 
     async def _read(self) -> None:
         try:
-            async for answer in self._call:
+            async for response in self._call:
                 if self._waiting:
                     future = self._waiting.popleft()
                     if not future.done():
-                        future.set_result(answer)
+                        future.set_result(response)
             error = aio.AioRpcError(
                 grpc.StatusCode.UNAVAILABLE,
                 aio.Metadata(),
@@ -85,14 +85,14 @@ class Upstream:
 
 def failed_batch(failure: RpcFailure, count: int) -> pb.SendBatchResponse:
     """The response to a request without a response from a broker."""
-    answer = pb.SendBatchResponse(partitions=[-1] * count, offsets=[-1] * count)
+    response = pb.SendBatchResponse(partitions=[-1] * count, offsets=[-1] * count)
     reason = REASON_NUMBERS.get(
         failure.reason, pb.UNAVAILABLE if failure.is_retriable else pb.INTERNAL
     )
-    answer.failures.add(
+    response.failures.add(
         indexes=range(count),
         reason=reason,
         message=str(failure),
         is_uncertain=failure.is_uncertain,
     )
-    return answer
+    return response

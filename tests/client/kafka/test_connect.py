@@ -14,7 +14,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.kafka.connect import connect_producer, probe, split_brokers, translate
+from moldau.client.kafka.connect import connect_producer, probe, translate
 from moldau.client.kafka.librdkafka_settings import (
     admin_settings,
     consumer_settings,
@@ -22,18 +22,6 @@ from moldau.client.kafka.librdkafka_settings import (
 )
 
 pytestmark = pytest.mark.system
-
-
-def test_broker_lists_are_split():
-    assert split_brokers("a:1, b:2,") == [("a", 1), ("b", 2)]
-    assert split_brokers("[::1]:9093,[::1]") == [("::1", 9093), ("::1", 9092)]
-    assert split_brokers("host") == [("host", 9092)]
-
-
-@pytest.mark.parametrize("brokers", ["", ",", "a:b", "a:0", "a:70000", ":9092", "a:-1"])
-def test_what_is_no_broker_list_is_refused(brokers):
-    with pytest.raises(ClientError):
-        split_brokers(brokers)
 
 
 def test_one_reachable_broker_is_enough():

@@ -362,6 +362,21 @@ def test_a_commit_beyond_what_was_returned_is_refused(
         consumer.commit(first)
 
 
+def test_the_bound_of_commits_follows_a_seek(open_consumer: OpenConsumer, topic: str) -> None:
+    with open_consumer(enable_auto_commit=False, max_poll_records=2) as consumer:
+        consumer.poll(wait_seconds_max())
+        consumer.seek(topic, 0, 6)
+        with pytest.raises(InvalidArgumentError, match="returned through offset 5"):
+            consumer.commit({(topic, 0): 6})
+        # Messages before it were skipped on purpose.
+        consumer.commit({(topic, 0): 5})
+        assert [message.offset for message in consumer.poll(wait_seconds_max())] == [6, 7]
+        with pytest.raises(InvalidArgumentError, match="returned through offset 7"):
+            consumer.commit({(topic, 0): 8})
+        consumer.commit({(topic, 0): 7})
+        assert consumer.committed() == {(topic, 0): 7}
+
+
 def test_messages_that_a_pause_drops_were_not_returned(
     open_consumer: OpenConsumer, topic: str
 ) -> None:

@@ -137,6 +137,31 @@ def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
 
 
 @both_protocols
+def test_a_revoked_partition_loses_the_bound_of_its_commits(
+    protocol: str, brisk_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    group = new_name("g")
+    texts = [str(number) for number in range(40)]
+    fill(brisk_broker, topic, texts)
+    first = Member(brisk_broker, topic, group=group, protocol=protocol)
+    poll_until([first], lambda: len(first.texts) == 40)
+    second = Member(brisk_broker, topic, group=group, protocol=protocol)
+    both = [first, second]
+    poll_until(both, lambda: first.count == second.count == PARTITIONS // 2)
+    moved = second.consumer.assignment()
+    fill(brisk_broker, topic, texts)
+    poll_until(both, lambda: len(first.texts) + len(second.texts) == 80)
+    second.consumer.close()
+    poll_until([first], lambda: first.count == PARTITIONS)
+    # The first member has read up to offset 9 there, the second one up to 19.
+    for partition in moved:
+        first.consumer.commit({partition: 19})
+        with pytest.raises(InvalidArgumentError, match="returned through offset 19"):
+            first.consumer.commit({partition: 20})
+    first.consumer.close()
+
+
+@both_protocols
 def test_a_seek_in_on_assign_says_where_to_begin(
     protocol: str, brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:

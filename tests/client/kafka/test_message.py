@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Message as RawMessage
 
 from moldau import InvalidArgumentError, Message
-from moldau.client.kafka.message import FIELDS, wrap
+from moldau.client.kafka.message import wrap
 
 
 def message(value: bytes | None) -> Message:
@@ -28,7 +28,7 @@ def test_items_are_the_attributes() -> None:
         "headers": [],
         "timestamp": 1500,
     }
-    assert all(made[name] == getattr(made, name) for name in FIELDS)
+    assert all(made[name] == getattr(made, name) for name in Message.FIELDS)
     for strange in ("_raw", "json", "other"):
         with pytest.raises(KeyError):
             made[strange]

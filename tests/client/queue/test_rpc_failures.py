@@ -32,14 +32,14 @@ def test_a_refusal_says_what_the_broker_said() -> None:
     assert (failure.reason, failure.hint) == ("NOT_LEADER", "ask another")
     assert failure.is_retriable
     assert failure.is_stale_route
-    assert not failure.is_unanswered
+    assert not failure.has_no_response
     assert not failure.is_uncertain
 
 
 def test_a_call_that_never_left_is_certain() -> None:
     text = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
     failure = failed(grpc.StatusCode.UNAVAILABLE, text)
-    assert failure.is_unanswered
+    assert failure.has_no_response
     assert failure.is_retriable
     assert not failure.is_uncertain
     assert failure.text == "connection refused"
@@ -57,7 +57,11 @@ async def test_a_stream_that_breaks_in_a_write_was_answered_by_nobody() -> None:
         # As gRPC does when its core fails to write: hardly to be brought about from outside.
         call._cython_call.set_internal_error("failed to write")
         failure = failed(await call.code(), await call.details() or "")
-    assert (failure.is_unanswered, failure.is_retriable, failure.is_uncertain) == (True, True, True)
+    assert (failure.has_no_response, failure.is_retriable, failure.is_uncertain) == (
+        True,
+        True,
+        True,
+    )
     assert not failure.is_evicted
     assert failure.text == "lost the connection"
 

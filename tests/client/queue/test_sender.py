@@ -124,7 +124,7 @@ def test_another_leader_takes_over_from_one_that_is_gone(
 ) -> None:
     brokers.kill(2)
     # What was sent while the connection ends may have been done, and is not sent again.
-    gone = client._client._rpc.channels._channels[brokers.addresses[1]]
+    gone = client._asynchronous._rpc.channels._channels[brokers.addresses[1]]
     wait_until(
         lambda: gone.get_state() is not grpc.ChannelConnectivity.READY, "the connection ends"
     )

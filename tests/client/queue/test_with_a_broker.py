@@ -251,7 +251,7 @@ def test_kafka_and_a_queue_share_a_topic(
 def test_the_topology_is_learnt_over_http(moldau_session_broker: Broker, topic: str) -> None:
     with QueueClient(f"http://{moldau_session_broker.http_address}") as client:
         assert client.send(topic, "x").offset == 0
-        view = client._client._rpc.view
+        view = client._asynchronous._rpc.view
         assert view.alive_addresses == [moldau_session_broker.grpc_address]
 
 

@@ -66,8 +66,7 @@ class Leader:
             answers.append(
                 ProduceResponsePartition(index=part.index, error_code=code, base_offset=0)
             )
-        if request.acks == 0:
-            return None
+        assert request.acks == -1
         return ProduceResponse(topics=[ProduceResponseTopic(name="t", partitions=answers)])
 
 
@@ -154,13 +153,6 @@ def test_patience_has_an_end(leader: Leader, client: KafkaClient) -> None:
     leader.codes = {b"a": [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 1000}
     with pytest.raises(TimedOutError, match=r"timed out after 0\.3 s"):
         send(client, OutgoingBatch("t", 0, b"a"), seconds_max=0.3)
-
-
-def test_nobody_waits_for_answers_without_acks(leader: Leader, client: KafkaClient) -> None:
-    send(client, OutgoingBatch("t", 0, b"a"), acks=0)
-    # On the same connection, so that it comes behind it.
-    client.metadata("t")
-    assert leader.stored == [b"a"]
 
 
 def test_the_version_is_one_that_enters_no_partition_by_itself(

@@ -1,21 +1,18 @@
 """One connection: negotiation, pipelining, and every way in which it can break."""
 
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sliced import opened
 
 from moldau.client.errors import ClientError, RejectedError, TimedOutError, UnreachableError
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode, PeerProtocolError
-from moldau.model.slices import FileSlice
 from moldau.wire.messages.api_versions import ApiVersionsResponse
 from moldau.wire.messages.fetch import FetchResponse
 from moldau.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
-from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from moldau.wire.messages.produce import ProduceRequest
 from moldau.wire.registry import ApiKey
 
 pytestmark = pytest.mark.inprocess
@@ -37,7 +34,7 @@ def test_the_highest_common_version_is_used(scripted_broker: Any) -> None:
     scripted_broker.served[ApiKey.METADATA] = (0, 7)
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
     with connect(scripted_broker, client_id="tester") as connection:
-        response = connection.ask(MetadataRequest(topics=None), MetadataResponse)
+        response = connection.request(MetadataRequest(topics=None), MetadataResponse)
     assert response.cluster_id == "c"
     assert [h.api_version for h, _ in scripted_broker.requests] == [4, 7]
     assert {h.client_id for h, _ in scripted_broker.requests} == {"tester"}
@@ -111,36 +108,13 @@ def test_a_request_without_reply_leaves_the_next_one_in_step(scripted_broker: An
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
     with connect(scripted_broker) as connection:
         connection.post(ProduceRequest(acks=0, timeout_ms=1, topics=[]), 9, reply=False)
-        assert connection.ask(MetadataRequest(topics=None), MetadataResponse).cluster_id == "c"
-
-
-def test_a_file_slice_is_sent_as_its_bytes(scripted_broker: Any, tmp_path: Path) -> None:
-    scripted_broker.handlers[ApiKey.PRODUCE] = lambda request, version: None
-    scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
-    path = tmp_path / "segment"
-    path.write_bytes(b"0123456789")
-    with opened(path) as file, connect(scripted_broker) as connection:
-        part = ProducePartition(index=0, records=FileSlice(file, 2, 5))
-        topic = ProduceTopic(name="t", partitions=[part])
-        connection.post(ProduceRequest(acks=0, timeout_ms=1, topics=[topic]), 9, reply=False)
-        connection.send(MetadataRequest(topics=None))
-        beyond = ProducePartition(index=0, records=FileSlice(file, 8, 5))
-        with pytest.raises(ClientError, match="3 bytes too short"):
-            connection.post(
-                ProduceRequest(
-                    acks=0, timeout_ms=1, topics=[ProduceTopic(name="t", partitions=[beyond])]
-                ),
-                9,
-                reply=False,
-            )
-    received = scripted_broker.requests[0][1]
-    assert received.topics[0].partitions[0].records == b"23456"
+        assert connection.request(MetadataRequest(topics=None), MetadataResponse).cluster_id == "c"
 
 
 def test_the_wrong_type_of_response_is_a_defect_of_the_caller(scripted_broker: Any) -> None:
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
     with connect(scripted_broker) as connection, pytest.raises(TypeError, match="FetchResponse"):
-        connection.ask(MetadataRequest(topics=None), FetchResponse)
+        connection.request(MetadataRequest(topics=None), FetchResponse)
 
 
 def test_nothing_listening_is_said_with_a_hint() -> None:

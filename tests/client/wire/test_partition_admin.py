@@ -3,7 +3,7 @@
 import pytest
 
 from moldau.client.errors import NotFoundError, RejectedError, UnreachableError
-from moldau.client.wire import partition_admin
+from moldau.client.wire import client
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.partition_admin import PartitionAdmin, PartitionMove
 from moldau.model.errors import ErrorCode
@@ -49,7 +49,7 @@ class FakeClient(KafkaClient):
             raise answer
         return answer
 
-    def ask_controller(self, request, response_type):
+    def request_controller(self, request, response_type):
         self.asked.append(request)
         answer = self._next()
         assert isinstance(answer, response_type)
@@ -62,7 +62,7 @@ class FakeClient(KafkaClient):
 
 @pytest.fixture
 def admin(monkeypatch):
-    monkeypatch.setattr(partition_admin, "KafkaClient", FakeClient)
+    monkeypatch.setattr(client, "KafkaClient", FakeClient)
     with PartitionAdmin("h:1") as made:
         yield made
 

@@ -73,7 +73,7 @@ def ask(
 ) -> str | None:
     security = parse_security(properties, "kafka.")
     with KafkaConnection(host, front.port, security=security, timeout=timeout) as connection:
-        return connection.ask(MetadataRequest(topics=None), MetadataResponse).cluster_id
+        return connection.request(MetadataRequest(topics=None), MetadataResponse).cluster_id
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -6,7 +6,7 @@ import pytest
 
 from moldau.client.errors import InvalidArgumentError, RejectedError
 from moldau.client.wire.batch_sender import BatchSender, OutgoingBatch
-from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.client import OFFSET_LATEST, KafkaClient
 from moldau.client.wire.transactions import (
     FencedError,
     TransactionalProducer,
@@ -18,6 +18,12 @@ from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 from moldau.testing.waiting import wait_until
+from moldau.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 pytestmark = pytest.mark.system
 
@@ -59,9 +65,11 @@ def write(client: KafkaClient, producer: TransactionalProducer, topic: str, *val
 
 
 def stable_end(client: KafkaClient, topic: str, partition: int = 0) -> int:
-    return client.fetch_partition(
-        topic, partition, 0, wait_ms_max=0, read_committed=True
-    ).last_stable_offset
+    listed = ListOffsetsPartition(partition_index=partition, timestamp=OFFSET_LATEST)
+    topics = [ListOffsetsTopic(name=topic, partitions=[listed])]
+    request = ListOffsetsRequest(isolation_level=1, topics=topics)
+    response = client.leader(topic, partition).request(request, ListOffsetsResponse)
+    return response.topics[0].partitions[0].offset
 
 
 def check_stable_ends(client: KafkaClient, topic: str, end: int) -> None:

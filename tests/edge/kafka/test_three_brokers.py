@@ -85,7 +85,7 @@ def described(connection: KafkaConnection, topic: str) -> MetadataResponseTopic:
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )
-    return connection.ask(request, MetadataResponse).topics[0]
+    return connection.request(request, MetadataResponse).topics[0]
 
 
 def leaders(connection: KafkaConnection, topic: str) -> list[int]:
@@ -125,7 +125,7 @@ def test_a_produce_to_the_wrong_broker_names_the_right_one(
     leader = found.partitions[0].leader_id
     request = produce_request(topic, found.topic_id)
     for number in NUMBERS:
-        response = connections[number].ask(request, ProduceResponse, version)
+        response = connections[number].request(request, ProduceResponse, version)
         (partition,) = response.topics[0].partitions
         if number == leader:
             assert partition.error_code == ErrorCode.NONE
@@ -150,7 +150,7 @@ def test_a_fetch_from_the_wrong_broker_names_the_right_one(
         topics=[FetchTopic(topic=topic, topic_id=found.topic_id, partitions=[partition])],
     )
     for number in NUMBERS:
-        response = connections[number].ask(request, FetchResponse)
+        response = connections[number].request(request, FetchResponse)
         (answer,) = response.topics[0].partitions
         if number == leader:
             assert answer.error_code == ErrorCode.NONE
@@ -168,7 +168,7 @@ def test_offsets_and_deletions_are_the_leaders_business(
 ) -> None:
     found = described(connections[1], topic)
     leader = found.partitions[0].leader_id
-    connections[leader].ask(produce_request(topic, found.topic_id), ProduceResponse)
+    connections[leader].request(produce_request(topic, found.topic_id), ProduceResponse)
     asked = ListOffsetsRequest(
         topics=[
             ListOffsetsTopic(
@@ -185,8 +185,10 @@ def test_offsets_and_deletions_are_the_leaders_business(
         timeout_ms=30_000,
     )
     for number in sorted(NUMBERS, key=lambda number: number == leader):
-        offset = connections[number].ask(asked, ListOffsetsResponse).topics[0].partitions[0]
-        deleted = connections[number].ask(deletion, DeleteRecordsResponse).topics[0].partitions[0]
+        offset = connections[number].request(asked, ListOffsetsResponse).topics[0].partitions[0]
+        deleted = (
+            connections[number].request(deletion, DeleteRecordsResponse).topics[0].partitions[0]
+        )
         if number == leader:
             assert (offset.error_code, offset.offset) == (0, 1)
             assert (deleted.error_code, deleted.low_watermark) == (0, 1)
@@ -202,7 +204,7 @@ def test_all_brokers_name_the_same_coordinator_and_the_others_refuse_the_group(
 
     def coordinators(connection: KafkaConnection) -> list[int]:
         request = FindCoordinatorRequest(coordinator_keys=groups)
-        response = connection.ask(request, FindCoordinatorResponse)
+        response = connection.request(request, FindCoordinatorResponse)
         return [found.node_id for found in response.coordinators]
 
     def agree() -> bool:
@@ -212,7 +214,7 @@ def test_all_brokers_name_the_same_coordinator_and_the_others_refuse_the_group(
     wait_until(agree, "the brokers agree", ignoring=NOT_YET)
     found = dict(zip(groups, coordinators(connections[1]), strict=True))
     for number, connection in connections.items():
-        response = connection.ask(DescribeGroupsRequest(groups=groups), DescribeGroupsResponse)
+        response = connection.request(DescribeGroupsRequest(groups=groups), DescribeGroupsResponse)
         for group in response.groups:
             is_mine = found[group.group_id] == number
             refused = group.error_code == ErrorCode.NOT_COORDINATOR

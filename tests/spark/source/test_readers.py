@@ -189,7 +189,7 @@ def delete_before(client: KafkaClient, topic: str, offset: int) -> None:
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=60_000
     )
-    answer = client.leader(topic, 0).ask(request, DeleteRecordsResponse)
+    answer = client.leader(topic, 0).request(request, DeleteRecordsResponse)
     assert not answer.topics[0].partitions[0].error_code
 
 

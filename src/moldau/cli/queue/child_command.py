@@ -20,7 +20,7 @@ from moldau.cli.messages.formats import json_value
 from moldau.cli.output import printable
 
 if TYPE_CHECKING:
-    from moldau.client.queue.message import QueueMessage
+    from moldau.client.queue.sync_worker import QueueMessage
 
 REASON_CHARACTERS_MAX: Final = 500
 VARIABLE_BYTES_MAX: Final = 64 * 1024

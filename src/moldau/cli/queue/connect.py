@@ -106,18 +106,15 @@ def probe_grpc(addresses: str) -> None:
     from moldau.client.addresses import split_brokers
     from moldau.client.errors import UnreachableError
     from moldau.client.kafka.connect import probe
+    from moldau.model.topology import Endpoint
 
     if HTTP_PREFIX in addresses:
         return
     pairs = split_brokers(addresses, port_default=GRPC_PORT)
     try:
-        probe(",".join(_written(host, port) for host, port in pairs), is_kafka=False)
+        probe(",".join(str(Endpoint(host, port)) for host, port in pairs), is_kafka=False)
     except UnreachableError as error:
         raise UnreachableError(str(error), hint=START_HINT) from error
-
-
-def _written(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

@@ -3,9 +3,9 @@
 A facade over librdkafka's admin client: plain values in and out, and our errors.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
@@ -126,7 +126,7 @@ class Admin:
     def __init__(
         self, brokers: Brokers | None = None, extra: Mapping[str, str] | None = None
     ) -> None:
-        self.brokers = brokers if isinstance(brokers, str) else bootstrap_list(brokers)
+        self.brokers = bootstrap_list(brokers)
         self._client = connect_admin(self.brokers, extra)
 
     def __repr__(self) -> str:
@@ -158,20 +158,11 @@ class Admin:
         ids = [(name, partition.partition) for partition in info.partitions]
         starts = self._offsets(ids, OffsetSpec.earliest())
         ends = self._offsets(ids, OffsetSpec.latest())
-        return TopicInfo(
-            name=name,
-            partitions=[
-                PartitionInfo(
-                    partition=partition.partition,
-                    leader=partition.leader,
-                    replicas=partition.replicas,
-                    isrs=partition.isrs,
-                    start_offset=starts.get((name, partition.partition), -1),
-                    end_offset=ends.get((name, partition.partition), -1),
-                )
-                for partition in info.partitions
-            ],
-        )
+        partitions = [
+            replace(each, start_offset=starts.get(key, -1), end_offset=ends.get(key, -1))
+            for key, each in zip(ids, info.partitions, strict=True)
+        ]
+        return TopicInfo(name=name, partitions=partitions)
 
     def create_topic(
         self,
@@ -366,14 +357,6 @@ class Admin:
     def _metadata(self, doing: str) -> Any:
         return self._call(doing, lambda: self._client.list_topics(timeout=REQUEST_SECONDS_MAX))
 
-    def _call(self, doing: str, request: Any) -> Any:
-        try:
-            return request()
-        except (KafkaException, ValueError) as error:
-            if isinstance(error, KafkaException):
-                raise translate(error, brokers=self.brokers, doing=doing) from error
-            raise translate(KafkaException(str(error)), doing=doing) from error
-
     def _change(self, future: "Future[Any]", doing: str, *, look: str, hint: str = "") -> None:
         """As _wait; the error of a timeout says that the change may still be made."""
         try:
@@ -385,8 +368,11 @@ class Admin:
             ) from error
 
     def _wait(self, future: "Future[Any]", doing: str, *, hint: str = "") -> Any:
+        return self._call(doing, lambda: future.result(_RESULT_SECONDS_MAX), hint=hint)
+
+    def _call(self, doing: str, request: Callable[[], Any], *, hint: str = "") -> Any:
         try:
-            return future.result(_RESULT_SECONDS_MAX)
+            return request()
         except KafkaException as error:
             raise translate(error, brokers=self.brokers, doing=doing, hint=hint) from error
         except TimeoutError as error:

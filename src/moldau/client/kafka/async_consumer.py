@@ -125,9 +125,9 @@ class AsyncConsumer:
     resume = _in_thread(Consumer.resume)
     lag = _in_thread(Consumer.lag)
 
-    async def handed_out(self) -> tuple[list[TopicPartition], Any]:
+    async def transaction_offsets(self) -> tuple[list[TopicPartition], Any]:
         """For a transaction: the next offsets, and the metadata of the group member."""
-        return await self._run(lambda reader: (reader.handed_out(), reader.group_metadata()))
+        return await self._run(lambda reader: (reader.positions(), reader.group_metadata()))
 
     async def close(self) -> None:
         """Leave the group. With enable_auto_commit, commits the messages that were returned."""
@@ -164,9 +164,9 @@ class AsyncConsumer:
         deadline = began + (POLL_SECONDS if timeout is None else timeout)
         # Earlier messages count as done once, not with every slice.
         await self._worker.run(partial(reader.load, min(_SLICE_SECONDS, deadline - began), True))
-        while not reader.has_messages:
+        while not reader._buffer:
             now = time.monotonic()
-            if timeout is None and not reader.has_joined:
+            if timeout is None and not reader._joined:
                 # The default timeout starts when partitions are assigned.
                 deadline = min(now, began + JOIN_SECONDS_MAX) + POLL_SECONDS
             if now >= deadline:
@@ -194,7 +194,7 @@ class AsyncConsumer:
         self._check_open()
         if self._reader is None:
             raise ClientError("the consumer is not connected", hint="await its start()")
-        self._reader.check_usable()
+        self._reader._check_open()
         return self._reader
 
     def _check_open(self) -> None:
@@ -213,7 +213,7 @@ class _Iteration(AsyncIterator[Message]):
         consumer = self._consumer
         while not consumer._closed:
             reader = consumer._reader
-            if reader is not None and reader.has_messages:
+            if reader is not None and reader._buffer:
                 # A free lock is acquired without a pause.
                 async with consumer._worker.turn:
                     if (message := reader.take_one()) is not None:
@@ -229,17 +229,6 @@ class _Iteration(AsyncIterator[Message]):
 
 class _Reader(Consumer):
     """A Consumer that fetches and returns messages in two steps, in its thread or turn."""
-
-    def check_usable(self) -> None:
-        self._check_open()
-
-    @property
-    def has_messages(self) -> bool:
-        return bool(self._buffer)
-
-    @property
-    def has_joined(self) -> bool:
-        return self._joined
 
     def load(self, seconds: float, is_new_poll: bool = False) -> None:
         """Fetch into an empty buffer. `is_new_poll`: earlier messages count as done."""

@@ -8,19 +8,19 @@ either alone.
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from confluent_kafka import Producer as Client
 
 from moldau.client.config import Brokers, config_from
 from moldau.client.encoding import Headers, Key, Value
-from moldau.client.errors import BufferFullError, ClientError
+from moldau.client.errors import ClientError
 from moldau.client.kafka.async_delivery import AsyncDelivery, DeliveryWaiters
 from moldau.client.kafka.deliveries import Delivery, Outbox
-from moldau.client.kafka.producer import Producer, close_seconds, keys_and_values, log
+from moldau.client.kafka.producer import Producer, UnbufferedMessage, keys_and_values
 from moldau.client.kafka.producer_config import Acks, ProducerConfig, ProducerSettings, ack_mode
 from moldau.client.kafka.thread_calls import in_thread, to_its_end
 from moldau.client.kafka.transaction import Transaction
@@ -93,7 +93,7 @@ class AsyncProducer:
                 acks=acks,
             )
         except _BufferFullSignal as full:
-            delivery = await self._send_when_not_full(full)
+            delivery = await self._send_when_not_full(sender, full.message)
         return cast(AsyncDelivery, delivery)
 
     async def send_many(
@@ -122,11 +122,7 @@ class AsyncProducer:
 
         If it is cancelled, it continues in the background, and logs what is lost.
         """
-        self._closed = True
-        async with self._connecting:
-            sender = self._sender
-        if sender is not None:
-            await in_thread(lambda: sender.close(timeout), "moldau-close")
+        await self._close(lambda sender: sender.close(timeout))
 
     def transaction(self) -> "AsyncTransaction":
         """`async with producer.transaction():` messages sent inside are committed atomically."""
@@ -153,13 +149,14 @@ class AsyncProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            await self.close(close_seconds(error))
-        except ClientError as failure:
-            if error is None:
-                raise
-            # The error being raised is more important, but this one must not be lost.
-            log.error("closing the producer failed: %s", failure)
+        await self._close(lambda sender: sender.__exit__(kind, error, trace))
+
+    async def _close(self, close: "Callable[[_Sender], None]") -> None:
+        self._closed = True
+        async with self._connecting:
+            sender = self._sender
+        if sender is not None:
+            await in_thread(lambda: close(sender), "moldau-close")
 
     async def _ready(self, topic: str | None = None, acks: Acks | None = None) -> "_Sender":
         """Connect, if necessary also the handle for `acks`."""
@@ -180,7 +177,7 @@ class AsyncProducer:
                 await in_thread(lambda: connect(topic, acks), "moldau-connect")
         return sender
 
-    async def _send_when_not_full(self, full: "_BufferFullSignal") -> Delivery:
+    async def _send_when_not_full(self, sender: "_Sender", message: UnbufferedMessage) -> Delivery:
         """Wait until acknowledgements make room: backpressure for the sender."""
         wait_seconds = self.config.max_block_ms / 1000
         deadline = time.monotonic() + wait_seconds
@@ -189,9 +186,9 @@ class AsyncProducer:
             await asyncio.sleep(min(left, pause))
             pause = min(2 * pause, _ROOM_SECONDS_MAX)
             self._check_open()
-            if full.try_again():
-                return full.delivery
-        raise full.sender.buffer_full(full.outbox, full.topic, wait_seconds)
+            if sender._try_to_put(message, 0):
+                return message.delivery
+        raise sender._buffer_full(message, wait_seconds)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -210,7 +207,7 @@ class AsyncTransaction:
         transaction = self._transaction
         if transaction is None:
             raise ClientError("the transaction is not open", hint="use `async with`")
-        offsets, member = await consumer.handed_out()
+        offsets, member = await consumer.transaction_offsets()
         await to_its_end(lambda: transaction.add_offsets(offsets, member), "moldau-transaction")
 
     async def __aenter__(self) -> Self:
@@ -241,19 +238,10 @@ class AsyncTransaction:
 
 
 class _BufferFullSignal(Exception):
-    """The buffer is full. Has what is needed for a retry."""
+    """The buffer is full."""
 
-    def __init__(
-        self, sender: "_Sender", outbox: Outbox, delivery: Delivery, arguments: tuple[Any, ...]
-    ) -> None:
-        self.sender = sender
-        self.outbox = outbox
-        self.delivery = delivery
-        self.topic: str = arguments[0]
-        self._arguments = arguments
-
-    def try_again(self) -> bool:
-        return self.sender.try_to_put(self.outbox, self.delivery, *self._arguments)
+    def __init__(self, message: UnbufferedMessage) -> None:
+        self.message = message
 
 
 class _Sender(Producer):
@@ -273,33 +261,9 @@ class _Sender(Producer):
     def connect(self, topic: str, acks: Acks | None) -> None:
         self._outbox(topic, self._mode if acks is None else ack_mode(acks))
 
-    def buffer_full(self, outbox: Outbox, topic: str, wait_seconds: float) -> BufferFullError:
-        return self._buffer_full(outbox, topic, wait_seconds)
-
-    def try_to_put(
-        self,
-        outbox: Outbox,
-        delivery: Delivery,
-        topic: str,
-        value: object,
-        key: object,
-        extra: Mapping[str, Any],
-    ) -> bool:
-        """Whether there was room in the buffer."""
-        outbox.poll(0)
-        return self._put(outbox, delivery, topic, value, key, extra)
-
-    def _send_when_not_full(
-        self,
-        outbox: Outbox,
-        delivery: Delivery,
-        topic: str,
-        value: object,
-        key: object,
-        extra: Mapping[str, Any],
-    ) -> None:
-        if not self.try_to_put(outbox, delivery, topic, value, key, extra):
-            raise _BufferFullSignal(self, outbox, delivery, (topic, value, key, extra))
+    def _send_when_not_full(self, message: UnbufferedMessage) -> None:
+        if not self._try_to_put(message, 0):
+            raise _BufferFullSignal(message)
 
     def _new_outbox(self, client: Client) -> Outbox:
         return Outbox(client, self._brokers, self._kind, on_fatal=self._waiters.fail)

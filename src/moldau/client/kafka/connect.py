@@ -5,7 +5,8 @@ first finds the cause at once: connection refused, no such host, timed out.
 """
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -23,7 +24,7 @@ from moldau.client.errors import (
 )
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, Settings, admin_settings
 from moldau.client.protocols import Protocol, detect_protocol
-from moldau.client.retry import CONNECT_TRY_SECONDS_MAX
+from moldau.client.retry import CONNECT_TRY_SECONDS_MAX, connect_failure
 
 _WRONG_PORT_HINT = (
     "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
@@ -77,12 +78,8 @@ def probe(
         try:
             with socket.create_connection((host, port), timeout=seconds_max) as connection:
                 found = detect_protocol(connection) if is_plain else Protocol.UNKNOWN
-        except TimeoutError:
-            reasons.append(f"timed out after {seconds_max:g} s")
-        except socket.gaierror:
-            reasons.append("no such host")
         except OSError as error:
-            reasons.append((error.strerror or str(error)).lower())
+            reasons.append(connect_failure(error, seconds_max))
         else:
             if found in (Protocol.KAFKA, Protocol.UNKNOWN):
                 return
@@ -96,29 +93,34 @@ def probe(
 def connect_admin(brokers: str, extra: Mapping[str, str] | None = None) -> AdminClient:
     """An admin client; raises UnreachableError if no broker accepts connections."""
     probe(brokers, extra=extra)
-    try:
+    with translated(brokers):
         return AdminClient(admin_settings(brokers, extra))
-    except KafkaException as error:
-        raise translate(error, brokers=brokers) from error
 
 
 def connect_producer(settings: Settings, topic: str) -> tuple[Producer, Any]:
     """A producer that can send immediately, and librdkafka's metadata of the topic."""
     doing = f"produce to {topic}"
     brokers = str(settings["bootstrap.servers"])
-    try:
+    with translated(brokers, doing):
         producer = Producer(settings)
         # Two requests. The first goes over the bootstrap connection, lists the brokers, and creates
         # the topic if auto-creation is on. librdkafka then reconnects, finds no broker for its
         # producer id, and would check again only after 500 ms; the second response makes it check.
         producer.list_topics(topic, timeout=REQUEST_SECONDS_MAX)
         found = producer.list_topics(topic, timeout=REQUEST_SECONDS_MAX).topics[topic]
-    except KafkaException as error:
-        raise translate(error, brokers=brokers, doing=doing) from error
     # Retriable errors are fine here: the topic is being created, or a leader elected.
     if found.error is not None and not found.error.retriable():
         raise translate(found.error, brokers=brokers, doing=doing)
     return producer, found
+
+
+@contextmanager
+def translated(brokers: str, doing: str = "") -> Iterator[None]:
+    """Translates librdkafka's errors in a with block; `doing` is the failed action."""
+    try:
+        yield
+    except KafkaException as error:
+        raise translate(error, brokers=brokers, doing=doing) from error
 
 
 def translate(
@@ -158,13 +160,3 @@ def _reason(cause: KafkaError) -> str:
     for remark in ("Broker: ", "Local: "):
         text = text.replace(remark, "")
     return text or str(cause.name())
-
-
-__all__ = [
-    "REQUEST_SECONDS_MAX",
-    "connect_admin",
-    "connect_producer",
-    "probe",
-    "split_brokers",
-    "translate",
-]

@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from confluent_kafka import Consumer as Client
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import Message as RawMessage
 
 from moldau.client.config import Brokers, config_from
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.kafka import forks
-from moldau.client.kafka.connect import probe, translate
+from moldau.client.kafka.connect import probe, translate, translated
 from moldau.client.kafka.consumer_arguments import (
     Partition,
     checked_offset,
@@ -36,7 +36,6 @@ from moldau.client.kafka.consumer_errors import (
     RETRIABLE,
     commit_hint,
     read_hint,
-    translated,
 )
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX
 from moldau.client.kafka.message import Message, wrap
@@ -87,10 +86,8 @@ class Consumer:
         self._closed = False
         self._copied = False
         probe(self._brokers, extra=config.extra)
-        try:
+        with translated(self._brokers, "create a consumer"):
             self._client = Client(config.settings())
-        except KafkaException as error:
-            raise self._cannot("create a consumer", error) from error
         self._on_assign: OnPartitions | None = None
         self._on_revoke: OnPartitions | None = None
         self._on_lost: OnPartitions | None = None
@@ -241,7 +238,7 @@ class Consumer:
                 "a consumer without a group cannot commit", hint='Consumer(..., group_id="a name")'
             )
         if what is None:
-            offsets = self.handed_out()
+            offsets = self.positions()
         else:
             offsets = next_offsets(what)
         if not offsets:
@@ -304,7 +301,7 @@ class Consumer:
         """The number of messages of each partition not returned yet. Queries the brokers."""
         self._check_open()
         assigned = self._client.assignment()
-        positions = {(at.topic, at.partition): at.offset for at in self.handed_out()}
+        positions = {(at.topic, at.partition): at.offset for at in self.positions()}
         lags: dict[Partition, int] = {}
         with translated(self._brokers, "fetch the lag"):
             unread = [at for at in assigned if (at.topic, at.partition) not in positions]
@@ -319,7 +316,7 @@ class Consumer:
                 lags[at.topic, at.partition] = max(0, high - max(begin, low))
         return lags
 
-    def handed_out(self) -> list[TopicPartition]:
+    def positions(self) -> list[TopicPartition]:
         """The next offset of each partition of which messages were returned."""
         self._check_open()
         with translated(self._brokers, "read the position"):
@@ -405,7 +402,7 @@ class Consumer:
         try:
             return self._client.consume(count, seconds)
         except KafkaException as error:
-            raise self._cannot("read", error) from error
+            raise translate(error, brokers=self._brokers, doing="read") from error
         except RuntimeError as error:
             # librdkafka's error for a handle that was closed meanwhile, by a signal handler.
             self._check_open()
@@ -424,13 +421,13 @@ class Consumer:
             cause = raw.error()
             if cause is None:
                 continue
+            error = translate(cause, brokers=self._brokers, doing="read", hint=read_hint(cause))
             if (cause.code() in RETRIABLE or cause.retriable()) and not cause.fatal():
                 if cause.str() not in self._logged:
                     self._logged.add(cause.str())
-                    log.warning("%s; retrying in the background", self._cannot("read", cause))
+                    log.warning("%s; retrying in the background", error)
                 continue
-            hint = read_hint(cause)
-            self._error = translate(cause, brokers=self._brokers, doing="read", hint=hint)
+            self._error = error
         if now and self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -445,7 +442,7 @@ class Consumer:
                 # The fast path of every poll: librdkafka's position is all there is.
                 found = self._client.position(self._assigned)
             else:
-                found = self.handed_out()
+                found = self.positions()
             offsets = [at for at in found if at.offset >= 0]
             if without is not None:
                 offsets = [at for at in offsets if (at.topic, at.partition) != without]
@@ -525,7 +522,7 @@ class Consumer:
 
     def _remember_returned(self) -> None:
         with suppress(ClientError):
-            for at in self.handed_out():
+            for at in self.positions():
                 key = (at.topic, at.partition)
                 self._returned[key] = max(at.offset, self._returned.get(key, 0))
 
@@ -552,9 +549,6 @@ class Consumer:
             raise forks.copied_error("consumer")
         if self._closed:
             raise _ClosedError("the consumer is closed", hint="create a new one")
-
-    def _cannot(self, doing: str, error: KafkaException | KafkaError) -> ClientError:
-        return translate(error, brokers=self._brokers, doing=doing)
 
 
 def _abandoned(client: Client, consumer: "weakref.ref[Consumer]") -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypedDict, get_args
 
-from moldau.client.config import Brokers, bootstrap_list, check_minimum, check_text, fill_in_brokers
+from moldau.client.config import Brokers, ClientConfig, check_choice, check_minimum, check_text
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.librdkafka_settings import Settings, consumer_settings
 
@@ -26,11 +26,9 @@ GroupProtocol = Literal["classic", "consumer"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig:
+class ConsumerConfig(ClientConfig):
     """Settings of a Consumer, validated on creation. Names and meaning are Kafka's."""
 
-    bootstrap_servers: Brokers | None = None
-    """HOST:PORT[,HOST:PORT…] or a list; None: MOLDAU_BROKERS, else localhost:9092."""
     group_id: str | None = None
     """Members of a group share the partitions. None: reads all partitions, commits nothing."""
     auto_offset_reset: OffsetReset = OffsetResetPolicy.EARLIEST
@@ -49,10 +47,10 @@ class ConsumerConfig:
     """More librdkafka properties, by their own names; they override all others."""
 
     def __post_init__(self) -> None:
-        fill_in_brokers(self)
-        self._check_choice("auto_offset_reset", tuple(_RESET_VALUES))
-        self._check_choice("isolation_level", get_args(IsolationLevel))
-        self._check_choice("group_protocol", get_args(GroupProtocol))
+        super().__post_init__()
+        check_choice(self, "auto_offset_reset", tuple(_RESET_VALUES))
+        check_choice(self, "isolation_level", get_args(IsolationLevel))
+        check_choice(self, "group_protocol", get_args(GroupProtocol))
         names = (
             "auto_commit_interval_ms",
             "max_poll_records",
@@ -63,17 +61,6 @@ class ConsumerConfig:
         check_text(self, "group_id", "client_id")
         if self.group_id == "":
             raise InvalidArgumentError("group_id is empty", hint="set a name, or None for no group")
-
-    def _check_choice(self, name: str, words: tuple[str, ...]) -> None:
-        if getattr(self, name) not in words:
-            raise InvalidArgumentError(
-                f"unknown {name} {getattr(self, name)!r}", hint=f"one of {', '.join(words)}"
-            )
-
-    @property
-    def brokers(self) -> str:
-        """The bootstrap servers as one string."""
-        return bootstrap_list(self.bootstrap_servers)
 
     @property
     def is_cooperative(self) -> bool:

@@ -1,11 +1,6 @@
 """Errors of a consumer: which are retriable, and hints for the others."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from confluent_kafka import KafkaError, KafkaException
-
-from moldau.client.kafka.connect import translate
+from confluent_kafka import KafkaError
 
 REASSIGNED_HINT = (
     "the group assigned it to another member, which continues from the last commit; poll again; "
@@ -22,15 +17,6 @@ RETRIABLE = frozenset(
     }
 )
 """librdkafka retries these in the background; each is logged once."""
-
-
-@contextmanager
-def translated(brokers: str, doing: str) -> Iterator[None]:
-    """Translates librdkafka's errors in a with block; `doing` is the failed action."""
-    try:
-        yield
-    except KafkaException as error:
-        raise translate(error, brokers=brokers, doing=doing) from error
 
 
 def commit_hint(cause: object) -> str:

@@ -1,21 +1,17 @@
 """Message: what a consumer returns. Reads the librdkafka message on access."""
 
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import msgspec
 from confluent_kafka import Message as RawMessage
 
-from moldau.client.decoding import item_of, json_of, text_of
-
-FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
-
+from moldau.client.decoding import MessageContent
 
 Headers = list[tuple[str, bytes | None]]
 
 
-class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Message(MessageContent, msgspec.Struct, frozen=True, eq=False, gc=False):
     """One message of a partition. Attributes, or items of the same names: message["topic"].
 
     It may be kept, passed to other threads, and pickled.
@@ -23,6 +19,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     # A msgspec struct is created in C, in a third of the time of a Python class. It is never part
     # of a reference cycle, so the garbage collector can ignore it.
+    FIELDS: ClassVar = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
     _raw: RawMessage
     value: bytes | None
     """None is a tombstone, which deletes its key from a compacted topic."""
@@ -73,32 +70,8 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Milliseconds since 1970."""
         return self._raw.timestamp()[1]
 
-    @property
-    def time(self) -> datetime:
-        """The timestamp as a datetime in UTC."""
-        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
-
-    @property
-    def text(self) -> str:
-        """The value as text. Raises InvalidArgumentError if it is not UTF-8."""
-        return text_of(self)
-
-    def json(self) -> Any:
-        """The value parsed as JSON; None for a tombstone. Raises InvalidArgumentError."""
-        return json_of(self)
-
-    def __getitem__(self, name: str) -> Any:
-        return item_of(self, name, FIELDS)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(FIELDS)
-
-    def keys(self) -> tuple[str, ...]:
-        """The names for item access, so that dict(message) works."""
-        return FIELDS
-
     def __reduce__(self) -> tuple[Callable[..., "Message"], tuple[object, ...]]:
-        fields = tuple(self[name] for name in FIELDS)
+        fields = tuple(getattr(self, name) for name in self.FIELDS)
         return _restore, (type(self), fields)
 
     def __repr__(self) -> str:
@@ -134,7 +107,7 @@ class _Kept:
 
 
 def _restore(kind: type[Message], fields: tuple[Any, ...]) -> Message:
-    return kind(_Kept(*fields), fields[FIELDS.index("value")])  # type: ignore[arg-type]
+    return kind(_Kept(*fields), fields[kind.FIELDS.index("value")])  # type: ignore[arg-type]
 
 
 def wrap(raws: list[RawMessage]) -> list[Message]:

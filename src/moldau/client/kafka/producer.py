@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
@@ -37,7 +37,7 @@ from moldau.client.errors import (
     TimedOutError,
 )
 from moldau.client.kafka import forks
-from moldau.client.kafka.connect import connect_producer, probe, translate
+from moldau.client.kafka.connect import connect_producer, probe, translate, translated
 from moldau.client.kafka.deliveries import PARTITION_UNASSIGNED, POLL_EVERY_SENDS, Delivery, Outbox
 from moldau.client.kafka.producer_config import (
     AckMode,
@@ -57,6 +57,17 @@ _SENDS_MASK = POLL_EVERY_SENDS - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_HINT = "1 to 249 letters, digits, dots, - and _"
 _DOCTOR_HINT = "is a broker down or its disk full? check: moldau doctor"
+
+
+class UnbufferedMessage(NamedTuple):
+    """A message for which the buffer had no room yet."""
+
+    outbox: Outbox
+    delivery: Delivery
+    topic: str
+    value: object
+    key: object
+    extra: Mapping[str, Any]
 
 
 class Producer:
@@ -123,7 +134,8 @@ class Producer:
                 outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
         except BufferError:
             extra = _extra(headers, partition, timestamp)
-            self._send_when_not_full(outbox, delivery, topic, value, key, extra)
+            message = UnbufferedMessage(outbox, delivery, topic, value, key, extra)
+            self._send_when_not_full(message)
         except KafkaException as error:
             raise self._cannot_send(topic, error) from error
         except (TypeError, UnicodeEncodeError) as error:
@@ -223,7 +235,7 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self.close(close_seconds(error))
+            self.close(_close_seconds(error))
         except ClientError as failure:
             if error is None:
                 raise
@@ -259,40 +271,24 @@ class Producer:
                 # The broker's error would not say what is wrong with the name.
                 raise _invalid_topic(topic)
             return connect_producer(settings, topic)[0]
-        try:
+        with translated(self._brokers, "make a producer"):
             return Client(settings)
-        except KafkaException as error:
-            raise translate(error, brokers=self._brokers, doing="make a producer") from error
 
-    def _send_when_not_full(
-        self,
-        outbox: Outbox,
-        delivery: Delivery,
-        topic: str,
-        value: object,
-        key: object,
-        extra: Mapping[str, Any],
-    ) -> None:
+    def _send_when_not_full(self, message: UnbufferedMessage) -> None:
         """Wait until acknowledgements make room: backpressure for the sender."""
         wait_seconds = self.config.max_block_ms / 1000
         deadline = time.monotonic() + wait_seconds
         while True:
-            outbox.poll(max(0.0, min(_ROOM_SECONDS, deadline - time.monotonic())))
-            if self._put(outbox, delivery, topic, value, key, extra):
+            left = deadline - time.monotonic()
+            if self._try_to_put(message, max(0.0, min(_ROOM_SECONDS, left))):
                 return
             if time.monotonic() >= deadline:
-                raise self._buffer_full(outbox, topic, wait_seconds)
+                raise self._buffer_full(message, wait_seconds)
 
-    def _put(
-        self,
-        outbox: Outbox,
-        delivery: Delivery,
-        topic: str,
-        value: object,
-        key: object,
-        extra: Mapping[str, Any],
-    ) -> bool:
-        """Whether there was room in the buffer."""
+    def _try_to_put(self, message: UnbufferedMessage, poll_seconds: float) -> bool:
+        """Let librdkafka report deliveries; whether there was room in the buffer then."""
+        outbox, delivery, topic, value, key, extra = message
+        outbox.poll(poll_seconds)
         try:
             outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
         except BufferError:
@@ -301,9 +297,10 @@ class Producer:
             raise self._cannot_send(topic, error) from error
         return True
 
-    def _buffer_full(self, outbox: Outbox, topic: str, wait_seconds: float) -> BufferFullError:
+    def _buffer_full(self, message: UnbufferedMessage, wait_seconds: float) -> BufferFullError:
+        pending = len(message.outbox)
         return BufferFullError(
-            f"cannot send to {topic}: the buffer is full; {len(outbox)} messages are not "
+            f"cannot send to {message.topic}: the buffer is full; {pending} messages are not "
             f"acknowledged by {self._brokers}; timed out after {wait_seconds:g} s (max_block_ms)",
             hint=f"send less, or raise max_block_ms or buffer_memory; {_DOCTOR_HINT}",
         )
@@ -410,7 +407,7 @@ def keys_and_values(
             )
 
 
-def close_seconds(error: BaseException | None) -> float | None:
+def _close_seconds(error: BaseException | None) -> float | None:
     """How long leaving a block may flush; short after Ctrl-C, exit and cancellation."""
     return None if error is None or isinstance(error, Exception) else _EXIT_SECONDS_MAX
 

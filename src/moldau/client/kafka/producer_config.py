@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypedDict, get_args
 
-from moldau.client.config import Brokers, bootstrap_list, check_minimum, check_text, fill_in_brokers
+from moldau.client.config import Brokers, ClientConfig, check_choice, check_minimum, check_text
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.librdkafka_settings import Settings, producer_settings
 
@@ -46,11 +46,9 @@ def ack_mode(acks: Acks) -> AckMode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig:
+class ProducerConfig(ClientConfig):
     """Settings of a Producer, validated on creation. Names and meaning are Kafka's."""
 
-    bootstrap_servers: Brokers | None = None
-    """HOST:PORT[,HOST:PORT…] or a list; None: MOLDAU_BROKERS, else localhost:9092."""
     acks: Acks = AckMode.ALL
     batch_size: int = 1_000_000
     """Maximum bytes of a batch."""
@@ -75,13 +73,9 @@ class ProducerConfig:
     """More librdkafka properties, by their own names; they override all others."""
 
     def __post_init__(self) -> None:
-        fill_in_brokers(self)
+        super().__post_init__()
         mode = ack_mode(self.acks)
-        if self.compression_type not in get_args(Compression):
-            raise InvalidArgumentError(
-                f"unknown compression_type {self.compression_type!r}",
-                hint=f"one of {', '.join(get_args(Compression))}",
-            )
+        check_choice(self, "compression_type", get_args(Compression))
         if self.enable_idempotence and mode is not AckMode.ALL:
             raise InvalidArgumentError(
                 f'enable_idempotence needs acks="all", not {mode.value}',
@@ -113,11 +107,6 @@ class ProducerConfig:
                 "delivery_timeout_ms must be greater than linger_ms",
                 hint="a message waits linger_ms for its batch before it is sent",
             )
-
-    @property
-    def brokers(self) -> str:
-        """The bootstrap servers as one string."""
-        return bootstrap_list(self.bootstrap_servers)
 
     def settings(self, mode: AckMode) -> Settings:
         """The librdkafka properties of the handle for this ack mode."""

@@ -33,7 +33,7 @@ class Transaction:
 
     def commit_offsets(self, consumer: "Consumer") -> None:
         """Commit in this transaction what the consumer has returned so far."""
-        self.add_offsets(consumer.handed_out(), consumer.group_metadata())
+        self.add_offsets(consumer.positions(), consumer.group_metadata())
 
     def add_offsets(self, offsets: list[TopicPartition], member: Any) -> None:
         """The same, from the next offsets and the metadata of the group member."""

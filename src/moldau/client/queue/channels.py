@@ -7,7 +7,7 @@ broker, and the caller chooses the address.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 from grpc import aio
@@ -34,14 +34,8 @@ CHANNEL_OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
-Q = TypeVar("Q", bound="Message")
-A = TypeVar("A", bound="Message")
-
-
-class Message(Protocol):
-    """A generated message."""
-
-    def SerializeToString(self) -> bytes: ...  # noqa: N802
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,44 +44,41 @@ class Method(Generic[Q, A]):
 
     name: str
     request: type[Q]
-    answer: Callable[[bytes], A]
+    response: type[A]
 
     @property
     def path(self) -> str:
         return f"/{SERVICE}/{self.name}"
 
     @property
-    def serializer(self) -> Callable[[Q], bytes]:
-        return self.request.SerializeToString
+    def codec(self) -> tuple[Callable[[Q], bytes] | None, Callable[[bytes], A] | None]:
+        """Serializer and deserializer; None for encoded messages."""
+        serialize = getattr(self.request, "SerializeToString", None)
+        return serialize, getattr(self.response, "FromString", None)
+
+    @property
+    def raw(self) -> "Method[bytes, bytes]":
+        """The same method with encoded messages."""
+        return Method(self.name, bytes, bytes)
 
 
-CREATE_TOPIC: Final = Method(
-    "CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse.FromString
-)
-SEND: Final = Method("Send", pb.SendRequest, pb.SendResponse.FromString)
-SEND_BATCH: Final = Method("SendBatch", pb.SendBatchRequest, pb.SendBatchResponse.FromString)
-CONNECT: Final = Method("Connect", pb.ConnectRequest, pb.ConnectResponse.FromString)
-DISCONNECT: Final = Method("Disconnect", pb.DisconnectRequest, pb.DisconnectResponse.FromString)
-HEARTBEAT: Final = Method("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse.FromString)
-POLL: Final = Method("Poll", pb.PollRequest, pb.PollResponse.FromString)
-ACK: Final = Method("Ack", pb.AckRequest, pb.SettleResponse.FromString)
-NACK: Final = Method("Nack", pb.NackRequest, pb.SettleResponse.FromString)
-EXTEND: Final = Method("Extend", pb.ExtendRequest, pb.SettleResponse.FromString)
-STATS: Final = Method("Stats", pb.StatsRequest, pb.StatsResponse.FromString)
-LIST_GROUPS: Final = Method("ListGroups", pb.ListGroupsRequest, pb.ListGroupsResponse.FromString)
-PEEK: Final = Method("Peek", pb.PeekRequest, pb.PeekResponse.FromString)
-DELETE_GROUP: Final = Method(
-    "DeleteGroup", pb.DeleteGroupRequest, pb.DeleteGroupResponse.FromString
-)
-READ_FROM: Final = Method("ReadFrom", pb.ReadFromRequest, pb.ReadFromResponse.FromString)
-TOPOLOGY: Final = Method("Topology", pb.TopologyRequest, pb.TopologyResponse.FromString)
-MANAGE_BROKERS: Final = Method(
-    "ManageBrokers", pb.ManageBrokersRequest, pb.ManageBrokersResponse.FromString
-)
-
-
-def _unchanged(data: bytes) -> bytes:
-    return data
+CREATE_TOPIC: Final = Method("CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse)
+SEND: Final = Method("Send", pb.SendRequest, pb.SendResponse)
+SEND_BATCH: Final = Method("SendBatch", pb.SendBatchRequest, pb.SendBatchResponse)
+CONNECT: Final = Method("Connect", pb.ConnectRequest, pb.ConnectResponse)
+DISCONNECT: Final = Method("Disconnect", pb.DisconnectRequest, pb.DisconnectResponse)
+HEARTBEAT: Final = Method("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
+POLL: Final = Method("Poll", pb.PollRequest, pb.PollResponse)
+ACK: Final = Method("Ack", pb.AckRequest, pb.SettleResponse)
+NACK: Final = Method("Nack", pb.NackRequest, pb.SettleResponse)
+EXTEND: Final = Method("Extend", pb.ExtendRequest, pb.SettleResponse)
+STATS: Final = Method("Stats", pb.StatsRequest, pb.StatsResponse)
+LIST_GROUPS: Final = Method("ListGroups", pb.ListGroupsRequest, pb.ListGroupsResponse)
+PEEK: Final = Method("Peek", pb.PeekRequest, pb.PeekResponse)
+DELETE_GROUP: Final = Method("DeleteGroup", pb.DeleteGroupRequest, pb.DeleteGroupResponse)
+READ_FROM: Final = Method("ReadFrom", pb.ReadFromRequest, pb.ReadFromResponse)
+TOPOLOGY: Final = Method("Topology", pb.TopologyRequest, pb.TopologyResponse)
+MANAGE_BROKERS: Final = Method("ManageBrokers", pb.ManageBrokersRequest, pb.ManageBrokersResponse)
 
 
 class Channels:
@@ -95,55 +86,26 @@ class Channels:
 
     def __init__(self) -> None:
         self._channels: dict[str, aio.Channel] = {}
-        self._stubs: dict[tuple[str, str, bool], Any] = {}
+        self._stubs: dict[tuple[str, str, type], Any] = {}
 
     async def call(
         self, address: str, method: Method[Q, A], request: Q, *, seconds_max: float
     ) -> A:
         """Send one request. Raises aio.AioRpcError."""
-        stub = self._stubs.get((address, method.name, False))
+        stub = self._stubs.get((address, method.name, method.request))
         if stub is None:
-            stub = self._channel(address).unary_unary(method.path, method.serializer, method.answer)
-            self._stubs[address, method.name, False] = stub
-        answer: A = await stub(request, timeout=seconds_max)
-        return answer
+            stub = self._channel(address).unary_unary(method.path, *method.codec)
+            self._stubs[address, method.name, method.request] = stub
+        response: A = await stub(request, timeout=seconds_max)
+        return response
 
-    async def call_raw(
-        self, address: str, method: Method[Q, A], request: bytes, *, seconds_max: float | None
-    ) -> bytes:
-        """The same with encoded messages."""
-        stub = self._stubs.get((address, method.name, True))
-        if stub is None:
-            stub = self._channel(address).unary_unary(method.path)
-            self._stubs[address, method.name, True] = stub
-        answer: bytes = await stub(request, timeout=seconds_max)
-        return answer
-
-    def stream(
-        self, address: str, method: Method[Q, A], *, seconds_max: float | None = None
-    ) -> "aio.StreamStreamCall[Q, A]":
+    def stream(self, address: str, method: Method[Q, A]) -> "aio.StreamStreamCall[Q, A]":
         """A bidirectional stream."""
-        serialize = method.serializer
-        stub = self._channel(address).stream_stream(method.path, serialize, method.answer)
-        return stub(timeout=seconds_max)
-
-    def stream_raw(
-        self, address: str, method: Method[Q, A]
-    ) -> "aio.StreamStreamCall[bytes, bytes]":
-        """A bidirectional stream of encoded messages."""
-        return self._channel(address).stream_stream(method.path, _unchanged, _unchanged)()
+        return self._channel(address).stream_stream(method.path, *method.codec)()
 
     def read(self, address: str, method: Method[Q, A], request: Q) -> "aio.UnaryStreamCall[Q, A]":
         """A stream of responses to one request."""
-        return self._channel(address).unary_stream(method.path, method.serializer, method.answer)(
-            request
-        )
-
-    def read_raw(
-        self, address: str, method: Method[Q, A], request: bytes
-    ) -> "aio.UnaryStreamCall[bytes, bytes]":
-        """The same with encoded messages."""
-        return self._channel(address).unary_stream(method.path, _unchanged, _unchanged)(request)
+        return self._channel(address).unary_stream(method.path, *method.codec)(request)
 
     def is_connected(self, address: str) -> bool:
         channel = self._channels.get(address)

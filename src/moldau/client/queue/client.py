@@ -315,29 +315,6 @@ class AsyncQueueClient:
 
         Ends at the end of the partition, unless `follow`.
         """
-        batches = self.read_batches(
-            topic,
-            partition,
-            offset=offset,
-            timestamp=timestamp,
-            max_messages=max_messages,
-            follow=follow,
-        )
-        async for batch in batches:
-            for message in batch:
-                yield message
-
-    def read_batches(
-        self,
-        topic: str,
-        partition: int = 0,
-        *,
-        offset: int | str | None = None,
-        timestamp: int | datetime | None = None,
-        max_messages: int | None = None,
-        follow: bool = False,
-    ) -> AsyncIterator[list[StoredMessage]]:
-        """The same, in the batches in which they arrive."""
         request = read_request(
             topic,
             partition,
@@ -346,7 +323,9 @@ class AsyncQueueClient:
             max_messages=max_messages,
             follow=follow,
         )
-        return read(self._rpc, request)
+        async for batch in read(self._rpc, request):
+            for message in batch:
+                yield message
 
     async def topology(self, topics: Sequence[str] = ()) -> pb.TopologyResponse:
         """Brokers, topics and leaders, as the API returns them."""

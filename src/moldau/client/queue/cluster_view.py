@@ -16,29 +16,16 @@ _CACHED_TOKENS_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
-    """A topic with its leaders by partition; -1 if there is none."""
-
-    name: str
-    topic_id: bytes
-    leaders: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The cluster as seen by one of its brokers.
-
-    `seed` is the address that was queried. Brokers without a gRPC address are reached there: so a
-    proxy hides the brokers behind it.
-    """
+    """The cluster as seen by one of its brokers."""
 
     cluster_id: str = ""
     version: int = -1
-    seed: str = ""
     addresses: Mapping[int, str] = field(default_factory=dict)
     """Of the brokers, by id; never empty."""
     alive: frozenset[int] = frozenset()
-    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    topics: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """The leader of each partition, by topic and partition; -1 if there is none."""
     names: Mapping[bytes, str] = field(default_factory=dict)
     """Topic names by topic id."""
     _token_addresses: dict[bytes, str | None] = field(
@@ -58,10 +45,8 @@ class ClusterView:
 
     def leader_address(self, topic: str, partition: int) -> str | None:
         """The address of the leader; None if there is none, or the partition is unknown."""
-        known = self.topics.get(topic)
-        if known is None:
-            return None
-        return self.addresses.get(known.leaders.get(partition, NO_BROKER))
+        leaders = self.topics.get(topic)
+        return None if leaders is None else self.addresses.get(leaders.get(partition, NO_BROKER))
 
     def token_address(self, token: bytes) -> str | None:
         """The address at which a delivery is settled."""
@@ -87,50 +72,41 @@ class ClusterView:
 
     def topic_addresses(self, topic: str) -> list[str]:
         """The leaders of the topic's partitions, each once."""
-        known = self.topics.get(topic)
-        return self.leader_addresses((topic, number) for number in known.leaders) if known else []
+        return self.leader_addresses((topic, number) for number in self.topics.get(topic, ()))
 
 
-def view_of_grpc(answer: pb.TopologyResponse, seed: str) -> ClusterView:
-    """The view of a Topology response."""
-    topics = [
-        TopicView(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            leaders={each.partition: each.leader for each in topic.partitions},
-        )
-        for topic in answer.topics
-    ]
+def view_of_grpc(response: pb.TopologyResponse, seed: str) -> ClusterView:
+    """The view of a Topology response from the address `seed`.
+
+    Brokers without a gRPC address are reached there: so a proxy hides the brokers behind it.
+    """
     return ClusterView(
-        cluster_id=answer.cluster_id,
-        version=answer.version,
-        seed=seed,
-        addresses={broker.id: broker.grpc_address or seed for broker in answer.brokers},
-        alive=frozenset(broker.id for broker in answer.brokers if broker.is_alive),
-        topics={topic.name: topic for topic in topics},
-        names={topic.topic_id: topic.name for topic in topics},
+        cluster_id=response.cluster_id,
+        version=response.version,
+        addresses={broker.id: broker.grpc_address or seed for broker in response.brokers},
+        alive=frozenset(broker.id for broker in response.brokers if broker.is_alive),
+        topics={
+            topic.name: {each.partition: each.leader for each in topic.partitions}
+            for topic in response.topics
+        },
+        names={topic.topic_id: topic.name for topic in response.topics},
     )
 
 
-def view_of_http(answer: Topology) -> ClusterView:
+def view_of_http(response: Topology) -> ClusterView:
     """The view of a response to GET /api/v1/topology."""
-    topics = [
-        TopicView(
-            name=topic.name,
-            topic_id=bytes.fromhex(topic.id),
-            leaders={each.partition: each.leader for each in topic.partitions},
-        )
-        for topic in answer.topics
-    ]
     return ClusterView(
-        cluster_id=answer.cluster_id,
-        version=answer.version,
+        cluster_id=response.cluster_id,
+        version=response.version,
         addresses={
-            broker.id: str(broker.grpc) for broker in answer.brokers if broker.grpc is not None
+            broker.id: str(broker.grpc) for broker in response.brokers if broker.grpc is not None
         },
         alive=frozenset(
-            broker.id for broker in answer.brokers if broker.alive and broker.grpc is not None
+            broker.id for broker in response.brokers if broker.alive and broker.grpc is not None
         ),
-        topics={topic.name: topic for topic in topics},
-        names={topic.topic_id: topic.name for topic in topics},
+        topics={
+            topic.name: {each.partition: each.leader for each in topic.partitions}
+            for topic in response.topics
+        },
+        names={bytes.fromhex(topic.id): topic.name for topic in response.topics},
     )

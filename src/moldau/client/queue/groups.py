@@ -1,6 +1,5 @@
 """Information about queue groups, merged from the responses of all leaders."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.queue.channels import PEEK, STATS
 from moldau.client.queue.message import StoredMessage
-from moldau.client.queue.rpc import RpcClient, any_broker
+from moldau.client.queue.rpc import RpcClient
 from moldau.model.queue_limits import PEEK_MESSAGES_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -103,20 +102,15 @@ async def fetch_stats(
 ) -> pb.StatsResponse:
     """The merged stats of all leaders. Raises CallFailed."""
     request = pb.StatsRequest(group=group)
-    answers = await rpc.call_all(STATS, request, route=any_broker, seconds_max=seconds_max)
-    return merge_stats(answers)
-
-
-def merge_stats(answers: Iterable[pb.StatsResponse]) -> pb.StatsResponse:
-    """Merge responses: for each partition, that of its leader."""
     merged = pb.StatsResponse()
     partitions: dict[tuple[str, int], pb.PartitionStats] = {}
-    for answer in answers:
-        merged.group = answer.group
-        merged.settings.CopyFrom(answer.settings)
-        merged.consumers = max(merged.consumers, answer.consumers)
-        for each in answer.partitions:
+    for response in await rpc.call_all(STATS, request, seconds_max=seconds_max):
+        merged.group = response.group
+        merged.settings.CopyFrom(response.settings)
+        merged.consumers = max(merged.consumers, response.consumers)
+        for each in response.partitions:
             key = (each.topic, each.partition)
+            # Of each partition, the stats of its leader.
             if key not in partitions or each.is_here:
                 partitions[key] = each
     merged.partitions.extend(partitions[key] for key in sorted(partitions))
@@ -128,10 +122,10 @@ async def fetch_peeked(
 ) -> pb.PeekResponse:
     """Messages of all leaders of the topic, oldest first. Raises CallFailed."""
     request = pb.PeekRequest(group=group, topic=topic, max_messages=count_max)
-    answers = await rpc.call_all(
+    responses = await rpc.call_all(
         PEEK, request, route=lambda view: view.topic_addresses(topic), seconds_max=seconds_max
     )
-    found = [each for answer in answers for each in answer.messages]
+    found = [each for response in responses for each in response.messages]
     found.sort(key=_age)
     return pb.PeekResponse(messages=found[:count_max])
 
@@ -149,7 +143,7 @@ def checked_count(count_max: int) -> int:
     return count_max
 
 
-def groups_of(answer: pb.ListGroupsResponse) -> list[GroupInfo]:
+def groups_of(response: pb.ListGroupsResponse) -> list[GroupInfo]:
     return [
         GroupInfo(
             group=each.group,
@@ -160,15 +154,15 @@ def groups_of(answer: pb.ListGroupsResponse) -> list[GroupInfo]:
             backoff_max=each.settings.backoff_ms_max / 1000,
             dead_letter_topic=each.settings.dead_letter_topic,
         )
-        for each in answer.groups
+        for each in response.groups
     ]
 
 
-def stats_of(answer: pb.StatsResponse) -> GroupStats:
-    settings = answer.settings
+def stats_of(response: pb.StatsResponse) -> GroupStats:
+    settings = response.settings
     return GroupStats(
-        group=answer.group,
-        consumers=answer.consumers,
+        group=response.group,
+        consumers=response.consumers,
         visibility=settings.visibility_ms / 1000,
         attempts=settings.attempts_max,
         backoff=settings.backoff_ms / 1000,
@@ -187,12 +181,12 @@ def stats_of(answer: pb.StatsResponse) -> GroupStats:
                 floor=each.floor,
                 end=each.end,
             )
-            for each in answer.partitions
+            for each in response.partitions
         ),
     )
 
 
-def peeked_of(answer: pb.PeekResponse) -> list[PeekedMessage]:
+def peeked_of(response: pb.PeekResponse) -> list[PeekedMessage]:
     return [
         PeekedMessage(
             message=StoredMessage(each.message),
@@ -201,5 +195,5 @@ def peeked_of(answer: pb.PeekResponse) -> list[PeekedMessage]:
             reason=each.reason,
             due=datetime.fromtimestamp(each.due_ms / 1000, UTC) if each.due_ms else None,
         )
-        for each in answer.messages
+        for each in response.messages
     ]

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.client.queue.message import AsyncQueueMessage
-from moldau.client.queue.worker import AsyncWorker
+from moldau.client.queue.worker import AsyncQueueMessage, AsyncWorker
 
 log = logging.getLogger(__name__)
 

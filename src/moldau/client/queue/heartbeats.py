@@ -49,7 +49,7 @@ class Heartbeats:
         self._turn = 0
         self._task = asyncio.create_task(self._run(), name="queue-heartbeats")
 
-    def hurry(self) -> None:
+    def send_now(self) -> None:
         """Send the next heartbeat now."""
         self._soon.set()
 
@@ -82,10 +82,10 @@ class Heartbeats:
                 await call.write(self._build_request())
                 # Not wait_for: in Python 3.11 it may lose a cancellation.
                 async with asyncio.timeout(_RESPONSE_SECONDS_MAX):
-                    answer = await call.read()
-                if not isinstance(answer, pb.HeartbeatResponse):
+                    response = await call.read()
+                if not isinstance(response, pb.HeartbeatResponse):
                     return await stream_failure(call, address)
-                self._handle(answer)
+                self._handle(response)
                 await self._pause()
         except aio.AioRpcError as error:
             return failure_of(error, address)
@@ -97,11 +97,11 @@ class Heartbeats:
         finally:
             call.cancel()
 
-    def _handle(self, answer: pb.HeartbeatResponse) -> None:
-        if answer.heartbeat_interval_ms > 0:
-            self._interval_seconds = answer.heartbeat_interval_ms / 1000
-        if answer.HasField("assignment"):
-            self._on_assignment(answer.assignment)
+    def _handle(self, response: pb.HeartbeatResponse) -> None:
+        if response.heartbeat_interval_ms > 0:
+            self._interval_seconds = response.heartbeat_interval_ms / 1000
+        if response.HasField("assignment"):
+            self._on_assignment(response.assignment)
 
     async def _pause(self) -> None:
         seconds = max(_INTERVAL_SECONDS_MIN, self._interval_seconds)

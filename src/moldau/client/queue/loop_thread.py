@@ -8,14 +8,22 @@ much again. All clients share one thread, because gRPC wakes every loop for each
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import sys
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from moldau.client.errors import ClientError
 
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+A = TypeVar("A", bound=_Closable)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -70,3 +78,29 @@ def shared_loop() -> LoopThread:
         if _shared is None or _shared.is_copy:
             _shared = LoopThread()
         return _shared
+
+
+class Blocking(Generic[A]):
+    """The blocking form of an asyncio client."""
+
+    def __init__(self, asynchronous: A, loop: LoopThread) -> None:
+        self._asynchronous = asynchronous
+        self._loop = loop
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.run(self._asynchronous.close())
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[A], P], T]:
+    """The same call for threads."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._asynchronous, *args, **kwargs))
+
+    return call

@@ -1,28 +1,16 @@
 """The messages of a queue. Each wraps a message of the API, and decodes fields on access."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
 
-from moldau.client.decoding import item_of, json_of, text_of
+from moldau.client.decoding import MessageContent
 from moldau.proto.v1 import queue_pb2 as pb
 
-FIELDS: Final = (
-    "topic",
-    "partition",
-    "offset",
-    "key",
-    "value",
-    "headers",
-    "timestamp",
-    "attempt",
-)
 
-
-class StoredMessage:
+class StoredMessage(MessageContent):
     """One message of a partition. Attributes, or items of the same names: message["topic"]."""
 
     __slots__ = ("_raw",)
+    FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp", "attempt")
 
     def __init__(self, raw: pb.Message) -> None:
         self._raw = raw
@@ -62,33 +50,9 @@ class StoredMessage:
         return self._raw.timestamp_ms
 
     @property
-    def time(self) -> datetime:
-        """The timestamp as a datetime in UTC."""
-        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
-
-    @property
     def attempt(self) -> int:
         """1 for the first delivery; 0 if deliveries are not counted."""
         return self._raw.attempt
-
-    @property
-    def text(self) -> str:
-        """The value as text. Raises InvalidArgumentError if it is not UTF-8."""
-        return text_of(self)
-
-    def json(self) -> Any:
-        """The value parsed as JSON; None for a tombstone. Raises InvalidArgumentError."""
-        return json_of(self)
-
-    def __getitem__(self, name: str) -> Any:
-        return item_of(self, name, FIELDS)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(FIELDS)
-
-    def keys(self) -> tuple[str, ...]:
-        """The names for item access, so that dict(message) works."""
-        return FIELDS
 
     def __repr__(self) -> str:
         size = len(self.value) if self.value is not None else 0
@@ -126,63 +90,3 @@ class DeliveredMessage(StoredMessage):
         """When the lease expires, by the broker's clock; None in ordered groups."""
         until = self._raw.lease_until_ms
         return datetime.fromtimestamp(until / 1000, UTC) if until else None
-
-
-class _AsyncWorker(Protocol):
-    async def ack_one(self, message: DeliveredMessage) -> None: ...
-    async def nack_one(
-        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
-    ) -> None: ...
-    async def extend_one(self, message: DeliveredMessage, seconds: float) -> None: ...
-
-
-class AsyncQueueMessage(DeliveredMessage):
-    """A message of an AsyncWorker."""
-
-    __slots__ = ("_worker",)
-
-    def __init__(self, raw: pb.Message, consumer: str, worker: _AsyncWorker) -> None:
-        super().__init__(raw, consumer)
-        self._worker = worker
-
-    async def ack(self) -> None:
-        """Mark it as done. Raises LeaseLostError if its lease was lost."""
-        await self._worker.ack_one(self)
-
-    async def nack(self, *, delay: float | None = None, reason: str = "") -> None:
-        """Redeliver it, after `delay` seconds or the group's backoff."""
-        await self._worker.nack_one(self, delay=delay, reason=reason)
-
-    async def extend(self, seconds: float) -> None:
-        """Extend its lease to `seconds` from now."""
-        await self._worker.extend_one(self, seconds)
-
-
-class _Worker(Protocol):
-    def ack_one(self, message: DeliveredMessage) -> None: ...
-    def nack_one(
-        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
-    ) -> None: ...
-    def extend_one(self, message: DeliveredMessage, seconds: float) -> None: ...
-
-
-class QueueMessage(DeliveredMessage):
-    """A message of a Worker."""
-
-    __slots__ = ("_worker",)
-
-    def __init__(self, raw: pb.Message, consumer: str, worker: _Worker) -> None:
-        super().__init__(raw, consumer)
-        self._worker = worker
-
-    def ack(self) -> None:
-        """Mark it as done. Raises LeaseLostError if its lease was lost."""
-        self._worker.ack_one(self)
-
-    def nack(self, *, delay: float | None = None, reason: str = "") -> None:
-        """Redeliver it, after `delay` seconds or the group's backoff."""
-        self._worker.nack_one(self, delay=delay, reason=reason)
-
-    def extend(self, seconds: float) -> None:
-        """Extend its lease to `seconds` from now."""
-        self._worker.extend_one(self, seconds)

@@ -67,12 +67,12 @@ async def read(rpc: RpcClient, request: pb.ReadFromRequest) -> AsyncIterator[lis
         if candidates:
             call = rpc.channels.read(candidates[0], READ_FROM, request)
             try:
-                async for answer in call:
+                async for response in call:
                     backoff.restart()
-                    request.offset = answer.next_offset
-                    yield [StoredMessage(message) for message in answer.messages]
+                    request.offset = response.next_offset
+                    yield [StoredMessage(message) for message in response.messages]
                     if request.max_messages:
-                        request.max_messages -= len(answer.messages)
+                        request.max_messages -= len(response.messages)
                         if request.max_messages <= 0:
                             return
                 return

@@ -9,9 +9,9 @@ that arrive after the poll has returned are kept for the next one, or given back
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from grpc import aio
 
@@ -31,7 +31,7 @@ _QUICK_SECONDS_MAX: Final = 1.0
 _FULL_SECONDS: Final = 0.05
 _DOWN_SECONDS: Final = 0.1
 
-GiveBack = Callable[[list[bytes]], Awaitable[object]]
+GiveBack = Callable[[list[bytes]], Coroutine[Any, Any, object]]
 Targets = Callable[[], list[str]]
 Only = Callable[[str], Sequence[pb.TopicPartitions]]
 """The partitions to poll at an address. Empty: all assigned ones that it leads."""
@@ -69,7 +69,7 @@ class Poller:
         self._give_back = give_back
         self._only = only
         self._requests: dict[str, asyncio.Task[None]] = {}
-        self._returns: set[asyncio.Task[None]] = set()
+        self._returns: set[asyncio.Task[object]] = set()
         self._arrived: deque[_Arrived] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._wanted = 0
@@ -81,7 +81,7 @@ class Poller:
         self._closed = False
         self.failures: dict[str, RpcFailure] = {}
         """By address, if its last request failed."""
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
         """When a broker last responded."""
 
     @property
@@ -199,25 +199,25 @@ class Poller:
     async def _request(self, address: str, request: pb.PollRequest, wait: float) -> None:
         seconds = wait + _CALL_SECONDS_MAX
         try:
-            answer = await self._rpc.channels.call(address, POLL, request, seconds_max=seconds)
+            response = await self._rpc.channels.call(address, POLL, request, seconds_max=seconds)
         except aio.AioRpcError as error:
             self._failed(failure_of(error, address))
             return
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
         self.failures.pop(address, None)
-        self._arrived.extend(_Arrived(message, self.answered_at) for message in answer.messages)
-        if answer.is_full and not answer.messages:
+        self._arrived.extend(_Arrived(message, self.responded_at) for message in response.messages)
+        if response.is_full and not response.messages:
             self._full.add(address)
             self._paused_until[address] = time.monotonic() + _FULL_SECONDS
 
     def _failed(self, failure: RpcFailure) -> None:
         self.failures[failure.address] = failure
         if not failure.is_retriable:
-            self.answered_at = time.monotonic()
+            self.responded_at = time.monotonic()
             self._fatal = CallFailed(failure, {failure.address: failure}, 0.0)
             return
         if failure.reason:
-            self.answered_at = time.monotonic()
+            self.responded_at = time.monotonic()
         self._paused_until[failure.address] = time.monotonic() + _DOWN_SECONDS
         if failure.is_stale_route:
             self._rpc.resolver.refresh_soon()
@@ -278,12 +278,9 @@ class Poller:
             tokens.append(self._arrived.popleft().message.token)
         if not tokens:
             return
-        task = asyncio.create_task(self._return(tokens), name="queue-give-back")
+        task = asyncio.create_task(self._give_back(tokens), name="queue-give-back")
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
-
-    async def _return(self, tokens: list[bytes]) -> None:
-        await self._give_back(tokens)
 
 
 def _is_ordered(message: pb.Message) -> bool:

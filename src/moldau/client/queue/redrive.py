@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple
 
 from moldau.client.errors import ClientError
-from moldau.client.queue.message import AsyncQueueMessage
 from moldau.client.queue.outgoing import Sent
-from moldau.client.queue.worker import AsyncWorker
+from moldau.client.queue.worker import AsyncQueueMessage, AsyncWorker
 from moldau.model.queue_headers import (
     DEAD_GROUP_HEADER,
     DEAD_KEYLESS_HEADER,

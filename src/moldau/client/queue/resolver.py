@@ -32,6 +32,7 @@ from moldau.client.queue.rpc_failures import (
     unreachable_failure,
 )
 from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX, CONNECT_SECONDS_MAX, Backoff
+from moldau.model.topology import Endpoint
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Resolver:
         self._queried_at = 0.0
         self._refreshing: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
-        self.is_answered = False
+        self.has_response = False
         """Whether a broker responded to the last refresh."""
         self.failures: dict[str, RpcFailure] = {}
         self._has_http_response = False
@@ -140,7 +141,7 @@ class Resolver:
         else:
             found = await self._query_http(failures) or outdated
         self.failures = failures
-        self.is_answered = found is not None
+        self.has_response = found is not None
         if found is not None:
             self._adopt(found)
 
@@ -155,13 +156,13 @@ class Resolver:
         self, address: str, failures: dict[str, RpcFailure]
     ) -> ClusterView | None:
         try:
-            answer = await self._channels.call(
+            response = await self._channels.call(
                 address, TOPOLOGY, pb.TopologyRequest(), seconds_max=QUERY_SECONDS_MAX
             )
         except aio.AioRpcError as error:
             failures[address] = failure_of(error, address)
             return None
-        return view_of_grpc(answer, address)
+        return view_of_grpc(response, address)
 
     async def _query_http(self, failures: dict[str, RpcFailure]) -> ClusterView | None:
         if not self._http:
@@ -204,5 +205,5 @@ def grpc_seeds(seeds: Sequence[str]) -> list[str]:
             raise InvalidArgumentError(
                 str(error), hint="write HOST:PORT, or set MOLDAU_GRPC"
             ) from error
-        found += [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in pairs]
+        found += [str(Endpoint(host, port)) for host, port in pairs]
     return list(dict.fromkeys(found))

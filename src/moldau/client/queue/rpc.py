@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from google.protobuf.message import Message
 from grpc import aio
 
 from moldau.client.errors import ClientError
-from moldau.client.queue.channels import Channels, Message, Method
+from moldau.client.queue.channels import Channels, Method
 from moldau.client.queue.cluster_view import ClusterView
 from moldau.client.queue.resolver import Resolver
 from moldau.client.queue.rpc_failures import (
@@ -116,7 +117,12 @@ class RpcClient:
             await backoff.sleep_async()
 
     async def call_all(
-        self, method: Method[Q, A], request: Q, *, route: Route, seconds_max: float | None = None
+        self,
+        method: Method[Q, A],
+        request: Q,
+        *,
+        route: Route = any_broker,
+        seconds_max: float | None = None,
     ) -> list[A]:
         """The responses of all brokers of `route`, or of all that are alive if it is empty.
 
@@ -132,9 +138,9 @@ class RpcClient:
             found = await asyncio.gather(
                 *(self._attempt(each, method, request, seconds) for each in addresses)
             )
-            answers = [each for each in found if not isinstance(each, RpcFailure)]
-            if len(answers) == len(found) and answers:
-                return answers
+            responses = [each for each in found if not isinstance(each, RpcFailure)]
+            if len(responses) == len(found) and responses:
+                return responses
             for failure in (each for each in found if isinstance(each, RpcFailure)):
                 failures[failure.address] = failure
                 if not failure.is_retriable or backoff.is_over:

@@ -81,10 +81,10 @@ class RpcFailure:
     @property
     def is_retriable(self) -> bool:
         """Whether another broker, or this one later, may succeed."""
-        return self.reason in _RETRIABLE_NAMES or self.is_unanswered
+        return self.reason in _RETRIABLE_NAMES or self.has_no_response
 
     @property
-    def is_unanswered(self) -> bool:
+    def has_no_response(self) -> bool:
         """Whether no broker responded."""
         return not self.reason and self.status in _NO_RESPONSE
 
@@ -95,7 +95,7 @@ class RpcFailure:
     @property
     def is_stale_route(self) -> bool:
         """Whether our view of the cluster is stale, or the broker is down."""
-        return self.reason == "NOT_LEADER" or self.is_unanswered
+        return self.reason == "NOT_LEADER" or self.has_no_response
 
     def __str__(self) -> str:
         return f"{self.address}: {self.text}" if self.address else self.text
@@ -156,15 +156,15 @@ def error_of(failure: RpcFailure, doing: str) -> ClientError:
         failure.reason or failure.status.name,
         f"cannot {doing}: {failure.text}",
         hint=failure.hint,
-        is_unanswered=failure.is_unanswered,
+        has_no_response=failure.has_no_response,
     )
 
 
 def error_for(
-    reason: str, message: str, *, hint: str = "", is_unanswered: bool = False
+    reason: str, message: str, *, hint: str = "", has_no_response: bool = False
 ) -> ClientError:
     """The error for the name of a reason."""
-    if is_unanswered:
+    if has_no_response:
         if reason == grpc.StatusCode.DEADLINE_EXCEEDED.name:
             return TimedOutError(message, hint=hint or "find the cause: moldau doctor")
         return UnreachableError(message, hint=hint or GRPC_HINT)
@@ -187,15 +187,15 @@ def retries_exhausted_error(
     """All retries failed until the deadline; with the last failure of each address."""
     tried = ", ".join(dict.fromkeys(f"{each.address} ({each.text})" for each in failures.values()))
     message = f"cannot {doing}: tried {tried or 'no broker'} for {seconds:g} s"
-    unanswered = [each for each in failures.values() if each.is_unanswered]
-    if len(unanswered) == len(failures):
+    no_response = [each for each in failures.values() if each.has_no_response]
+    if len(no_response) == len(failures):
         late = grpc.StatusCode.DEADLINE_EXCEEDED
-        if unanswered and all(each.status is late for each in unanswered):
+        if no_response and all(each.status is late for each in no_response):
             return TimedOutError(message, hint="find the cause: moldau doctor")
         return UnreachableError(message, hint=GRPC_HINT)
     # A broker responded with a reason: more useful than a list of unreachable addresses.
-    answered = next(each for each in failures.values() if not each.is_unanswered)
-    return error_for(answered.reason or answered.status.name, message, hint=answered.hint)
+    responded = next(each for each in failures.values() if not each.has_no_response)
+    return error_for(responded.reason or responded.status.name, message, hint=responded.hint)
 
 
 def _text(value: str | bytes) -> str:

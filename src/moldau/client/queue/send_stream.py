@@ -167,17 +167,17 @@ class SendStream:
                 await self._arrived.wait()
             try:
                 async with asyncio.timeout(self._seconds_max + _RESPONSE_SECONDS):
-                    answer = await self._call.read()
+                    response = await self._call.read()
             except aio.AioRpcError as error:
                 self._break(failure_of(error, self._address))
                 return
             except TimeoutError:
                 self._break(timed_out_failure(self._address))
                 return
-            if not isinstance(answer, pb.SendBatchResponse):
+            if not isinstance(response, pb.SendBatchResponse):
                 self._break(await stream_failure(self._call, self._address))
                 return
-            self._handle(self._in_flight.popleft(), answer)
+            self._handle(self._in_flight.popleft(), response)
             self._room.release()
 
     def _break(self, failure: RpcFailure) -> None:
@@ -199,10 +199,10 @@ class SendStream:
         if not was_sent:
             self._room.release()
 
-    def _handle(self, chunk: SendChunk, answer: pb.SendBatchResponse) -> None:
-        failed = {place: each for each in answer.failures for place in each.indexes}
+    def _handle(self, chunk: SendChunk, response: pb.SendBatchResponse) -> None:
+        failed = {place: each for each in response.failures for place in each.indexes}
         outcome = self._outcome
-        places = zip(chunk.indexes, answer.partitions, answer.offsets, strict=False)
+        places = zip(chunk.indexes, response.partitions, response.offsets, strict=False)
         for place, (index, partition, offset) in enumerate(places):
             why = failed.get(place)
             if why is None:

@@ -6,7 +6,7 @@ written; otherwise its result is uncertain.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from moldau.client.errors import ClientError, SendFailedError
@@ -30,7 +30,7 @@ CHUNK_BYTES_MAX: Final = 512 * 1024
 REQUEST_BYTES_MAX: Final = 6 * 1024 * 1024 - 4096
 """The limit of brokers, less the overhead of a request."""
 IN_FLIGHT_MAX: Final = 8
-"""Unanswered requests of one stream."""
+"""Requests in flight of one stream."""
 
 
 class QueueSender:
@@ -64,7 +64,7 @@ class QueueSender:
             )
 
         try:
-            answer = await self._rpc.retry(
+            response = await self._rpc.retry(
                 attempt, route=route, seconds_max=seconds_max, idempotent=False
             )
         except CallFailed as failed:
@@ -74,7 +74,7 @@ class QueueSender:
             raise SendFailedError(
                 str(error), {0: error}, [None], is_uncertain=True, hint=UNCERTAIN_HINT
             ) from failed.__cause__
-        return Sent(topic, answer.partition, answer.offset)
+        return Sent(topic, response.partition, response.offset)
 
     async def send_many(
         self,
@@ -87,7 +87,18 @@ class QueueSender:
     ) -> list[Sent]:
         """Send all; where each was written. Raises SendFailedError with what failed."""
         outcome = SendOutcome(topic)
-        run = _Run(self, outcome, acks, seconds_max, in_flight_max)
+
+        def open_stream(address: str) -> SendStream:
+            return SendStream(
+                self._rpc.channels,
+                address,
+                outcome,
+                acks=acks,
+                seconds_max=seconds_max,
+                in_flight_max=in_flight_max,
+            )
+
+        run = _Run(self, outcome, open_stream)
         await run.once(enumerate(messages))
         backoff = self._rpc.backoff(seconds_max)
         while outcome.unsent and not backoff.is_over:
@@ -98,16 +109,6 @@ class QueueSender:
         for index, failed in outcome.unsent.items():
             outcome.errors[index] = failed.error(topic, seconds_max)
         return outcome.result()
-
-    def stream(self, address: str, run: "_Run") -> SendStream:
-        return SendStream(
-            self._rpc.channels,
-            address,
-            run.outcome,
-            acks=run.acks,
-            seconds_max=run.seconds_max,
-            in_flight_max=run.in_flight_max,
-        )
 
     def route(
         self, topic: str, message: pb.OutgoingMessage, sticky: int | None
@@ -124,8 +125,7 @@ class QueueSender:
     def next_partition(self, topic: str) -> int | None:
         """For messages without a key: the partitions that have a leader, in turn."""
         view = self._rpc.view
-        known = view.topics.get(topic)
-        led = [] if known is None else [n for n in known.leaders if view.leader_address(topic, n)]
+        led = [n for n in view.topics.get(topic, ()) if view.leader_address(topic, n)]
         self._turn += 1
         return sorted(led)[self._turn % len(led)] if led else None
 
@@ -138,11 +138,11 @@ class QueueSender:
     ) -> int | None:
         if message.HasField("partition"):
             return message.partition
-        known = view.topics.get(topic)
-        if known is None or not known.leaders:
+        leaders = view.topics.get(topic)
+        if not leaders:
             return None
         if message.HasField("key"):
-            return partition_of(message.key, len(known.leaders))
+            return partition_of(message.key, len(leaders))
         return self.next_partition(topic) if sticky is None else sticky
 
 
@@ -150,21 +150,14 @@ class _Run:
     """One call of send_many: a stream per broker, each with a chunk that is being filled."""
 
     def __init__(
-        self,
-        sender: QueueSender,
-        outcome: SendOutcome,
-        acks: "pb.Acks.ValueType",
-        seconds_max: float,
-        in_flight_max: int,
+        self, sender: QueueSender, outcome: SendOutcome, open_stream: Callable[[str], SendStream]
     ) -> None:
         self._sender = sender
-        self.outcome = outcome
-        self.acks = acks
-        self.seconds_max = seconds_max
-        self.in_flight_max = in_flight_max
+        self._outcome = outcome
+        self._open_stream = open_stream
 
     async def once(self, messages: Iterable[tuple[int, pb.OutgoingMessage]]) -> None:
-        topic = self.outcome.topic
+        topic = self._outcome.topic
         streams: dict[str, SendStream] = {}
         filling: dict[str, SendChunk] = {}
         sticky, sticky_left = None, 0
@@ -176,7 +169,7 @@ class _Run:
                     sticky_left -= 1
                 size = size_of(message)
                 if size > REQUEST_BYTES_MAX:
-                    self.outcome.errors[index] = _too_large(topic, size)
+                    self._outcome.errors[index] = _too_large(topic, size)
                     continue
                 chosen, address = self._sender.route(topic, message, sticky)
                 chunk = filling.get(address)
@@ -199,7 +192,7 @@ class _Run:
     async def _put(self, streams: dict[str, SendStream], address: str, chunk: SendChunk) -> None:
         stream = streams.get(address)
         if stream is None or stream.is_broken:
-            stream = streams[address] = self._sender.stream(address, self)
+            stream = streams[address] = self._open_stream(address)
         await stream.put(chunk)
 
 

@@ -1,7 +1,8 @@
 """The session of a consumer, from Connect to its end: its id, assignment, heartbeats and polls."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from moldau.client.queue.heartbeats import Heartbeats
 from moldau.client.queue.message import DeliveredMessage
@@ -24,7 +25,7 @@ class Session:
         group: str,
         connected: pb.ConnectResponse,
         *,
-        give_back: Callable[[str, list[bytes]], Awaitable[object]],
+        give_back: Callable[[str, list[bytes]], Coroutine[Any, Any, object]],
     ) -> None:
         self.group = group
         self.consumer = connected.consumer_id
@@ -118,7 +119,7 @@ class Session:
     def _adopt(self) -> None:
         if self._next is not None:
             self.assignment, self._next = self._next, None
-            self._heartbeats.hurry()
+            self._heartbeats.send_now()
 
     def _evicted(self, failure: RpcFailure) -> None:
         self.eviction = failure

@@ -139,16 +139,16 @@ class Settler:
     ) -> None:
         own = [tokens[index] for index in indexes]
         try:
-            answer = await self._call(address, group, consumer, own, what, seconds)
+            response = await self._call(address, group, consumer, own, what, seconds)
         except aio.AioRpcError as error:
             failure = failure_of(error, address)
-            if failure.is_unanswered and failure.is_uncertain:
+            if failure.has_no_response and failure.is_uncertain:
                 uncertain.update(indexes)
             result = _result_of(failure)
             for index in indexes:
                 results[index] = result
             return
-        refused = {each.index: each for each in answer.refused}
+        refused = {each.index: each for each in response.refused}
         for place, index in enumerate(indexes):
             found = refused.get(place)
             if found is None:
@@ -201,7 +201,7 @@ def _is_retriable(result: SettleResult | None) -> bool:
 def _result_of(failure: RpcFailure) -> SettleResult:
     if failure.reason in REASON_NUMBERS:
         return SettleResult(REASON_NUMBERS[failure.reason], failure.text)
-    if failure.is_unanswered:
+    if failure.has_no_response:
         return SettleResult(pb.UNAVAILABLE, str(failure))
     return SettleResult(pb.INTERNAL, str(failure))
 

@@ -4,16 +4,10 @@ import asyncio
 import functools
 import inspect
 import itertools
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from moldau.client.config import Brokers
 from moldau.client.encoding import Key, Value
@@ -27,13 +21,15 @@ from moldau.client.queue.handler_loop import (
     check_work,
     stop_on_sigterm,
 )
-from moldau.client.queue.loop_thread import shared_loop
-from moldau.client.queue.message import AsyncQueueMessage, QueueMessage, StoredMessage
+from moldau.client.queue.loop_thread import Blocking, blocking, shared_loop
+from moldau.client.queue.message import StoredMessage
 from moldau.client.queue.outgoing import Outgoing, QueueAcks, Sent, checked_many
+from moldau.client.queue.partition_reader import read, read_request
 from moldau.client.queue.redrive import IDLE_SECONDS, RedriveProgress
 from moldau.client.queue.resolver import REFRESH_SECONDS
 from moldau.client.queue.sender import IN_FLIGHT_MAX
-from moldau.client.queue.sync_worker import Worker
+from moldau.client.queue.sync_worker import QueueMessage, Worker
+from moldau.client.queue.worker import AsyncQueueMessage
 
 _SLICE_MESSAGES: Final = 10_000
 """How many messages send_many takes at a time from an iterable."""
@@ -41,22 +37,9 @@ _STOP_SECONDS_MAX: Final = 60.0
 _ASYNC_HINT: Final = "pass a plain function, or use AsyncQueueClient"
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
-def _blocking(
-    method: Callable[Concatenate[AsyncQueueClient, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["QueueClient", P], T]:
-    """The same call for threads."""
-
-    @functools.wraps(method)
-    def call(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop.run(method(self._client, *args, **kwargs))
-
-    return call
-
-
-class QueueClient:
+class QueueClient(Blocking[AsyncQueueClient]):
     """Sends messages, and connects workers to groups. Thread-safe.
 
     `addresses`: gRPC addresses (HOST:PORT) of brokers or of a `moldau proxy`, as a list or with
@@ -73,26 +56,16 @@ class QueueClient:
         refresh: float = REFRESH_SECONDS,
         client_id: str = "moldau",
     ) -> None:
-        self._client = AsyncQueueClient(
-            addresses, timeout=timeout, refresh=refresh, client_id=client_id
-        )
-        self._loop = shared_loop()
-        self._loop.run(self._client.start())
+        client = AsyncQueueClient(addresses, timeout=timeout, refresh=refresh, client_id=client_id)
+        super().__init__(client, shared_loop())
+        self._loop.run(client.start())
 
-    def close(self) -> None:
-        """Close all workers and connections."""
-        self._loop.run(self._client.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    close = blocking(AsyncQueueClient.close)
 
     # ---- topics and sending
 
-    create_topic = _blocking(AsyncQueueClient.create_topic)
-    send = _blocking(AsyncQueueClient.send)
+    create_topic = blocking(AsyncQueueClient.create_topic)
+    send = blocking(AsyncQueueClient.send)
 
     def send_many(
         self,
@@ -114,7 +87,7 @@ class QueueClient:
         while part := list(itertools.islice(iterator, _SLICE_MESSAGES)):
             try:
                 sent += self._loop.run(
-                    self._client.send_many(topic, part, acks=acks, in_flight=in_flight)
+                    self._asynchronous.send_many(topic, part, acks=acks, in_flight=in_flight)
                 )
             except SendFailedError as error:
                 raise SendFailedError(
@@ -130,7 +103,7 @@ class QueueClient:
 
     def connect(self, group: str, topics: Topics, **settings: Unpack[GroupSettings]) -> Worker:
         """Become a consumer of a group. The settings are described in GroupSettings."""
-        worker = self._loop.run(self._client.connect(group, topics, **settings))
+        worker = self._loop.run(self._asynchronous.connect(group, topics, **settings))
         return Worker(worker, self._loop)
 
     def work(
@@ -168,7 +141,7 @@ class QueueClient:
                 message._is_settled |= own.is_settled
 
             loop = HandlerLoop(
-                worker.asynchronous,
+                worker._asynchronous,
                 handle,
                 concurrency=concurrency,
                 stop=stop,
@@ -184,10 +157,10 @@ class QueueClient:
                     future.result(_STOP_SECONDS_MAX)
                     raise
 
-    groups = _blocking(AsyncQueueClient.groups)
-    stats = _blocking(AsyncQueueClient.stats)
-    peek = _blocking(AsyncQueueClient.peek)
-    delete_group = _blocking(AsyncQueueClient.delete_group)
+    groups = blocking(AsyncQueueClient.groups)
+    stats = blocking(AsyncQueueClient.stats)
+    peek = blocking(AsyncQueueClient.peek)
+    delete_group = blocking(AsyncQueueClient.delete_group)
 
     def redrive(
         self,
@@ -203,7 +176,7 @@ class QueueClient:
         `topic`: the dead-letter topic, if the group was deleted. `to`: send all to this topic.
         Ends after `idle` seconds without a dead letter.
         """
-        sums = self._client.redrive(group, topic=topic, to=to, limit=limit, idle=idle)
+        sums = self._asynchronous.redrive(group, topic=topic, to=to, limit=limit, idle=idle)
         return self._iterate(sums)
 
     # ---- log and cluster
@@ -222,7 +195,7 @@ class QueueClient:
 
         Ends at the end of the partition, unless `follow`.
         """
-        batches = self._client.read_batches(
+        request = read_request(
             topic,
             partition,
             offset=offset,
@@ -230,9 +203,11 @@ class QueueClient:
             max_messages=max_messages,
             follow=follow,
         )
+        # In the batches in which they arrive: each step changes the thread.
+        batches = read(self._asynchronous._rpc, request)
         return itertools.chain.from_iterable(self._iterate(batches))
 
-    topology = _blocking(AsyncQueueClient.topology)
+    topology = blocking(AsyncQueueClient.topology)
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Run each step on the loop's thread; closes the source when the iteration ends."""

@@ -1,77 +1,76 @@
 """Worker: the blocking form of AsyncWorker."""
 
-import functools
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from collections.abc import Collection, Iterator
 
 from moldau.client.queue.batch_size import BatchSizer
-from moldau.client.queue.loop_thread import LoopThread
-from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage, QueueMessage
+from moldau.client.queue.loop_thread import Blocking, blocking
+from moldau.client.queue.message import DeliveredMessage
 from moldau.client.queue.worker import (
     POLL_MESSAGES,
     POLL_WAIT_SECONDS,
+    AsyncQueueMessage,
     AsyncWorker,
+    raise_refused,
 )
-
-T = TypeVar("T")
-P = ParamSpec("P")
+from moldau.proto.v1 import queue_pb2 as pb
 
 
-def _blocking(
-    method: Callable[Concatenate[AsyncWorker, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["Worker", P], T]:
-    """The same call for threads."""
+class QueueMessage(DeliveredMessage):
+    """A message of a Worker."""
 
-    @functools.wraps(method)
-    def call(self: "Worker", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop.run(method(self._worker, *args, **kwargs))
+    __slots__ = ("_worker",)
 
-    return call
-
-
-class Worker:
-    """A consumer of a group. Thread-safe."""
-
-    def __init__(self, worker: AsyncWorker, loop: LoopThread) -> None:
+    def __init__(self, raw: pb.Message, consumer: str, worker: "Worker") -> None:
+        super().__init__(raw, consumer)
         self._worker = worker
-        self._loop = loop
 
-    @property
-    def asynchronous(self) -> AsyncWorker:
-        """The worker behind it; only for the thread of the loop."""
-        return self._worker
+    def ack(self) -> None:
+        """Mark it as done. Raises LeaseLostError if its lease was lost."""
+        raise_refused(self._worker.ack(self))
+
+    def nack(self, *, delay: float | None = None, reason: str = "") -> None:
+        """Redeliver it, after `delay` seconds or the group's backoff."""
+        raise_refused(self._worker.nack(self, delay=delay, reason=reason))
+
+    def extend(self, seconds: float) -> None:
+        """Extend its lease to `seconds` from now."""
+        raise_refused(self._worker.extend(self, seconds))
+
+
+class Worker(Blocking[AsyncWorker]):
+    """A consumer of a group. Thread-safe."""
 
     @property
     def group(self) -> str:
-        return self._worker.group
+        return self._asynchronous.group
 
     @property
     def consumer(self) -> str:
         """The consumer id in the group; another one after an eviction."""
-        return self._worker.consumer
+        return self._asynchronous.consumer
 
     @property
     def mode(self) -> str:
-        return self._worker.mode
+        return self._asynchronous.mode
 
     @property
     def visibility(self) -> float:
         """The default lease of a message in seconds."""
-        return self._worker.visibility
+        return self._asynchronous.visibility
 
     @property
     def dead_letter_topic(self) -> str:
         """The topic for messages after their last attempt; empty in ordered groups."""
-        return self._worker.dead_letter_topic
+        return self._asynchronous.dead_letter_topic
 
     @property
     def is_closed(self) -> bool:
-        return self._worker.is_closed
+        return self._asynchronous.is_closed
 
     def assignment(self) -> list[tuple[str, int]]:
         """The partitions that are polled; in a queue group all of them."""
-        return self._worker.assignment()
+        return self._asynchronous.assignment()
 
     def poll(
         self,
@@ -85,7 +84,7 @@ class Worker:
         An outage shorter than the client's timeout looks like an empty queue; after that it raises
         UnreachableError or UnavailableError.
         """
-        consumer, raws = self._loop.run(self._worker.poll_raw(max_messages, wait, visibility))
+        consumer, raws = self._loop.run(self._asynchronous.poll_raw(max_messages, wait, visibility))
         return [QueueMessage(raw, consumer, self) for raw in raws]
 
     def wrap(self, message: AsyncQueueMessage) -> QueueMessage:
@@ -110,18 +109,9 @@ class Worker:
     def give_back(self, messages: Collection[DeliveredMessage]) -> None:
         """Return unprocessed messages to the queue. An ordered group redelivers them anyway."""
         if messages:
-            self._loop.run(self._worker.give_back(messages))
+            self._loop.run(self._asynchronous.give_back(messages))
 
-    ack = _blocking(AsyncWorker.ack)
-    nack = _blocking(AsyncWorker.nack)
-    extend = _blocking(AsyncWorker.extend)
-    ack_one = _blocking(AsyncWorker.ack_one)
-    nack_one = _blocking(AsyncWorker.nack_one)
-    extend_one = _blocking(AsyncWorker.extend_one)
-    close = _blocking(AsyncWorker.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    ack = blocking(AsyncWorker.ack)
+    nack = blocking(AsyncWorker.nack)
+    extend = blocking(AsyncWorker.extend)
+    close = blocking(AsyncWorker.close)

@@ -11,7 +11,7 @@ from moldau.client.errors import ClientError, InvalidArgumentError, LeaseLostErr
 from moldau.client.queue.ack_batcher import AckBatcher
 from moldau.client.queue.batch_size import BatchSizer
 from moldau.client.queue.channels import CONNECT, DISCONNECT
-from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage
+from moldau.client.queue.message import DeliveredMessage
 from moldau.client.queue.outgoing import milliseconds
 from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.rpc_failures import error_for, retries_exhausted_error
@@ -51,6 +51,28 @@ class RefusedMessage(NamedTuple):
         if self.reason in _NOT_REACHED or self.reason == "INVALID_ARGUMENT":
             return error_for(self.reason, what)
         return LeaseLostError(what, self.reason, hint=_HINTS.get(self.reason, _LOST_HINT))
+
+
+class AsyncQueueMessage(DeliveredMessage):
+    """A message of an AsyncWorker."""
+
+    __slots__ = ("_worker",)
+
+    def __init__(self, raw: pb.Message, consumer: str, worker: "AsyncWorker") -> None:
+        super().__init__(raw, consumer)
+        self._worker = worker
+
+    async def ack(self) -> None:
+        """Mark it as done. Raises LeaseLostError if its lease was lost."""
+        raise_refused(await self._worker.ack(self))
+
+    async def nack(self, *, delay: float | None = None, reason: str = "") -> None:
+        """Redeliver it, after `delay` seconds or the group's backoff."""
+        raise_refused(await self._worker.nack(self, delay=delay, reason=reason))
+
+    async def extend(self, seconds: float) -> None:
+        """Extend its lease to `seconds` from now."""
+        raise_refused(await self._worker.extend(self, seconds))
 
 
 class AsyncWorker:
@@ -194,20 +216,6 @@ class AsyncWorker:
         results = await self._settle(batch, what)
         return _refused(batch, results)
 
-    async def ack_one(self, message: DeliveredMessage) -> None:
-        """As `ack`; raises if it is refused."""
-        _raise(await self.ack([message]))
-
-    async def nack_one(
-        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
-    ) -> None:
-        """As `nack`; raises if it is refused."""
-        _raise(await self.nack([message], delay=delay, reason=reason))
-
-    async def extend_one(self, message: DeliveredMessage, seconds: float) -> None:
-        """As `extend`; raises if it is refused."""
-        _raise(await self.extend([message], seconds))
-
     # ---- close
 
     async def close(self) -> None:
@@ -264,7 +272,7 @@ class AsyncWorker:
             return self._session
 
     def _check_outage(self, session: Session) -> None:
-        seconds = time.monotonic() - session.poller.answered_at
+        seconds = time.monotonic() - session.poller.responded_at
         if seconds > self._rpc.seconds_max and (failures := session.poller.outage()):
             raise retries_exhausted_error(failures, f"poll for {self.group}", round(seconds, 1))
 
@@ -340,6 +348,6 @@ def _refused(
     ]
 
 
-def _raise(refused: list[RefusedMessage]) -> None:
+def raise_refused(refused: list[RefusedMessage]) -> None:
     for each in refused:
         raise each.error()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from moldau.client.errors import ClientError, NotFoundError, RejectedError
+from moldau.client.errors import ClientError, NotFoundError, RejectedError, code_name
 from moldau.client.retry import is_retriable, retry
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection
@@ -43,15 +43,12 @@ class OutgoingBatch(NamedTuple):
     data: bytes
 
 
-class _Posted(NamedTuple):
-    """A request in flight."""
-
-    connection: KafkaConnection
-    batches: Sequence[OutgoingBatch]
+_InFlight = tuple[KafkaConnection, list[OutgoingBatch]]
+"""The batches of one request, and where its response arrives."""
 
 
 class BatchSender:
-    """Sends rounds of batches. `acks`: 0 does not wait, 1 waits for the leader, -1 for a majority.
+    """Sends rounds of batches; each is acknowledged when a majority has stored it.
 
     Not thread-safe. The client's connections must not have other requests in flight.
     """
@@ -61,38 +58,36 @@ class BatchSender:
         client: KafkaClient,
         *,
         transactional_id: str | None = None,
-        acks: int = -1,
         request_bytes_max: int = 1024 * 1024,
         seconds_max: float = 60.0,
     ) -> None:
         self._client = client
         self._transactional_id = transactional_id
-        self._acks = acks
         self._request_bytes_max = request_bytes_max
         self._seconds_max = seconds_max
-        self._posted: list[_Posted] = []
-        self._again: list[OutgoingBatch] = []
+        self._in_flight: list[_InFlight] = []
+        self._unsent: list[OutgoingBatch] = []
 
     def post(self, batches: Iterable[OutgoingBatch]) -> None:
         """Send a round, after all batches of the previous one are stored."""
         self.settle()
-        for connection, request, sent in self._requests(batches):
+        for connection, sent in self._by_request(batches):
+            request = self._request(sent)
             version = min(connection.version_for(request), PRODUCE_VERSION_MAX)
             try:
-                connection.post(request, version, reply=self._acks != 0)
+                connection.post(request, version)
             except ClientError as error:
                 if not is_retriable(error):
                     raise
-                self._again += sent
-                continue
-            if self._acks != 0:
-                self._posted.append(_Posted(connection, sent))
+                self._unsent += sent
+            else:
+                self._in_flight.append((connection, sent))
 
     def settle(self) -> None:
         """Wait until all posted batches are stored. Raises ClientError, FencedError."""
-        posted, self._posted = self._posted, []
-        unsent, self._again = self._again, []
-        failed = [batch for each in posted for batch in self._failed(each)]
+        in_flight, self._in_flight = self._in_flight, []
+        unsent, self._unsent = self._unsent, []
+        failed = [batch for each in in_flight for batch in self._failed(*each)]
         # In this order: batches that could not be sent follow those that were.
         for batch in [*failed, *unsent]:
             retry(
@@ -104,17 +99,15 @@ class BatchSender:
 
     def drop(self) -> None:
         """Give up all posted batches; connections with outstanding responses are closed."""
-        for each in self._posted:
-            each.connection.close()
-        self._posted, self._again = [], []
+        for connection, _ in self._in_flight:
+            connection.close()
+        self._in_flight, self._unsent = [], []
 
     # -- requests
 
-    def _requests(
-        self, batches: Iterable[OutgoingBatch]
-    ) -> list[tuple[KafkaConnection, ProduceRequest, list[OutgoingBatch]]]:
-        """The requests for each leader, with at most one batch per partition in each."""
-        made: list[tuple[KafkaConnection, list[OutgoingBatch]]] = []
+    def _by_request(self, batches: Iterable[OutgoingBatch]) -> list[_InFlight]:
+        """The batches of each request to a leader, at most one per partition."""
+        made: list[_InFlight] = []
         open_at: dict[int, int] = {}
         behind: set[tuple[str, int]] = set()
         for batch in batches:
@@ -129,14 +122,14 @@ class BatchSender:
                 if not is_retriable(error) and not isinstance(error, NotFoundError):
                     raise
                 behind.add(place)
-                self._again.append(batch)
+                self._unsent.append(batch)
                 continue
             at = open_at.get(id(leader))
             if at is None or not self._fits(made[at][1], batch):
                 at = open_at[id(leader)] = len(made)
                 made.append((leader, []))
             made[at][1].append(batch)
-        return [(leader, self._request(sent), sent) for leader, sent in made]
+        return made
 
     def _fits(self, sent: Sequence[OutgoingBatch], batch: OutgoingBatch) -> bool:
         if any((s.topic, s.partition) == (batch.topic, batch.partition) for s in sent):
@@ -150,32 +143,34 @@ class BatchSender:
             topics.setdefault(batch.topic, []).append(part)
         return ProduceRequest(
             transactional_id=self._transactional_id,
-            acks=self._acks,
+            acks=-1,
             timeout_ms=int(min(self._seconds_max, STORE_SECONDS_MAX) * 1000),
             topics=[ProduceTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
 
     # -- responses
 
-    def _failed(self, posted: _Posted) -> list[OutgoingBatch]:
+    def _failed(
+        self, connection: KafkaConnection, batches: list[OutgoingBatch]
+    ) -> list[OutgoingBatch]:
         """The batches of a request that must be sent again."""
         try:
-            answer = posted.connection.receive()
+            response = connection.receive()
         except ClientError as error:
             if not is_retriable(error):
                 raise
-            for batch in posted.batches:
+            for batch in batches:
                 self._client.forget(batch.topic)
-            return list(posted.batches)
-        if not isinstance(answer, ProduceResponse):
-            raise ClientError(f"unexpected response to a write: {type(answer).__name__}")
+            return batches
+        if not isinstance(response, ProduceResponse):
+            raise ClientError(f"unexpected response to a write: {type(response).__name__}")
         codes = {
             (topic.name, each.index): each.error_code
-            for topic in answer.topics
+            for topic in response.topics
             for each in topic.partitions
         }
         failed = []
-        for batch in posted.batches:
+        for batch in batches:
             try:
                 self._check(batch, codes.get((batch.topic, batch.partition)))
             except ClientError as error:
@@ -192,11 +187,8 @@ class BatchSender:
         except NotFoundError as error:
             raise RejectedError(str(error), ErrorCode.LEADER_NOT_AVAILABLE) from error
         version = min(connection.version_for(request), PRODUCE_VERSION_MAX)
-        if self._acks == 0:
-            connection.post(request, version, reply=False)
-            return
-        answer = connection.ask(request, ProduceResponse, version)
-        self._check(batch, answer.topics[0].partitions[0].error_code)
+        response = connection.request(request, ProduceResponse, version)
+        self._check(batch, response.topics[0].partitions[0].error_code)
 
     def _check(self, batch: OutgoingBatch, code: int | None) -> None:
         """Raises unless the batch is stored; a retriable RejectedError if it may be sent again."""
@@ -213,6 +205,7 @@ class BatchSender:
                 "max.message.bytes",
             )
         if code in _RETRIABLE_WRITES:
-            name = RejectedError("", code).name
-            raise RejectedError(f"cannot {doing}: {name}", ErrorCode.LEADER_NOT_AVAILABLE)
+            raise RejectedError(
+                f"cannot {doing}: {code_name(code)}", ErrorCode.LEADER_NOT_AVAILABLE
+            )
         check(code, doing)

@@ -14,8 +14,9 @@ from moldau.client.errors import (
     RejectedError,
     TimedOutError,
     UnreachableError,
+    code_name,
 )
-from moldau.client.retry import NOT_LEADER_CODES, Backoff
+from moldau.client.retry import NOT_LEADER_CODES, RETRIABLE_CODES, Backoff
 from moldau.client.wire.connection import PLAIN_TEXT, KafkaConnection
 from moldau.client.wire.security import Security
 from moldau.model.errors import ErrorCode
@@ -31,7 +32,6 @@ from moldau.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchResponsePartition,
     FetchTopic,
 )
 from moldau.wire.messages.list_offsets import (
@@ -51,6 +51,8 @@ from moldau.wire.schema import Request, Response
 
 OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
+ADMIN_SECONDS_MAX = 15.0
+"""Timeout of administrative requests, with their retries."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -108,7 +110,7 @@ class KafkaClient:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         broker = self.any_broker()
         try:
-            response = broker.ask(request, MetadataResponse)
+            response = broker.request(request, MetadataResponse)
         except (UnreachableError, TimedOutError):
             # It may accept connections and never respond: try the other brokers first next time.
             self._unresponsive.add((broker.host, broker.port))
@@ -128,7 +130,7 @@ class KafkaClient:
 
     def cluster_id(self) -> str | None:
         """The id of the cluster, without fetching its topics."""
-        return self.any_broker().ask(MetadataRequest(topics=[]), MetadataResponse).cluster_id
+        return self.any_broker().request(MetadataRequest(topics=[]), MetadataResponse).cluster_id
 
     def layout(self, topic: str) -> TopicLayout:
         """Id and leaders of a topic, from the cache if possible. Raises NotFoundError."""
@@ -136,7 +138,7 @@ class KafkaClient:
             response = self.metadata(topic)
             code = next((t.error_code for t in response.topics if t.name == topic), 0)
             if topic not in self._topics:
-                _check(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"find topic {topic}")
+                check_code(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"find topic {topic}")
         return self._topics[topic]
 
     def connection(self, host: str, port: int) -> KafkaConnection:
@@ -230,10 +232,10 @@ class KafkaClient:
                 connection.post(request, _id_version(connection, request, layout), reply=False)
                 return -1
             version = _id_version(connection, request, layout)
-            response = connection.ask(request, ProduceResponse, version)
-            answer = _only(_only(response.topics, doing).partitions, doing)
-            _check(answer.error_code, doing, answer.error_message)
-            return answer.base_offset
+            response = connection.request(request, ProduceResponse, version)
+            result = _only(_only(response.topics, doing).partitions, doing)
+            check_code(result.error_code, doing, result.error_message)
+            return result.base_offset
 
         return self.with_retries(attempt, topic=topic)
 
@@ -244,38 +246,13 @@ class KafkaClient:
         offset: int,
         *,
         wait_ms_max: int = 500,
-        bytes_min: int = 1,
         bytes_max: int = 1 << 20,
         read_committed: bool = False,
     ) -> bytes:
         """Record batches from `offset` on; as stored, so the first may begin before it."""
-        answer = self.fetch_partition(
-            topic,
-            partition,
-            offset,
-            wait_ms_max=wait_ms_max,
-            bytes_min=bytes_min,
-            bytes_max=bytes_max,
-            read_committed=read_committed,
-        )
-        records = answer.records
-        return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b""
-
-    def fetch_partition(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        wait_ms_max: int = 500,
-        bytes_min: int = 1,
-        bytes_max: int = 1 << 20,
-        read_committed: bool = False,
-    ) -> FetchResponsePartition:
-        """As `fetch`, with the whole response: watermarks, log start, aborted transactions."""
         doing = f"fetch {topic}-{partition} from {offset}"
 
-        def attempt() -> FetchResponsePartition:
+        def attempt() -> bytes:
             layout = self.layout(topic)
             wanted = FetchPartition(
                 partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
@@ -283,18 +260,19 @@ class KafkaClient:
             request = FetchRequest(
                 # The broker must respond well before this side times out.
                 max_wait_ms=min(wait_ms_max, int(self._timeout_seconds * 500)),
-                min_bytes=bytes_min,
+                min_bytes=1,
                 max_bytes=bytes_max,
                 isolation_level=int(read_committed),
                 topics=[FetchTopic(topic=topic, topic_id=layout.topic_id, partitions=[wanted])],
             )
             connection = self.leader(topic, partition)
             version = _id_version(connection, request, layout)
-            response = connection.ask(request, FetchResponse, version)
-            _check(response.error_code, doing)
-            answer = _only(_only(response.topics, doing).partitions, doing)
-            _check(answer.error_code, doing)
-            return answer
+            response = connection.request(request, FetchResponse, version)
+            check_code(response.error_code, doing)
+            result = _only(_only(response.topics, doing).partitions, doing)
+            check_code(result.error_code, doing)
+            records = result.records
+            return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b""
 
         return self.with_retries(attempt, topic=topic, idempotent=True)
 
@@ -305,10 +283,10 @@ class KafkaClient:
         def attempt() -> int:
             wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
             request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
-            response = self.leader(topic, partition).ask(request, ListOffsetsResponse)
-            answer = _only(_only(response.topics, doing).partitions, doing)
-            _check(answer.error_code, doing)
-            return answer.offset
+            response = self.leader(topic, partition).request(request, ListOffsetsResponse)
+            result = _only(_only(response.topics, doing).partitions, doing)
+            check_code(result.error_code, doing)
+            return result.offset
 
         return self.with_retries(attempt, topic=topic, idempotent=True)
 
@@ -337,15 +315,15 @@ class KafkaClient:
             request = CreateTopicsRequest(
                 topics=[topic], timeout_ms=int(self._timeout_seconds * 1000)
             )
-            response = self._controller().ask(request, CreateTopicsResponse)
-            answer = _only(response.topics, doing)
-            _check(answer.error_code, doing, answer.error_message)
+            response = self._controller().request(request, CreateTopicsResponse)
+            result = _only(response.topics, doing)
+            check_code(result.error_code, doing, result.error_message)
 
         self.with_retries(attempt, topic=name)
 
-    def ask_controller(self, request: Request, response_type: type[R]) -> R:
+    def request_controller(self, request: Request, response_type: type[R]) -> R:
         """Send a request to the controller, or to any broker, which forwards it."""
-        return self._controller().ask(request, response_type)
+        return self._controller().request(request, response_type)
 
     # -- routing and retries
 
@@ -397,6 +375,22 @@ class KafkaClient:
             backoff.sleep()
 
 
+class WireAdmin:
+    """Base class of administrative clients: their requests are retried until the timeout."""
+
+    def __init__(self, brokers: str) -> None:
+        self._client = KafkaClient(brokers, timeout=ADMIN_SECONDS_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        return self._client.with_retries(attempt, idempotent=True, codes=RETRIABLE_CODES)
+
+
 class _LeaderUnreachableError(UnreachableError):
     """The leader of a partition cannot be reached."""
 
@@ -415,11 +409,11 @@ def _id_version(
     return min(version, 12) if layout.topic_id == NO_TOPIC_ID else version
 
 
-def _check(code: int, doing: str, message: str | None = None) -> None:
+def check_code(code: int, doing: str, message: str | None = None) -> None:
+    """Raises RejectedError or NotFoundError; `doing` is the failed action."""
     if not code:
         return
-    error = RejectedError("", code)
-    text = f"cannot {doing}: {message or error.name}"
+    text = f"cannot {doing}: {message or code_name(code)}"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise NotFoundError(text)
     raise RejectedError(text, code)

@@ -14,7 +14,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.retry import CONNECT_SECONDS_MAX
+from moldau.client.retry import CONNECT_SECONDS_MAX, connect_failure
 from moldau.client.wire.sasl import Sasl
 from moldau.client.wire.security import PROTOCOL, Security, Tls, tls_context
 from moldau.model.errors import ErrorCode, PeerProtocolError
@@ -182,7 +182,7 @@ class KafkaConnection:
         self.post(message, version)
         return self.receive()
 
-    def ask(self, message: Request, response_type: type[R], version: int | None = None) -> R:
+    def request(self, message: Request, response_type: type[R], version: int | None = None) -> R:
         """As `send`, with a typed response."""
         response = self.send(message, version)
         if not isinstance(response, response_type):
@@ -209,7 +209,9 @@ class KafkaConnection:
         try:
             opened.settimeout(self.timeout_seconds)
             for chunk in chunks:
-                opened.sendall(_read_slice(chunk) if isinstance(chunk, FileSlice) else chunk)
+                if isinstance(chunk, FileSlice):
+                    raise TypeError("clients send bytes, not parts of files")
+                opened.sendall(chunk)
         except OSError as error:
             raise self._lost(error) from error
 
@@ -279,18 +281,10 @@ class KafkaConnection:
         seconds = min(self.timeout_seconds, CONNECT_SECONDS_MAX)
         try:
             opened = socket.create_connection((self.host, self.port), seconds)
-        except TimeoutError as error:
-            reason = f"timed out after {seconds:g} s"
-            raise UnreachableError(
-                f"cannot reach {self.address} ({reason})", hint=START_HINT
-            ) from error
-        except socket.gaierror as error:
-            raise UnreachableError(f"cannot reach {self.address} (no such host)") from error
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UnreachableError(
-                f"cannot reach {self.address} ({reason})", hint=START_HINT
-            ) from error
+            reason = connect_failure(error, seconds)
+            hint = "" if isinstance(error, socket.gaierror) else START_HINT
+            raise UnreachableError(f"cannot reach {self.address} ({reason})", hint=hint) from error
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._security.tls
         return opened if tls is None else self._encrypt(opened, tls)
@@ -310,7 +304,7 @@ class KafkaConnection:
                 f"{self.address} does not support SASL: see option {sasl.prefix}{PROTOCOL}"
             )
         request = SaslHandshakeRequest(mechanism=sasl.mechanism)
-        chosen = self.ask(request, SaslHandshakeResponse, _SASL_FRAMED)
+        chosen = self.request(request, SaslHandshakeResponse, _SASL_FRAMED)
         if chosen.error_code:
             raise ClientError(
                 f"{self.address} does not support {sasl.mechanism}: see option "
@@ -321,15 +315,17 @@ class KafkaConnection:
         message: bytes | None = next(exchange)
         while message is not None:
             sent_at = time.monotonic()
-            answer = self.ask(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
-            if answer.error_code:
-                raise sasl.refused(self.address, answer.error_message)
+            response = self.request(
+                SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse
+            )
+            if response.error_code:
+                raise sasl.refused(self.address, response.error_message)
             try:
-                message = exchange.send(bytes(answer.auth_bytes))
+                message = exchange.send(bytes(response.auth_bytes))
             except StopIteration:
                 message = None
-            if answer.session_lifetime_ms > 0:
-                self._expires_at = sent_at + answer.session_lifetime_ms / 1000 * _SESSION_PART
+            if response.session_lifetime_ms > 0:
+                self._expires_at = sent_at + response.session_lifetime_ms / 1000 * _SESSION_PART
 
     def _opened(self) -> socket.socket:
         if self._socket is None:
@@ -367,22 +363,15 @@ def request_all(
             failures.append(error)
         else:
             failures.append(None)
-    answers: list[Response | ClientError] = []
+    responses: list[Response | ClientError] = []
     try:
         for (connection, _, _), failure in zip(requests, failures, strict=True):
             try:
-                answers.append(connection.receive() if failure is None else failure)
+                responses.append(connection.receive() if failure is None else failure)
             except ClientError as error:
-                answers.append(error)
+                responses.append(error)
     finally:
         # A later request on these connections would receive a response that was not read here.
-        for connection, _, _ in requests[len(answers) :]:
+        for connection, _, _ in requests[len(responses) :]:
             connection.close()
-    return answers
-
-
-def _read_slice(chunk: FileSlice) -> bytes:
-    data = chunk.file.pread(chunk.size, chunk.position)
-    if len(data) != chunk.size:
-        raise ClientError(f"the file is {chunk.size - len(data)} bytes too short")
-    return data
+    return responses

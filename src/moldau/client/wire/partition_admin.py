@@ -3,12 +3,11 @@
 librdkafka's Python client does not have them, so they go over our own connections.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-from moldau.client.errors import NotFoundError, RejectedError
-from moldau.client.retry import RETRIABLE_CODES
-from moldau.client.wire.client import KafkaClient
+from moldau.client.errors import NotFoundError, code_name
+from moldau.client.wire.client import ADMIN_SECONDS_MAX, WireAdmin, check_code
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -26,10 +25,11 @@ from moldau.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopic,
 )
+from moldau.wire.schema import Request
 
-REQUEST_SECONDS_MAX = 15.0
+_TIMEOUT_MS = int(ADMIN_SECONDS_MAX * 1000)
 
-_MESSAGES = {
+_MESSAGES: dict[int, str] = {
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "it is not being moved",
     ErrorCode.ELECTION_NOT_NEEDED: "its preferred broker is already the leader",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "its preferred broker is down or not in sync",
@@ -38,7 +38,12 @@ _MESSAGES = {
 Part = tuple[str, int]
 """Topic and partition."""
 
-T = TypeVar("T")
+R = TypeVar(
+    "R",
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+)
 
 
 class PartitionReplicas(NamedTuple):
@@ -74,21 +79,8 @@ class PartitionRefusal(NamedTuple):
         return f"{self.topic}:{self.partition}: {self.message}"
 
 
-class PartitionAdmin:
-    """Reassignments and elections in the cluster at `brokers`."""
-
-    def __init__(self, brokers: str, *, seconds_max: float = REQUEST_SECONDS_MAX) -> None:
-        self._seconds_max = seconds_max
-        self._client = KafkaClient(brokers, timeout=seconds_max)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+class PartitionAdmin(WireAdmin):
+    """Reassignments and elections in a cluster."""
 
     # ---- queries
 
@@ -123,16 +115,8 @@ class PartitionAdmin:
                 ListPartitionReassignmentsTopic(name=topic, partition_indexes=numbers)
                 for topic, numbers in _by_topic(parts).items()
             ]
-        request = ListPartitionReassignmentsRequest(
-            topics=topics, timeout_ms=int(self._seconds_max * 1000)
-        )
-
-        def attempt() -> ListPartitionReassignmentsResponse:
-            response = self._client.ask_controller(request, ListPartitionReassignmentsResponse)
-            _check(response.error_code, response.error_message, "list moves")
-            return response
-
-        response = self._retry(attempt)
+        request = ListPartitionReassignmentsRequest(topics=topics, timeout_ms=_TIMEOUT_MS)
+        response = self._request(request, ListPartitionReassignmentsResponse, "list moves")
         return sorted(
             PartitionMove(
                 topic=topic.name,
@@ -153,7 +137,7 @@ class PartitionAdmin:
         Returns what was rejected; the others continue in the background.
         """
         request = AlterPartitionReassignmentsRequest(
-            timeout_ms=int(self._seconds_max * 1000),
+            timeout_ms=_TIMEOUT_MS,
             topics=[
                 ReassignableTopic(
                     name=topic,
@@ -168,12 +152,7 @@ class PartitionAdmin:
             ],
         )
 
-        def attempt() -> AlterPartitionReassignmentsResponse:
-            response = self._client.ask_controller(request, AlterPartitionReassignmentsResponse)
-            _check(response.error_code, response.error_message, "move partitions")
-            return response
-
-        response = self._retry(attempt)
+        response = self._request(request, AlterPartitionReassignmentsResponse, "move partitions")
         return [
             _refusal(topic.name, part.partition_index, part.error_code, part.error_message)
             for topic in response.responses
@@ -194,18 +173,11 @@ class PartitionAdmin:
                 ElectLeadersTopic(topic=topic, partitions=numbers)
                 for topic, numbers in _by_topic(parts).items()
             ]
-        request = ElectLeadersRequest(
-            topic_partitions=topics, timeout_ms=int(self._seconds_max * 1000)
-        )
-
-        def attempt() -> ElectLeadersResponse:
-            response = self._client.ask_controller(request, ElectLeadersResponse)
-            _check(response.error_code, None, "elect leaders")
-            return response
-
+        request = ElectLeadersRequest(topic_partitions=topics, timeout_ms=_TIMEOUT_MS)
+        response = self._request(request, ElectLeadersResponse, "elect leaders")
         elected: list[Part] = []
         refused: list[PartitionRefusal] = []
-        for topic in self._retry(attempt).replica_election_results:
+        for topic in response.replica_election_results:
             for part in topic.partition_result:
                 if part.error_code:
                     refused.append(
@@ -217,8 +189,15 @@ class PartitionAdmin:
                     elected.append((topic.topic, part.partition_id))
         return sorted(elected), sorted(refused)
 
-    def _retry(self, attempt: Callable[[], T]) -> T:
-        return self._client.with_retries(attempt, idempotent=True, codes=RETRIABLE_CODES)
+    def _request(self, request: Request, response_type: type[R], doing: str) -> R:
+        def attempt() -> R:
+            response = self._client.request_controller(request, response_type)
+            # The response to ElectLeaders has no message.
+            message = getattr(response, "error_message", None)
+            check_code(response.error_code, doing, message)
+            return response
+
+        return self._retry(attempt)
 
 
 def _by_topic(parts: Iterable[Part]) -> dict[str, list[int]]:
@@ -232,15 +211,6 @@ def _listed(replicas: Sequence[int] | None) -> list[int] | None:
     return None if replicas is None else list(replicas)
 
 
-def _name(code: int) -> str:
-    return RejectedError("", code).name
-
-
-def _check(code: int, message: str | None, doing: str) -> None:
-    if code:
-        raise RejectedError(f"cannot {doing}: {message or _name(code)}", code)
-
-
 def _refusal(topic: str, partition: int, code: int, message: str | None) -> PartitionRefusal:
-    words = next((text for known, text in _MESSAGES.items() if known == code), None)
-    return PartitionRefusal(topic, partition, code, words or message or _name(code))
+    known = _MESSAGES.get(code)
+    return PartitionRefusal(topic, partition, code, known or message or code_name(code))

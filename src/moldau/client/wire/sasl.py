@@ -76,9 +76,9 @@ class Sasl:
         key = hmac.digest(salted, b"Client Key", kind)
         signature = hmac.digest(hashlib.new(kind, key).digest(), signed, kind)
         proof = bytes(ours ^ theirs for ours, theirs in zip(key, signature, strict=True))
-        answer = yield f"{final},p={base64.b64encode(proof).decode()}".encode()
+        response = yield f"{final},p={base64.b64encode(proof).decode()}".encode()
         wanted = hmac.digest(hmac.digest(salted, b"Server Key", kind), signed, kind)
-        shown = _attributes(answer).get("v", "")
+        shown = _attributes(response).get("v", "")
         if not hmac.compare_digest(shown.encode(), base64.b64encode(wanted)):
             raise self._failure("the broker did not prove that it knows the password")
 

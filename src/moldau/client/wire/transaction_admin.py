@@ -3,12 +3,11 @@
 librdkafka's Python client does not have them, so they go over our own connections.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from moldau.client.errors import NotFoundError, RejectedError
-from moldau.client.retry import RETRIABLE_CODES
-from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.client import WireAdmin, check_code
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.describe_transactions import (
@@ -23,10 +22,7 @@ from moldau.wire.messages.list_transactions import (
     ListTransactionsResponse,
 )
 
-REQUEST_SECONDS_MAX = 15.0
 _TRANSACTION = 1
-
-T = TypeVar("T")
 
 
 class TransactionInfo(NamedTuple):
@@ -52,20 +48,8 @@ class TransactionDetail(NamedTuple):
     partitions: tuple[tuple[str, int], ...]
 
 
-class TransactionAdmin:
-    """Transactions of the cluster at `brokers`. Requests are retried for `seconds_max`."""
-
-    def __init__(self, brokers: str, *, seconds_max: float = REQUEST_SECONDS_MAX) -> None:
-        self._client = KafkaClient(brokers, timeout=seconds_max)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+class TransactionAdmin(WireAdmin):
+    """Transactions of a cluster."""
 
     def transactions(
         self, states: Sequence[str] = (), open_seconds_min: float = 0.0
@@ -102,13 +86,13 @@ class TransactionAdmin:
 
         def attempt() -> tuple[int, DescribedTransaction]:
             node, connection = self._coordinator(transactional_id)
-            (found,) = connection.ask(request, DescribeTransactionsResponse).transaction_states
+            (found,) = connection.request(request, DescribeTransactionsResponse).transaction_states
             if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise NotFoundError(
                     f"unknown transactional id {transactional_id}",
                     hint="list them: moldau transaction list",
                 )
-            _check(found.error_code, f"describe the transaction of {transactional_id}")
+            check_code(found.error_code, f"describe the transaction of {transactional_id}")
             return node, found
 
         node, found = self._retry(attempt)
@@ -137,8 +121,8 @@ class TransactionAdmin:
 
         def attempt() -> None:
             _, connection = self._coordinator(transactional_id)
-            code = connection.ask(request, InitProducerIdResponse).error_code
-            _check(code, f"abort the transaction of {transactional_id}")
+            code = connection.request(request, InitProducerIdResponse).error_code
+            check_code(code, f"abort the transaction of {transactional_id}")
 
         self._retry(attempt)
         return before
@@ -147,24 +131,18 @@ class TransactionAdmin:
         request = FindCoordinatorRequest(coordinator_keys=[transactional_id], key_type=_TRANSACTION)
         broker = self._client.metadata().brokers[0]
         connection = self._client.connection(broker.host, broker.port)
-        (found,) = connection.ask(request, FindCoordinatorResponse, 4).coordinators
-        _check(found.error_code, f"find the coordinator of {transactional_id}")
+        (found,) = connection.request(request, FindCoordinatorResponse, 4).coordinators
+        check_code(found.error_code, f"find the coordinator of {transactional_id}")
         return found.node_id, self._client.connection(found.host, found.port)
 
     def _list(
         self, broker: tuple[str, int], request: ListTransactionsRequest
     ) -> ListTransactionsResponse:
         def attempt() -> ListTransactionsResponse:
-            response = self._client.connection(*broker).ask(request, ListTransactionsResponse, 1)
-            _check(response.error_code, "list transactions")
+            response = self._client.connection(*broker).request(
+                request, ListTransactionsResponse, 1
+            )
+            check_code(response.error_code, "list transactions")
             return response
 
         return self._retry(attempt)
-
-    def _retry(self, attempt: Callable[[], T]) -> T:
-        return self._client.with_retries(attempt, idempotent=True, codes=RETRIABLE_CODES)
-
-
-def _check(code: int, doing: str) -> None:
-    if code:
-        raise RejectedError(f"cannot {doing}: {RejectedError('', code).name}", code)

@@ -11,7 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from moldau.client.errors import ClientError, InvalidArgumentError, RejectedError, UnreachableError
+from moldau.client.errors import (
+    ClientError,
+    InvalidArgumentError,
+    RejectedError,
+    UnreachableError,
+    code_name,
+)
 from moldau.client.retry import retry
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection, request_all
@@ -44,7 +50,7 @@ _END_VERSION_MAX: Final = 4
 _LIST_VERSION_MAX: Final = 1
 _SINGLE_KEY: Final = 3
 _TRANSACTION: Final = 1
-_UNDER_WAY_MAX: Final = 32
+_IN_FLIGHT_MAX: Final = 32
 _FENCING: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -82,7 +88,7 @@ class TransactionClient:
         """Initialise a producer. An older one with this name is fenced, its transaction aborted."""
         return self._init(name, timeout_ms, -1, -1)
 
-    def go_on(self, producer: TransactionalProducer, *, timeout_ms: int) -> TransactionalProducer:
+    def renew(self, producer: TransactionalProducer, *, timeout_ms: int) -> TransactionalProducer:
         """The same producer with a new epoch, for the next transaction.
 
         Raises FencedError if another producer with this name was initialised since, unless by the
@@ -102,7 +108,7 @@ class TransactionClient:
         doing = f"begin a transaction as {name}"
 
         def attempt() -> TransactionalProducer:
-            found = self._coordinator(name).ask(request, InitProducerIdResponse)
+            found = self._coordinator(name).request(request, InitProducerIdResponse)
             if found.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise InvalidArgumentError(
                     f"cannot {doing}: the timeout of {timeout_ms} ms exceeds the brokers' maximum",
@@ -132,11 +138,11 @@ class TransactionClient:
         def attempt() -> None:
             coordinator = self._coordinator(producer.name)
             version = min(coordinator.version_for(request), _ADD_VERSION_MAX)
-            found = coordinator.ask(request, AddPartitionsToTxnResponse, version)
+            found = coordinator.request(request, AddPartitionsToTxnResponse, version)
             codes = {
-                answer.partition_error_code
+                response.partition_error_code
                 for topic in found.results_by_topic_v3_and_below
-                for answer in topic.results_by_partition
+                for response in topic.results_by_partition
             }
             # If one partition is rejected, the others only get OPERATION_NOT_ATTEMPTED.
             for code in sorted(codes, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
@@ -152,7 +158,7 @@ class TransactionClient:
         def attempt() -> None:
             coordinator = self._coordinator(producer.name)
             version = min(coordinator.version_for(request), _END_VERSION_MAX)
-            check(coordinator.ask(request, EndTxnResponse, version).error_code, doing)
+            check(coordinator.request(request, EndTxnResponse, version).error_code, doing)
 
         self._retry(producer.name, attempt, doing)
 
@@ -162,16 +168,16 @@ class TransactionClient:
         """End many transactions, several at a time; the ones that were fenced."""
         waiting = list(producers)
         fenced: dict[TransactionalProducer, FencedError] = {}
-        for first in range(0, len(waiting), _UNDER_WAY_MAX):
-            chunk = waiting[first : first + _UNDER_WAY_MAX]
-            for producer in self._end_at_once(chunk, commit=commit):
+        for first in range(0, len(waiting), _IN_FLIGHT_MAX):
+            chunk = waiting[first : first + _IN_FLIGHT_MAX]
+            for producer in self._end_in_parallel(chunk, commit=commit):
                 try:
                     self.end(producer, commit=commit)
                 except FencedError as error:
                     fenced[producer] = error
         return fenced
 
-    def _end_at_once(
+    def _end_in_parallel(
         self, producers: Sequence[TransactionalProducer], *, commit: bool
     ) -> list[TransactionalProducer]:
         """Send all EndTxn requests before waiting for any; the producers to retry."""
@@ -181,7 +187,7 @@ class TransactionClient:
         for producer in producers:
             with suppress(ClientError):
                 reached[producer] = self._coordinator(producer.name)
-        answers = request_all(
+        responses = request_all(
             [
                 (coordinator, _end_request(producer, commit=commit), version)
                 for producer, coordinator in reached.items()
@@ -189,8 +195,8 @@ class TransactionClient:
         )
         ended = {
             producer
-            for producer, answer in zip(reached, answers, strict=True)
-            if isinstance(answer, EndTxnResponse) and not answer.error_code
+            for producer, response in zip(reached, responses, strict=True)
+            if isinstance(response, EndTxnResponse) and not response.error_code
         }
         return [producer for producer in producers if producer not in ended]
 
@@ -206,10 +212,10 @@ class TransactionClient:
                 by_coordinator.setdefault(self._coordinators[name], []).append(name)
             for address, ids in by_coordinator.items():
                 request = DescribeTransactionsRequest(transactional_ids=ids)
-                answer = self._client.connection(*address).ask(
+                response = self._client.connection(*address).request(
                     request, DescribeTransactionsResponse
                 )
-                for each in answer.transaction_states:
+                for each in response.transaction_states:
                     if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                         left.discard(each.transactional_id)
                         continue
@@ -217,12 +223,7 @@ class TransactionClient:
                     found[each.transactional_id] = each
                     left.discard(each.transactional_id)
 
-        retry(
-            attempt,
-            forget=self._coordinators.clear,
-            seconds_max=self._seconds_max,
-            doing="describe transactions",
-        )
+        self._retry(None, attempt, "describe transactions")
         return found
 
     def expiring(
@@ -251,17 +252,12 @@ class TransactionClient:
                 if version < _LIST_VERSION_MAX:
                     # Kafka before 3.8 has no duration filter.
                     return {n for n, each in transactions.items() if seconds_left(each) < seconds}
-                answer = connection.ask(request, ListTransactionsResponse, version)
-                check(answer.error_code, "list transactions")
-                found |= {each.transactional_id for each in answer.transaction_states}
+                response = connection.request(request, ListTransactionsResponse, version)
+                check(response.error_code, "list transactions")
+                found |= {each.transactional_id for each in response.transaction_states}
             return found & transactions.keys()
 
-        return retry(
-            attempt,
-            forget=self._coordinators.clear,
-            seconds_max=self._seconds_max,
-            doing="list transactions",
-        )
+        return self._retry(None, attempt, "list transactions")
 
     def open_names(self, prefix: str) -> list[str]:
         """Transactional ids with an open transaction, of all brokers that can be reached.
@@ -269,35 +265,30 @@ class TransactionClient:
         Those of a failed broker are listed again when another broker has taken over.
         """
         request = ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[])
-        everyone = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        all_brokers = MetadataRequest(topics=[], allow_auto_topic_creation=False)
 
         def attempt() -> list[str]:
             found: list[str] = []
-            for broker in self._client.any_broker().ask(everyone, MetadataResponse).brokers:
+            for broker in self._client.any_broker().request(all_brokers, MetadataResponse).brokers:
                 try:
                     connection = self._client.connection(broker.host, broker.port)
                 except UnreachableError:
                     continue
                 version = min(connection.version_for(request), _LIST_VERSION_MAX)
-                answer = connection.ask(request, ListTransactionsResponse, version)
-                check(answer.error_code, "list transactions")
-                found += [each.transactional_id for each in answer.transaction_states]
+                response = connection.request(request, ListTransactionsResponse, version)
+                check(response.error_code, "list transactions")
+                found += [each.transactional_id for each in response.transaction_states]
             return sorted(name for name in set(found) if name.startswith(prefix))
 
         return retry(attempt, seconds_max=self._seconds_max, doing="list transactions")
 
     # -- coordinators
 
-    def _retry(self, name: str, attempt: Callable[[], T], doing: str) -> T:
-        return retry(
-            attempt,
-            forget=partial(self._forget, name),
-            seconds_max=self._seconds_max,
-            doing=doing,
-        )
-
-    def _forget(self, name: str) -> None:
-        self._coordinators.pop(name, None)
+    def _retry(self, name: str | None, attempt: Callable[[], T], doing: str) -> T:
+        """After an error, the coordinator of `name` is looked up again; None: all of them."""
+        known = self._coordinators
+        forget = known.clear if name is None else partial(known.pop, name, None)
+        return retry(attempt, forget=forget, seconds_max=self._seconds_max, doing=doing)
 
     def _coordinator(self, name: str) -> KafkaConnection:
         if name not in self._coordinators:
@@ -312,13 +303,13 @@ class TransactionClient:
         known = self._client.any_broker()
         if known.version_for(FindCoordinatorRequest) > _SINGLE_KEY:
             request = FindCoordinatorRequest(coordinator_keys=unknown, key_type=_TRANSACTION)
-            for found in known.ask(request, FindCoordinatorResponse).coordinators:
+            for found in known.request(request, FindCoordinatorResponse).coordinators:
                 check(found.error_code, f"find the coordinator of {found.key}")
                 self._coordinators[found.key] = (found.host, found.port)
             return
         for name in unknown:
             request = FindCoordinatorRequest(key=name, key_type=_TRANSACTION)
-            single = known.ask(request, FindCoordinatorResponse)
+            single = known.request(request, FindCoordinatorResponse)
             check(single.error_code, f"find the coordinator of {name}")
             self._coordinators[name] = (single.host, single.port)
 
@@ -333,7 +324,7 @@ def check(code: int, doing: str) -> None:
     """Raises RejectedError, or FencedError if the producer must be initialised again."""
     if not code:
         return
-    name = RejectedError("", code).name
+    name = code_name(code)
     if code in _FENCING:
         raise FencedError(
             f"cannot {doing}: {name}",

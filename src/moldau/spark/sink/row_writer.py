@@ -240,7 +240,7 @@ class RowWriter:
 
     def _init_producer(self) -> TransactionalProducer:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
-        found = self._client.any_broker().ask(request, InitProducerIdResponse)
+        found = self._client.any_broker().request(request, InitProducerIdResponse)
         check(found.error_code, "get a producer id")
         return TransactionalProducer("", found.producer_id, found.producer_epoch)
 

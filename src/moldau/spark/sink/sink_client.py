@@ -184,7 +184,7 @@ class SinkClient:
         """
         # The nonce is stored in the timeout, the only field of a transaction that we can choose.
         try:
-            return self.transactions.go_on(before, timeout_ms=self._timeout_with(nonce))
+            return self.transactions.renew(before, timeout_ms=self._timeout_with(nonce))
         except FencedError:
             return None
 
@@ -266,7 +266,7 @@ class SinkClient:
             configuration_keys=[_TIMEOUT_CONFIG],
         )
         request = DescribeConfigsRequest(resources=[resource])
-        for result in broker.ask(request, DescribeConfigsResponse).results:
+        for result in broker.request(request, DescribeConfigsResponse).results:
             for config in result.configs:
                 if config.name == _TIMEOUT_CONFIG and config.value:
                     return min(int(config.value), TIMEOUT_MS_DEFAULT_MAX)

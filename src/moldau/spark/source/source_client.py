@@ -175,7 +175,7 @@ class SourceClient:
         """
         broker, lookup = self.client.any_broker(), FindCoordinatorRequest(key=group)
         version = min(broker.version_for(lookup), _SINGLE_KEY)
-        found = broker.ask(lookup, FindCoordinatorResponse, version)
+        found = broker.request(lookup, FindCoordinatorResponse, version)
         _check_commit(found.error_code, group, "its coordinator")
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for tp, offset in offsets.items():
@@ -188,7 +188,7 @@ class SourceClient:
         request = OffsetCommitRequest(group_id=group, member_id="", topics=list(topics.values()))
         coordinator = self.client.connection(found.host, found.port)
         version = min(coordinator.version_for(request), _BY_NAME)
-        response = coordinator.ask(request, OffsetCommitResponse, version)
+        response = coordinator.request(request, OffsetCommitResponse, version)
         for each in response.topics:
             for result in each.partitions:
                 _check_commit(result.error_code, group, f"{each.name}-{result.partition_index}")
