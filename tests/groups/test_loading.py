@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from moldau.groups.config import GroupConfig
@@ -79,6 +81,7 @@ def test_a_coordinator_that_loads_says_so():
     assert not coordinator.loaded
 
     def error(event):
+        reply: Any
         (reply,) = coordinator.handle(0.0, event)
         return reply.result.error
 

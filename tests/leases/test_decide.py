@@ -1,5 +1,7 @@
 """What a queue answers, rule by rule."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -365,6 +367,7 @@ def test_the_last_attempt_that_fails_makes_a_dead_letter_in_one_record():
     (token,) = queue.poll()
     decision = queue.machine.decide(Nack(member="ann", tokens=(token,), now=0, reason="ž" * 100))
     assert decision.died == (0,)
+    assert decision.record is not None
     assert decision.record.opened == ((0, Dead(3, "ž" * 60)),)
     queue.machine.apply(decision.record)
     assert queue.poll(now=10**9) == []
@@ -447,7 +450,7 @@ def test_commands_that_are_decided_together_see_each_other():
     queue = Queue(3)
     read = LogSlice(first=0, end=3, messages=tuple(queue.log))
     poll = Poll(member="ann", count_max=2, now=0, visibility_ms=10, read=read)
-    polled = queue.machine.decide_all([poll, poll, ExpireDue(now=10), replace(poll, now=10)])
+    polled: Any = queue.machine.decide_all([poll, poll, ExpireDue(now=10), replace(poll, now=10)])
     given = [
         [lease.token.offset for lease in d.answer.leases] for d in polled if d is not polled[2]
     ]
