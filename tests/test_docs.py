@@ -248,7 +248,8 @@ def commands_in(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_in_a_block_could_be_typed(page: Path) -> None:
     for words in commands_in(page):
-        command, context = cli, cli.make_context("moldau", ["dev"])
+        command: click.Command = cli
+        context = cli.make_context("moldau", ["dev"])
         arguments = words[: min((words.index(end) for end in "<>" if end in words), default=None)]
         while isinstance(command, click.Group):
             _, found, arguments = command.resolve_command(context, arguments)

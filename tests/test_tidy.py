@@ -120,8 +120,8 @@ def test_every_decision_is_in_the_index_with_its_status() -> None:
     expected = []
     for path in sorted(folder.glob("[0-9]*.md")):
         title, _, status = path.read_text().splitlines()[:3]
-        number, name = re.fullmatch(r"# (\d+)\. (.*)", title).groups()
-        kind, date = re.fullmatch(r"(.*), (\d{4}-\d\d-\d\d)\.", status).groups()
+        ((number, name),) = re.findall(r"\A# (\d+)\. (.*)\Z", title)
+        ((kind, date),) = re.findall(r"\A(.*), (\d{4}-\d\d-\d\d)\.\Z", status)
         kind = kind[0].lower() + kind[1:]
         expected.append(f"| [{number}]({path.name}) | {name} | {kind} | {date} |")
     index = (folder / "README.md").read_text().splitlines()

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from fakes import Fake
 
 from harness.virtual_loop import run_virtually
 from moldau.api import cluster_queries
@@ -11,20 +12,20 @@ from moldau.api.cluster_queries import (
     ClusterQueries,
     PartitionExtent,
 )
-from moldau.groups.results import ListedGroup
+from moldau.groups.results import GroupState, ListedGroup
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicPartition
 from moldau.net.peers.methods import PeerMethod
 
 ID = b"i" * 16
 
 
-class World:
+class World(Fake):
     """Three brokers; partition n of topic "t" is led by broker n + 1, and this one is 1."""
 
     def __init__(self, broker: int = 1) -> None:
-        self.leaders = {0: Leader(1, 5), 1: Leader(2, 5), 2: Leader(3, 5), 3: NO_LEADER}
+        self.leaders = {n: Leader(BrokerId(n + 1), Epoch(5)) for n in range(3)} | {3: NO_LEADER}
         self.alive = frozenset({1, 2, 3})
         self.peers: dict[int, World] = {}
         self.listed: list[str] = []
@@ -39,7 +40,7 @@ class World:
         topic = SimpleNamespace(name="t", topic_id=ID, partitions=range(4))
         self.image = SimpleNamespace(brokers={1: None, 2: None, 3: None}, topic={"t": topic}.get)
         self.views = ClusterQueries(
-            me=broker, cluster=self, partitions=self, groups=self, caller=self
+            me=BrokerId(broker), cluster=self, partitions=self, groups=self, caller=self
         )
 
     def leader_of(self, topic, index):
@@ -52,7 +53,7 @@ class World:
         if self.error is not ErrorCode.NONE:
             return self.error, []
         return ErrorCode.NONE, [
-            ListedGroup(group_id=name, protocol_type="consumer", state="Empty")
+            ListedGroup(group_id=name, protocol_type="consumer", state=GroupState.EMPTY)
             for name in self.listed
         ]
 
@@ -64,17 +65,17 @@ class World:
             PeerMethod.PARTITION_EXTENTS: asked.on_extents_request,
             PeerMethod.LIST_GROUPS: asked.on_groups_request,
         }
-        return await answer[method](1, payload)
+        return await answer[method](BrokerId(1), payload)
 
 
 def places(*numbers: int) -> list[TopicPartition]:
-    return [TopicPartition("t", number) for number in numbers]
+    return [TopicPartition("t", PartitionIndex(number)) for number in numbers]
 
 
 def test_leaders_are_asked_and_who_has_none_or_does_not_answer_is_missing():
     world = World()
     world.peers = {2: World(2)}
-    wanted = [*places(0, 1, 2, 3, 4, -1), TopicPartition("gone", 0)]
+    wanted = [*places(0, 1, 2, 3, 4, -1), TopicPartition("gone", PartitionIndex(0))]
     assert run_virtually(world.views.extents(wanted)) == {
         ("t", 0): PartitionExtent(1, 10, 100),
         ("t", 1): PartitionExtent(2, 20, 100),
@@ -120,7 +121,7 @@ def test_more_groups_than_fit_into_an_answer_are_not_told_in_part(monkeypatch):
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode([("t", "x", ID)])])
 def test_a_question_that_is_none_is_refused(payload):
     with pytest.raises(RefusedError) as caught:
-        run_virtually(World().views.on_extents_request(2, payload))
+        run_virtually(World().views.on_extents_request(BrokerId(2), payload))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
@@ -131,7 +132,7 @@ def test_an_answer_that_is_none_counts_as_silence():
     async def nonsense(sender, payload):
         return b"\xc1"
 
-    world.peers[2].views.on_groups_request = nonsense
-    world.peers[3].views.on_extents_request = nonsense
+    world.peers[2].views.on_groups_request = nonsense  # type: ignore[method-assign]
+    world.peers[3].views.on_extents_request = nonsense  # type: ignore[method-assign]
     assert run_virtually(world.views.groups())[1] == [2]
     assert set(run_virtually(world.views.extents(places(0, 1, 2)))) == {("t", 0), ("t", 1)}

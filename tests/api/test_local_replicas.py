@@ -1,6 +1,7 @@
 """The lag of followers, in records."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from memory_log import MemoryLog
@@ -36,5 +37,5 @@ def test_lag_counts_records_and_no_control_entries(deleted, expected):
     progress = {match: SimpleNamespace(match=match) for match in expected}
     group = SimpleNamespace(core=SimpleNamespace(progress=progress))
     hosted = SimpleNamespace(replica=SimpleNamespace(log=log, group=group))
-    (replica,) = LocalReplicas([hosted])
+    (replica,) = LocalReplicas(cast(Any, [hosted]))
     assert replica.follower_lag() == expected

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from fakes import Fake
 
 from moldau.api.record_producer import RecordProducer, offsets_of
 from moldau.data.append_forwarding import AppendResult
@@ -18,7 +19,7 @@ def topic(partitions: int):
     return SimpleNamespace(name="t", partitions=[None] * partitions)
 
 
-class World:
+class World(Fake):
     """A broker that leads some partitions, and keeps what is appended."""
 
     def __init__(self, *led: int, bytes_max: int = 10**6) -> None:

@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+from chunks import in_memory, joined
 
 from benchmarks.clients import frames
 from benchmarks.clients.kafka_raw import ReplyCounter
@@ -21,7 +22,7 @@ def reply(topic: str, *, error: int = 0, offset: int = 0, text: str | None = Non
     )
     response = ProduceResponse(topics=[ProduceResponseTopic(name=topic, partitions=[partition])])
     body = response.encode(frames.PRODUCE_VERSION)
-    return b"".join(bytes(chunk) for chunk in frame_response(0, frames.PRODUCE_VERSION, 9, body))
+    return joined(frame_response(0, frames.PRODUCE_VERSION, 9, body))
 
 
 def test_a_produce_frame_holds_its_length_topic_partition_and_batch() -> None:
@@ -33,7 +34,7 @@ def test_a_produce_frame_holds_its_length_topic_partition_and_batch() -> None:
     request = ProduceRequest.decode(view, header.api_version, header.body_position)
     assert request.acks == -1
     assert request.topics[0].partitions[0].index == 5
-    records = read_records(bytes(request.topics[0].partitions[0].records))
+    records = read_records(in_memory(request.topics[0].partitions[0].records))
     assert [record.value for record in records] == [b"one", b"two"]
 
 

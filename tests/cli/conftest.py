@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -41,7 +42,7 @@ def cli(capfd):
 @pytest.fixture
 def spawn():
     """Run a command in a process of its own; whatever still runs at the end is ended by pid."""
-    started: list[subprocess.Popen] = []
+    started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: object, env=None, module="moldau", **options):
         clean = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
@@ -73,7 +74,7 @@ def mock_brokers():
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody() -> Iterator[str]:
     """An address where nobody listens: bound, so that nobody else takes it, but not listening."""
     import socket
 

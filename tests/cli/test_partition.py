@@ -1,6 +1,7 @@
 """`moldau partition` with a stand-in for the requests; the real ones: test_cluster_real.py."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,10 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.replicas = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
-        self.moved: dict = {}
+        self.moved: dict[Any, Any] = {}
         self.under_way: list[list[PartitionMove]] = []
         self.refusals: list[PartitionRefusal] = []
-        self.elected = []
+        self.elected: list[Any] = []
         self.asked_elections: object = "nothing"
 
     def __enter__(self):

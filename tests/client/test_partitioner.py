@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
-from kafka import KafkaProducer  # type: ignore[attr-defined]
+from kafka import KafkaProducer
 
 from moldau import (
     Admin,

@@ -39,7 +39,8 @@ def list_offsets(topic: str, timestamp: int) -> ListOffsetsRequest:
 
 def received(raw: RawClient) -> Any:
     """What the one partition of the next answer says."""
-    (topic,) = raw.receive().topics
+    answer: Any = raw.receive()
+    (topic,) = answer.topics
     (partition,) = topic.partitions
     assert partition.error_code == ErrorCode.NONE
     return partition

@@ -6,6 +6,7 @@ which read the same of a topic that several producers have written to at once.
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -312,7 +313,7 @@ def confluent_reads(bootstrap: str, topic: str, count: int) -> list[tuple[int, b
     found: list[tuple[int, bytes]] = []
 
     while len(found) < count:
-        message = consumer.poll(wait_seconds_max())
+        message: Any = consumer.poll(wait_seconds_max())
         assert message is not None, f"{len(found)} of {count} came"
         if message.error() is None:
             found.append((message.offset(), message.value()))

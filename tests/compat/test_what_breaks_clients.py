@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from chunks import in_memory
 
 from moldau.model.errors import ErrorCode
+from moldau.model.slices import Chunk
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
 from moldau.records.record import build_batch, read_records
@@ -50,7 +52,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.system]
 SEQUENCE_MAX = 2**31 - 1
 
 
-def frame(body: bytes) -> list[bytes]:
+def frame(body: bytes) -> list[Chunk]:
     return [struct.pack(">i", len(body)), body]
 
 
@@ -177,7 +179,7 @@ def test_10_a_fetch_without_data_waits_and_is_woken_by_data(
     started = time.monotonic()
     empty = raw.fetch(topic, 0, wait_ms=wait_ms)
     assert time.monotonic() - started >= wait_ms / 1000 * 0.9
-    assert (empty.error_code, bytes(empty.records)) == (ErrorCode.NONE, b"")
+    assert (empty.error_code, in_memory(empty.records)) == (ErrorCode.NONE, b"")
 
     def produce_later() -> None:
         time.sleep(0.2)
@@ -220,7 +222,7 @@ def test_12_leader_epochs_agree(raw: RawClient, topic: str) -> None:
     raw.produce_well(topic, b"x")
     fetched = raw.fetch(topic, 0, leader_epoch=epoch)
     assert fetched.error_code == ErrorCode.NONE
-    assert read_header(bytes(fetched.records)).leader_epoch == epoch
+    assert read_header(in_memory(fetched.records)).leader_epoch == epoch
     assert raw.list_offset(topic, -1).leader_epoch == epoch
     assert raw.fetch(topic, 0, leader_epoch=epoch + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     if epoch:

@@ -177,7 +177,7 @@ class World:
 async def test_without_a_replica_here_the_announcement_is_all_that_is_known() -> None:
     world = World()
     assert world.said == NO_LEADER
-    assert world.in_sync == ()
+    assert not world.in_sync
     world.announce(TWO, 3, TWO, THREE)
     assert world.said == Leader(TWO, Epoch(3))
     assert world.in_sync == (TWO, THREE)

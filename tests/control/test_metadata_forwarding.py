@@ -9,7 +9,7 @@ from raft_brokers import CONFIG, PATIENT
 from replica_brokers import MetadataBroker, MetadataCluster
 
 from moldau.control import metadata_store
-from moldau.control.metadata_store import PeerCaller
+from moldau.metadata.command_codec import encode_command
 from moldau.metadata.commands import (
     AllocateProducerIds,
     Command,
@@ -22,6 +22,7 @@ from moldau.metadata.commands import (
 from moldau.metadata.image import Image
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId
+from moldau.net.peers.caller import PeerCaller
 from moldau.testing.replicas import ME
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -72,7 +73,7 @@ async def test_only_the_leader_answers_its_peers() -> None:
     async with MetadataCluster(3, config=PATIENT) as cluster:
         await start(cluster)
         follower, _ = await cluster.followers()
-        command = metadata_store.encode_command(topic("t", 1))
+        command = encode_command(topic("t", 1))
         for question in (
             follower.store.on_command(ME, command),
             follower.store.on_fresh_offset_request(ME, b""),
@@ -179,7 +180,7 @@ async def test_a_topic_that_another_one_created_does_not_count_as_done() -> None
                 if self.left:
                     self.left -= 1
                     await follower.transport.call(
-                        peer, method, metadata_store.encode_command(topic("t", 2)), timeout_seconds
+                        peer, method, encode_command(topic("t", 2)), timeout_seconds
                     )
                     raise RefusedError(ErrorCode.NETWORK_EXCEPTION, "the link is lost")
                 return await super().call(peer, method, payload, timeout_seconds)

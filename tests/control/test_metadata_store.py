@@ -10,6 +10,7 @@ from replica_brokers import members
 
 from moldau.control import metadata_store
 from moldau.control.metadata_store import MetadataStore
+from moldau.data.commit import commit_batch
 from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
@@ -43,7 +44,7 @@ async def test_who_gives_up_waiting_leaves_no_half_decision_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await set_up()
-    commit, reached, gate = metadata_store.commit_batch, asyncio.Event(), asyncio.Event()
+    commit, reached, gate = commit_batch, asyncio.Event(), asyncio.Event()
 
     async def commit_late(replica: Replica, batch: bytes) -> ErrorCode:
         reached.set()

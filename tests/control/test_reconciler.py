@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes import Fake
 
 from moldau.control import reconciler as steward_module
 from moldau.control.reconciler import Reconciler
@@ -38,13 +39,13 @@ def ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(number) for number in numbers)
 
 
-class FakeReplica:
+class FakeReplica(Fake):
     """A group that this broker leads; a change of members is committed when the test says so."""
 
     def __init__(self, index: int, voters: tuple[int, ...], learners: tuple[int, ...] = ()) -> None:
         self.topic_id = TOPIC_ID
         self.partition = SimpleNamespace(topic="t", partition=PartitionIndex(index))
-        self.core = SimpleNamespace(
+        self.core: Any = SimpleNamespace(
             members=Members(ids(*voters), ids(*learners)),
             members_index=5,
             commit=10,
@@ -62,7 +63,8 @@ class FakeReplica:
 
     @property
     def members(self) -> Members:
-        return self.core.members
+        members: Members = self.core.members
+        return members
 
     def in_sync(self, lag_ms_max: int) -> tuple[BrokerId, ...]:
         self.refreshed += 1
@@ -98,7 +100,7 @@ class World:
         self.reconciler = Reconciler(
             me=ME,
             metadata=fake,
-            metadata_replica=self.metadata,  # type: ignore[arg-type]
+            metadata_replica=self.metadata,
             partitions=fake,
             cluster=fake,
             announcements=fake,
@@ -465,7 +467,7 @@ async def test_who_is_in_sync_is_told_by_ready_leaders_only() -> None:
     world.hosted["t", 1].is_ready = False
     await world.reconciler._announce_in_sync()
     assert world.announced == [(0, "leads", (1, 2))]
-    world.reconciler.announce(world.hosted["t", 1])  # type: ignore[arg-type]
+    world.reconciler.announce(world.hosted["t", 1])
     assert world.announced[1:] == [(1, "leads no more", ())]
 
 

@@ -89,11 +89,10 @@ async def test_of_several_that_load_one_has_its_turn_at_a_time(
         world.depose(index)
         repeat_log(replica, 5 * LOAD_RECORDS_PER_TURN)
         replica.win()
-    read_records_of = coordinators_module.read_records
 
     def noting(batch: bytes) -> Any:
         reads.append((turn, int(group_of(1).encode() in bytes(batch))))
-        return read_records_of(batch)
+        return read_records(batch)
 
     monkeypatch.setattr(coordinators_module, "read_records", noting)
     world.lead(0)
@@ -396,7 +395,8 @@ async def test_nobody_waits_for_ever_even_if_the_coordinator_forgets_to_answer()
     commit = started(world.commit(G, 2))
     deletion = started(world.groups.delete_groups([G]))
     await turns()
-    world.groups._coordinators[0].state.close = lambda now, error: []  # type: ignore[assignment,method-assign]
+    coordinator: Any = world.groups._coordinators[0]
+    coordinator.state.close = lambda now, error: []
     world.depose()
     assert await result_of(commit) is ErrorCode.NOT_COORDINATOR
     assert await result_of(deletion) == {G: ErrorCode.NOT_COORDINATOR}

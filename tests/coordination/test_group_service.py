@@ -53,7 +53,7 @@ async def test_whoever_asks_first_waits_until_the_new_topic_is_led_and_loaded() 
         world.leaders[0] = Leader(ME, Epoch(1))
         loop.call_later(0.03, world.lead, 0)
 
-    world.created = lambda: loop.call_later(0.03, elect)  # type: ignore[assignment,return-value]
+    world.created = lambda: loop.call_later(0.03, elect)  # type: ignore[assignment]
     assert await world.groups.find_coordinator(group_of(0)) == ME
     assert world.committed(group_of(0)) == {}
 
@@ -61,7 +61,7 @@ async def test_whoever_asks_first_waits_until_the_new_topic_is_led_and_loaded() 
 async def test_a_commit_may_be_what_comes_first() -> None:
     world = World(bare=True)
     loop = asyncio.get_running_loop()
-    world.created = lambda: loop.call_later(0.03, world.lead, 0)  # type: ignore[assignment,return-value]
+    world.created = lambda: loop.call_later(0.03, world.lead, 0)  # type: ignore[assignment]
     assert await world.commit(group_of(0), 5) is ErrorCode.NONE
     assert world.committed(group_of(0)) == {"t": 5}
 

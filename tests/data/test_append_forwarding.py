@@ -2,41 +2,46 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
+from fakes import Fake
 
 from harness.virtual_loop import run_virtually
 from moldau.data.append_forwarding import AppendForwarder, AppendResult
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId, Epoch, Offset, TimestampMs
 from moldau.net.peers.methods import PeerMethod
 from moldau.replica.raft_replica import Proposal
 
-TOPIC = SimpleNamespace(name="t", topic_id=b"i" * 16)
+ONE, TWO = Leader(BrokerId(1), Epoch(3)), Leader(BrokerId(2), Epoch(3))
+TOPIC: Any = SimpleNamespace(name="t", topic_id=b"i" * 16)
 
 
-class World:
+class World(Fake):
     """One broker and, perhaps, the peer that leads."""
 
     def __init__(self, leader=None):
-        self.leader = Leader(1, 3)
+        self.leader = ONE
         self.peer: World | None = leader
         self.topics = {"t": TOPIC}
         self.failure: RefusedError | None = None
         self.acknowledges = ErrorCode.NONE
         self.is_acknowledged_at_once = False
         self.appended = []
+        produce: Any = SimpleNamespace(append=self.append_here)
         self.service = AppendForwarder(
-            me=1 if leader is not None else 2,
-            image=lambda: SimpleNamespace(topic=self.topics.get),
+            me=BrokerId(1 if leader is not None else 2),
+            image=lambda: cast(Any, SimpleNamespace(topic=self.topics.get)),
             leader_of=lambda topic, index: self.leader,
-            produce=SimpleNamespace(append=self.append_here),
+            produce=produce,
             caller=self,
         )
         if leader is not None:
-            self.leader = Leader(2, 3)
+            self.leader = TWO
 
     def append_here(self, topic, partition, data, acks):
         if self.failure is not None:
@@ -44,7 +49,7 @@ class World:
         # Batches are stamped in place.
         assert not data.readonly
         self.appended.append((topic, partition, bytes(data), acks))
-        return Proposal(7, 9, -1, self)
+        return Proposal(Offset(7), Offset(9), TimestampMs(-1), self)
 
     def is_acknowledged(self, offset):
         return self.is_acknowledged_at_once
@@ -56,7 +61,8 @@ class World:
 
     async def call(self, peer, method, payload, timeout_seconds):
         assert (peer, method) == (2, PeerMethod.APPEND)
-        return await self.peer.service.on_request(1, payload)
+        assert self.peer is not None
+        return await self.peer.service.on_request(BrokerId(1), payload)
 
     def append(self, acks=ACKS_ALL, timeout_seconds=60.0):
         return run_virtually(
@@ -67,7 +73,7 @@ class World:
 @pytest.fixture
 def leader():
     world = World()
-    world.leader = Leader(2, 3)
+    world.leader = TWO
     return world
 
 
@@ -101,7 +107,7 @@ def test_a_refusal_comes_back_with_its_words(leader, through_another):
         return await leader.service.on_request(1, payload)
 
     world = World(leader) if through_another else leader
-    world.call = call
+    world.call = call  # type: ignore[method-assign]
     assert world.append() == AppendResult(ErrorCode.MESSAGE_TOO_LARGE, "too large")
 
 
@@ -132,7 +138,7 @@ def test_what_is_lost_on_the_way_is_uncertain_and_what_is_refused_is_not(
     async def call(peer, method, payload, timeout_seconds):
         raise RefusedError(code, "why")
 
-    world.call = call
+    world.call = call  # type: ignore[method-assign]
     assert world.append() == AppendResult(code, "why", is_uncertain=is_uncertain)
 
 
@@ -161,5 +167,5 @@ def test_an_answer_that_is_none_is_told(leader):
     async def call(peer, method, payload, timeout_seconds):
         return b"\xc1"
 
-    world.call = call
+    world.call = call  # type: ignore[method-assign]
     assert world.append().error is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -53,7 +53,8 @@ async def test_a_full_disk_is_told_and_nothing_is_stored() -> None:
     def full(*arguments: object) -> None:
         raise DiskFullError("no room")
 
-    world.log.append = world.log.append_control = full
+    world.log.append = full  # type: ignore[method-assign, assignment]
+    world.log.append_control = full  # type: ignore[method-assign, assignment]
     written = await commit_batch(world.replica, bytes(make_batch(b"a")))
     assert (written, world.log.end_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
     assert await trim_replica(world.replica, Offset(0)) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -71,7 +72,7 @@ async def test_a_batch_of_a_leader_that_falls_is_answered_with_that() -> None:
             commit_batch(leader.replica, bytes(make_batch(b"b"))),
             trim_replica(leader.replica, Offset(1)),
         )
-        assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+        assert list(answers) == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
         assert leader.replica.log.start_offset == 0
 
 

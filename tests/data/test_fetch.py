@@ -1,5 +1,7 @@
 """Fetches: what they get at once, when they are parked, what wakes them."""
 
+from typing import Any
+
 import pytest
 from fetch_world import World
 
@@ -56,9 +58,12 @@ async def test_a_commit_costs_a_parked_fetch_one_look_at_one_partition() -> None
     world.fetch((0, 0), (1, 0), bytes_min=1_000_000)
     looks: list[object] = []
     read = world.service.read
-    world.service.read = lambda requests, bytes_max: (  # type: ignore[method-assign]
-        looks.extend(requests) or read(requests, bytes_max)
-    )
+
+    def noting(requests: Any, bytes_max: int) -> Any:
+        looks.extend(requests)
+        return read(requests, bytes_max)
+
+    world.service.read = noting  # type: ignore[method-assign]
     for _ in range(5):
         await world.append(0)
     assert len(looks) == 5

@@ -31,8 +31,11 @@ class World:
             disk=self.disk,
             clock=ManualClock(),
             free_bytes=lambda: self.free,
-            repair=lambda: None,
+            repair=self.repair,
         )
+
+    async def repair(self) -> None:
+        pass
 
     def finish_moves(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        main_module.importlib.util,
+        importlib.util,
         "find_spec",
         lambda name: None if name == "pyspark" else object(),
     )
@@ -36,7 +37,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
 def test_a_missing_java_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(main_module.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert main_module.main([]) == 1
     assert "JAVA_HOME" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def done(futures):
 def refused_with(futures) -> str:
     with pytest.raises(KafkaException) as raised:
         done(futures)
-    return raised.value.args[0].name()
+    return str(raised.value.args[0].name())
 
 
 def test_librdkafka_looks_after_topics(librdkafka: AdminClient, name: str) -> None:

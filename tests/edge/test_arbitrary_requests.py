@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from chunks import joined
 
 from moldau.client.errors import ClientError, TimedOutError
 from moldau.client.wire.connection import KafkaConnection
@@ -153,7 +154,7 @@ def test_damaged_requests_close_only_their_connection(broker: Broker, key: ApiKe
         version = rng.randint(*api.versions)
         maker = RequestMaker(f"damaged/{key.name}/{number}")
         request = maker.struct(api.request, version)
-        frame = bytearray(b"".join(bytes(each) for each in frame_request(request, version, 1, "")))
+        frame = bytearray(joined(frame_request(request, version, 1, "")))
         # Behind the header: what is read there is the handler's message.
         for _ in range(rng.randint(1, 4)):
             if len(frame) > 16:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_what_a_member_owns_is_read_from_the_request(wire: KafkaConnection, grou
 
 
 def test_patterns_are_taken_from_version_1_on(wire: KafkaConnection, group: str) -> None:
-    fields = {"subscribed_topic_names": None, "subscribed_topic_regex": f"{group}|none"}
+    fields: Any = {"subscribed_topic_names": None, "subscribed_topic_regex": f"{group}|none"}
     joined = beat(wire, group, "me", 0, **fields)
     assert joined.assignment is not None
     assert joined.assignment.topic_partitions[0].partitions == [0, 1]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from chunks import in_memory
 
 from moldau.client.errors import ClientError
 from moldau.client.wire.connection import KafkaConnection
@@ -195,7 +196,7 @@ def test_records_come_out_as_they_went_in(
     produce(moldau_topic, 3)
     answer = fetch(connection, moldau_topic, 1, version, topic_id=topic_id_of(moldau_topic))
     assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 3, 3)
-    data = memoryview(bytes(answer.records or b""))
+    data = memoryview(in_memory(answer.records))
     found = []
     while data:
         size = int.from_bytes(data[8:12], "big") + 12

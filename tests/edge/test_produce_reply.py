@@ -1,6 +1,7 @@
 """The template of a produce reply gives the bytes that the codec gives."""
 
 import pytest
+from chunks import joined
 
 from moldau.edge.kafka.produce_reply import single_reply
 from moldau.wire.framing import frame_response
@@ -26,7 +27,7 @@ def test_it_equals_the_encoded_response(version: int, topic: str) -> None:
         )
         response = ProduceResponse(topics=[ProduceResponseTopic(name=topic, partitions=[answer])])
         chunks = frame_response(ApiKey.PRODUCE, version, correlation, response.encode(version))
-        expected = b"".join(bytes(chunk) for chunk in chunks)
+        expected = joined(chunks)
         for _ in range(2):
             got = single_reply(version, topic, 5, correlation, offset, time, start)
             assert bytes(got) == expected

@@ -335,7 +335,7 @@ def test_a_line_that_is_half_written_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_rebalance_may_take_a_consumer_back() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"op": "send", "p": "p", "n": 0, "tp": "t/0"},
         {"op": "ack", "p": "p", "n": 0, "o": 0},
         {"op": "poll", "c": "c", "tp": "t/0", "r": [[0, "p:0"]]},

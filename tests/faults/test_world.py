@@ -90,8 +90,8 @@ def test_namespaces_cut_in_one_direction_and_in_both() -> None:
             # One try gives up soon.
             wait_until(lambda: spaces.reaches(source, "b", 9092), f"{source} reaches b")
 
+        assert server.stdout is not None
         try:
-            assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
             reached("a")
             for source, target, both in (("a", "b", False), ("b", "a", False), ("a", "b", True)):

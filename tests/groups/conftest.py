@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from moldau.groups.events import (
 )
 from moldau.model.coordinator_events import Persist, Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import Offset, PartitionIndex, TimestampMs, TopicPartition
+from moldau.model.ids import Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 WALL_START_MS = 1_700_000_000_000
 
@@ -46,12 +47,12 @@ class Topics:
 
     def __init__(self) -> None:
         self.version = 0
-        self.sizes = {}
+        self.sizes: dict[str, TopicSize] = {}
         self._ids = count(1)
 
     def create(self, name, partitions):
         self.version += 1
-        topic_id = next(self._ids).to_bytes(16, "big")
+        topic_id = TopicId(next(self._ids).to_bytes(16, "big"))
         if name in self.sizes:
             topic_id = self.sizes[name].topic_id
         self.sizes[name] = TopicSize(topic_id, partitions)
@@ -84,8 +85,8 @@ class World:
             self.config, lambda client: f"{client}-{next(self.ids)}", self.wall_ms, self.topics
         )
         self.requests = count(1)
-        self.replies = {}
-        self.held = []
+        self.replies: dict[int, Any] = {}
+        self.held: list[Any] = []
         self.hold_writes = False
         self.load()
 
@@ -176,7 +177,8 @@ class World:
 
     def heartbeat(self, member_id, generation, *, group="g", **fields) -> ErrorCode:
         event = {"group_id": group, "member_id": member_id, "generation": generation}
-        return self.reply(self.send(Heartbeat, **event, **fields)).error
+        error: ErrorCode = self.reply(self.send(Heartbeat, **event, **fields)).error
+        return error
 
     def leave(self, *member_ids, group="g", instances=()):
         members = tuple(LeavingMember(member_id=one) for one in member_ids) + tuple(
@@ -187,7 +189,7 @@ class World:
 
     def send_beat(self, member_id, epoch, owned=..., *, group="g", **fields) -> int:
         """Owned: {topic id: indexes}. A join says what a join must say."""
-        values = {"client_id": "c", "client_host": "/127.0.0.1"}
+        values: dict[str, Any] = {"client_id": "c", "client_host": "/127.0.0.1"}
         if epoch == 0:
             values |= {"topics": ("t",), "rebalance_timeout_ms": 30_000}
         if owned is ...:
@@ -230,6 +232,7 @@ class World:
         result = self.reply(self.send_commit(offsets, member_id, generation, **fields))
         if result is None:
             return None
+        error: ErrorCode
         (error,) = {error for _, error in result.errors}
         return error
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from moldau.coordination.group_topics import ImageTopics
@@ -84,6 +86,7 @@ def test_a_coordinator_that_loads_says_so():
     assert not coordinator.loaded
 
     def error(event):
+        reply: Any
         (reply,) = coordinator.handle(0.0, event)
         return reply.result.error
 

@@ -1,6 +1,7 @@
 """Offsets that are committed within transactions: pending, then counted or dropped."""
 
 import random
+from typing import Any
 
 import pytest
 from effort import seeds
@@ -16,12 +17,12 @@ from moldau.groups.events import (
 )
 from moldau.model.coordinator_events import Persist, Persisted
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import Offset, TimestampMs
+from moldau.model.ids import Offset, ProducerId, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
 
 NONE = ErrorCode.NONE
-P, Q = 7, 8
+P, Q = ProducerId(7), ProducerId(8)
 
 
 class Transactions:
@@ -44,7 +45,7 @@ class Transactions:
     def append(self, records, producer, **fields) -> None:
         self.batches.append(
             build_batch(
-                [Record(Offset(0), TimestampMs(1), *record, []) for record in records],
+                [Record(Offset(0), TimestampMs(1), key, value, []) for key, value in records],
                 base_offset=Offset(100 * len(self.batches)),
                 producer_id=producer[0],
                 producer_epoch=producer[1],
@@ -53,7 +54,7 @@ class Transactions:
             )
         )
 
-    def send(self, offsets, producer=P, *, group="g", guard=None, epoch=0, **fields) -> int:
+    def send(self, offsets, producer=P, *, group="g", guard=None, epoch=0, **fields) -> Any:
         return self.world.send(
             CommitTransactionOffsets,
             group_id=group,
@@ -91,8 +92,9 @@ class Transactions:
         heir = GroupCoordinator(self.world.config, str, self.world.wall_ms, self.world.topics)
         for item in latest.items():
             heir.replay(*item)
-        for record in latest.pending():
-            heir.replay_pending(record.producer_id, record.key, record.value)
+        for pending in latest.pending():
+            assert pending.key is not None
+            heir.replay_pending(pending.producer_id, pending.key, pending.value)
         heir.finish_loading(self.world.now)
         heir.check_invariants()
         return heir

@@ -160,7 +160,9 @@ class ClassicConsumer:
 
     def _plan(self, world: Any, members: Iterable[Any]) -> dict[str, bytes]:
         """Round robin; what another still reads is given on in the next generation."""
-        wishes = {one.member_id: read_subscription(one.subscription) for one in members}
+        wishes: dict[str, Any] = {
+            one.member_id: read_subscription(one.subscription) for one in members
+        }
         owners = {
             (topic, index): member_id
             for member_id, wish in wishes.items()

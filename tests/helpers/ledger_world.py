@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
 from group_world import ME, OTHER, HostedHere, OffsetsReplica, turns
 from memory_log import MemoryLog
@@ -14,7 +14,7 @@ from moldau.data.partitions import HostedPartition, Partitions
 from moldau.leases.commands import Ack, Command, LogMessage, LogSlice, Poll, TakeOver
 from moldau.leases.config import QueueConfig
 from moldau.leases.records import encode
-from moldau.leases.results import CommandResult, Refusal
+from moldau.leases.results import CommandResult, GrantedLeases, Refusal
 from moldau.leases.state import QueueId, QueueRecord
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.leases.tokens import Token
@@ -295,7 +295,8 @@ class QueueLeader:
 
     async def poll(self) -> Token:
         (answer,) = await self.do(self.poll_command())
-        return cast(Any, answer).leases[0].token
+        assert isinstance(answer, GrantedLeases)
+        return answer.leases[0].token
 
     async def work(self, messages: int) -> None:
         """Take and settle so many, each with two records."""

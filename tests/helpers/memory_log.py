@@ -235,7 +235,7 @@ class MemoryLog:
         if self._config.flush is not FlushPolicy.ALWAYS:
             self._flushed = self._end
 
-    def begin_flush(self) -> MemoryFlush | None:
+    def begin_flush(self) -> FlushTask | None:
         if self._flushed == self._end and self._controls_flushed >= self._controls.count:
             return None
         return MemoryFlush(self._end, self._controls.count, self._truncations)

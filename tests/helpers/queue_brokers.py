@@ -28,6 +28,7 @@ from moldau.model.delivery_tokens import (
     decode_delivery_token,
     encode_delivery_token,
 )
+from moldau.model.ids import PartitionIndex, TopicId
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
@@ -90,7 +91,7 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
         self.cluster = cluster
         self.number = number
         self.calls: Counter[str] = Counter()
-        self.refusals: dict[str, list[tuple[int, bool]]] = {}
+        self.refusals: dict[str, list[tuple[pb.Reason.ValueType, bool]]] = {}
         self.batches: list[int] = []
         self.polls: list[pb.PollRequest] = []
         self.hides_addresses = False
@@ -125,7 +126,7 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
             await self._refuse(context, reason, uncertain=uncertain)
 
     async def _refuse(
-        self, context: Any, reason: int, text: str = "", *, uncertain: bool = False
+        self, context: Any, reason: pb.Reason.ValueType, text: str = "", *, uncertain: bool = False
     ) -> None:
         trailers = [(REASON_TRAILER, pb.Reason.Name(reason)), (HINT_TRAILER, "do%20as told")]
         if uncertain:
@@ -371,7 +372,7 @@ class FakeCluster:
 
     def __init__(self, count: int = 2) -> None:
         self.topics: dict[str, list[Partition]] = {}
-        self.ids: dict[str, bytes] = {}
+        self.ids: dict[str, TopicId] = {}
         self.groups: dict[str, Group] = {}
         self.numbers = itertools.count(1)
         self.version = 1
@@ -415,7 +416,7 @@ class FakeCluster:
         self.topics[topic] = [
             Partition(topic, number, number % count + 1) for number in range(partitions)
         ]
-        self.ids[topic] = topic.encode().ljust(16, b"\0")[:16]
+        self.ids[topic] = TopicId(topic.encode().ljust(16, b"\0")[:16])
         self.version += 1
 
     def move(self, topic: str, partition: int, leader: int) -> None:
@@ -496,7 +497,7 @@ class FakeCluster:
                         DeliveryToken(
                             TokenKind.QUEUE,
                             self.ids[name],
-                            each.number,
+                            PartitionIndex(each.number),
                             f"{offset}-{message.attempt}-{leader}".encode(),
                         )
                     )
@@ -506,7 +507,9 @@ class FakeCluster:
                     found.append(message)
         return found
 
-    def settle(self, group: Group, leader: int, request: Any, token: bytes, what: str) -> int:
+    def settle(
+        self, group: Group, leader: int, request: Any, token: bytes, what: str
+    ) -> pb.Reason.ValueType:
         ticket = decode_delivery_token(token)
         names = {held: name for name, held in self.ids.items()}
         if ticket is None or ticket.topic_id not in names:
@@ -521,14 +524,14 @@ class FakeCluster:
             return pb.SETTLED if offset in queue.settled else pb.EXPIRED
         if what == "extend":
             lease.until = self.now() + request.visibility_ms / 1000
-            return 0
+            return pb.REASON_UNSPECIFIED
         del queue.leases[token]
         if what == "ack":
             queue.settled.add(offset)
         else:
             delay = request.delay_ms / 1000 if request.HasField("delay_ms") else 0.0
             queue.due[offset] = self.now() + delay
-        return 0
+        return pb.REASON_UNSPECIFIED
 
     # ---- life
 
@@ -562,7 +565,8 @@ def keep_what_a_process_shares() -> grpc.Channel:
     free_ports(1)
     channel = grpc.insecure_channel("127.0.0.1:1")
     with contextlib.suppress(grpc.RpcError):
-        channel.unary_unary("/nobody/there")(b"", timeout=wait_seconds_max())
+        call: Any = channel.unary_unary("/nobody/there")
+        call(b"", timeout=wait_seconds_max())
 
     async def hold() -> None:
         aio.init_grpc_aio()
@@ -571,7 +575,7 @@ def keep_what_a_process_shares() -> grpc.Channel:
     return channel
 
 
-def once_polls_wait(brokers: FakeCluster, work: Callable[[], object]) -> threading.Thread:
+def once_polls_wait(brokers: FakeCluster, work: Callable[..., object]) -> threading.Thread:
     """Does the work in a thread, as soon as a poll waits at a broker."""
 
     def run() -> None:

@@ -1,11 +1,13 @@
 """A queue's machine in a world of its own, which keeps books and compares."""
 
 import random
+from typing import Any
 
 from queue_invariants import check_invariants, snapshot
 
 from moldau.leases.commands import (
     Ack,
+    Command,
     Evict,
     ExpireDue,
     Extend,
@@ -19,11 +21,18 @@ from moldau.leases.commands import (
     Trim,
 )
 from moldau.leases.config import QueueConfig
-from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
+from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS, DelayBucket
 from moldau.leases.ledger import Ledger
 from moldau.leases.records import decode, encode
-from moldau.leases.results import Done, GrantedLeases, Refusal, SettleResult
-from moldau.leases.state import Dead, Leased, QueueId, Waiting
+from moldau.leases.results import (
+    Decision,
+    Done,
+    GrantedLeases,
+    Lease,
+    Refusal,
+    SettleResult,
+)
+from moldau.leases.state import Dead, Leased, QueueId, QueueRecord, Waiting
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.leases.tokens import Token, decode_token, encode_token
 
@@ -98,7 +107,7 @@ class World:
         ledger.finish_loading()
         return ledger
 
-    def commit(self, *records, is_applied=False) -> None:
+    def commit(self, *records: QueueRecord, is_applied: bool = False) -> None:
         assert self.ledger.check(*map(encode, records)) is Refusal.NONE
         for record in records:
             key, value = encode(record)
@@ -107,7 +116,7 @@ class World:
             assert self.ledger.apply(key, value)
             assert is_applied or self.machine.apply(record)
 
-    def do(self, *commands) -> list:
+    def do(self, *commands: Command) -> list[Any]:
         """Decide and commit, with any luck. Returns the answers; none if there were none."""
         if len(commands) == 1:
             before = snapshot(self.machine.state, QUEUE)
@@ -134,7 +143,7 @@ class World:
 
     # ---- the books
 
-    def enter(self, command, decision) -> None:
+    def enter(self, command: Command, decision: Decision) -> None:
         self.dead |= set(decision.died)
         match command, decision.result:
             case Poll(), GrantedLeases(leases=leases):
@@ -160,8 +169,8 @@ class World:
             case _:
                 raise AssertionError(f"{command} is answered with {decision.result}")
 
-    def taken_back(self, command, record, count) -> None:
-        opened = {} if record is None else dict(record.opened)
+    def taken_back(self, command: Any, record: QueueRecord | None, count: int) -> None:
+        opened: dict[int, Any] = {} if record is None else dict(record.opened)
         for offset, (member, deadline) in list(self.held.items()):
             if not isinstance(opened.get(offset), Waiting | Dead):
                 continue
@@ -173,7 +182,7 @@ class World:
             count -= 1
         assert count == 0
 
-    def delivered(self, lease, command) -> None:
+    def delivered(self, lease: Lease, command: Poll) -> None:
         token = lease.token
         offset = token.offset
         assert decode_token(encode_token(token)) == token
@@ -190,7 +199,7 @@ class World:
         self.held[offset] = (command.member, lease.deadline)
         self.tokens.append((token, command.member))
 
-    def answered(self, command, token) -> None:
+    def answered(self, command: Ack | Nack | Extend, token: Token) -> None:
         member, deadline = self.held[token.offset]
         assert member == command.member, "only the holder settles"
         assert deadline > command.now, "late is late"
@@ -285,7 +294,7 @@ class World:
             tokens.append(tokens[0]._replace(**{field: value}))
         return tuple(tokens), member
 
-    def any_command(self):
+    def any_command(self) -> Command:
         rng = self.rng
         kind = rng.choices(
             ("poll", "ack", "nack", "extend", "expire", "evict", "bury", "trim", "recall"),
@@ -327,7 +336,7 @@ class World:
                 self.log_start = rng.randrange(self.log_start, len(self.log) + 1)
                 return Trim(start=self.log_start)
 
-    def recall(self, bucket, count) -> Recall:
+    def recall(self, bucket: DelayBucket, count: int) -> Recall:
         end = min(bucket.first + count, len(self.log))
         found = [message for message in self.log[bucket.first : end] if message is not None]
         if self.rng.random() < 0.5:
@@ -357,6 +366,7 @@ class World:
 
     def let_the_past_try(self) -> None:
         """A leader that does not know that it is none decides as ever; nothing of it is stored."""
+        assert self.past is not None
         decision = self.past.decide(self.any_command())
         if decision.record is not None:
             assert self.ledger.check(encode(decision.record)) is Refusal.FENCED
@@ -374,7 +384,8 @@ class World:
             bucket = state.next_recall
             if not is_busy and not state.leased_count and not state.dead_count:
                 times = [] if bucket is None else [bucket.recall_at]
-                times += [] if state.next_due() is None else [state.next_due()]
+                due = state.next_due()
+                times += [] if due is None else [due]
                 self.now = min((time for time in times if time > self.now), default=self.now)
             is_busy = False
             if bucket is not None and bucket.recall_at <= self.now:
@@ -393,7 +404,7 @@ class World:
         raise AssertionError("something is never delivered")
 
 
-def run(seed_or_rng, steps: int = 150) -> World:
+def run(seed_or_rng: int | random.Random, steps: int = 150) -> World:
     rng = seed_or_rng
     world = World(rng if isinstance(rng, random.Random) else random.Random(rng))
     for _ in range(steps):

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import grpc
 
@@ -18,7 +18,7 @@ CALL_SECONDS = wait_seconds_max()
 
 def reason_of(error: grpc.RpcError) -> str:
     """The reason by name, from the trailers of a refused call."""
-    trailers = dict(error.trailing_metadata() or ())
+    trailers: dict[str, Any] = dict(cast(Any, error).trailing_metadata() or ())
     return str(trailers.get(REASON_TRAILER, ""))
 
 

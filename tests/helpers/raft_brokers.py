@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import uvloop
 from memory_log import MemoryLog
@@ -271,7 +271,7 @@ class Cluster:
             place = directory / f"b{number}" if directory is not None else None
             self.brokers[number] = self.broker_type(self, number, place, flush)
 
-    async def __aenter__(self) -> "Cluster":
+    async def __aenter__(self) -> Self:
         for broker in self.brokers.values():
             broker.start()
         self.introduce()
@@ -436,7 +436,9 @@ def propose(broker: Broker, *, value: bytes = b"v", number: int = 0, records: in
     return end
 
 
-def content(log: PartitionLog, start: int | None = None) -> tuple[bytes, list[tuple[int, ...]]]:
+def content(
+    log: PartitionLog, start: int | None = None
+) -> tuple[bytes, list[tuple[Epoch, ControlKind, Offset]]]:
     """Every byte of the records, and the control entries."""
     offset, pieces = Offset(log.start_offset if start is None else start), []
     while offset < log.end_offset:

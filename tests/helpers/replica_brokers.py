@@ -12,13 +12,22 @@ from moldau.control.metadata_store import (
 )
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, MoldauError
-from moldau.model.ids import BrokerId, Offset, PartitionIndex, TimestampMs, TopicPartition
+from moldau.model.ids import (
+    BrokerId,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import Members
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.raft_group import RaftGroup
-from moldau.replica.replica import Proposal, Replica
+from moldau.replica.raft_replica import Proposal
+from moldau.replica.replica import Replica
 from moldau.server.clock import SystemClock
 from moldau.testing.replicas import RecordingListener
 from moldau.testing.waiting import until, wait_seconds_max
@@ -203,7 +212,12 @@ def make_batch(
     if epoch is None:
         epoch = 0 if producer >= 0 else -1
     return bytearray(
-        build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+        build_batch(
+            records,
+            producer_id=ProducerId(producer),
+            producer_epoch=ProducerEpoch(epoch),
+            base_sequence=sequence,
+        )
     )
 
 

@@ -12,13 +12,13 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from chunks import joined
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -45,13 +45,12 @@ class Identity:
 
     @property
     def pem(self) -> str:
-        return self.certificate.public_bytes(Encoding.PEM).decode()
+        return str(self.certificate.public_bytes(Encoding.PEM), "ascii")
 
     @property
     def key_pem(self) -> str:
-        return self.private_key.private_bytes(
-            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-        ).decode()
+        key = self.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return str(key, "ascii")
 
 
 def identity(name: str, *, hosts: tuple[str, ...] = (), signer: Identity | None = None) -> Identity:
@@ -169,7 +168,7 @@ class SecureFront:
                 ApiKey.SASL_HANDSHAKE: (0, 1),
                 ApiKey.SASL_AUTHENTICATE: (0, 2),
             }
-        steps: Iterator[bytes] | None = None
+        steps: Any = None
         while True:
             frame = memoryview(_exactly(client, int.from_bytes(_exactly(client, 4), "big")))
             header = read_request_header(frame)
@@ -203,9 +202,9 @@ class SecureFront:
                     )
                     done = True
             body = answer.encode(version)
-            client.sendall(b"".join(frame_response(key, version, header.correlation_id, body)))
+            client.sendall(joined(frame_response(key, version, header.correlation_id, body)))
             if done:
-                return answer.error_code == 0
+                return bool(answer.error_code == 0)
 
     def _login(self, mechanism: str) -> Any:
         """Yields answers, and whether that was the last. PermissionError: refused."""

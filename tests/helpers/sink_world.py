@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from moldau.client.errors import ClientError
+from moldau.client.wire.transactions import TransactionalProducer as Transaction
 from moldau.spark.sink import protocol
 from moldau.spark.sink.decisions import Ledger, LedgerEntry, encode_entry
-from moldau.spark.sink.protocol import Begin, TaskAttempt, TaskResult, Transaction
+from moldau.spark.sink.protocol import Begin, TaskAttempt, TaskResult
 from moldau.spark.sink.sink_client import SinkClient
 
 QUERY = "q"
@@ -206,7 +207,7 @@ class Call:
         self._world = world
         self._process = process
 
-    def __call__(self, name: str, do: Callable[[], T]) -> T:
+    def __call__(self, name: str, do: Callable[..., T]) -> T:
         fate = self._world.fate(self._process, name)
         # Either the process dies, or it is told that there was no answer.
         error = ClientError("no answer") if fate.startswith("unanswered") else DiedError()

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, TypeVar
 
+from chunks import in_memory
+
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
@@ -109,7 +111,8 @@ class Client:
 
     def committed(self) -> list[bytes]:
         """What one who reads committed sees: without the aborted, as clients do it."""
-        data, aborted, offset = b"", set(), 0
+        data, offset = b"", 0
+        aborted: set[tuple[int, int]] = set()
         while True:
             wanted = FetchPartition(
                 partition=self.partition, fetch_offset=offset, partition_max_bytes=1 << 20
@@ -124,12 +127,13 @@ class Client:
             assert answer.error_code == 0
             if not answer.records:
                 return _visible(data, sorted(aborted))
-            data += bytes(answer.records)
+            records = in_memory(answer.records)
+            data += records
             for each in answer.aborted_transactions or ():
                 aborted.add((each.first_offset, each.producer_id))
             position = 0
-            while position < len(answer.records):
-                header = read_header(answer.records, position)
+            while position < len(records):
+                header = read_header(records, position)
                 offset, position = header.next_offset, position + header.size
 
 

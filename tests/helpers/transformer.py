@@ -69,9 +69,9 @@ class Transformer:
         try:
             self.producer.begin_transaction()
             for message in messages:
-                self.producer.produce(
-                    f"{self.name}-out", message.value(), partition=message.partition()
-                )
+                partition = message.partition()
+                assert partition is not None
+                self.producer.produce(f"{self.name}-out", message.value(), partition=partition)
             self.producer.send_offsets_to_transaction(
                 self.consumer.position(self.consumer.assignment()),
                 self.consumer.consumer_group_metadata(),
@@ -130,8 +130,8 @@ def committed_output(bootstrap: str, topic: str) -> Counter[bytes]:
     while ends < PARTITIONS:
         message = consumer.poll(wait_seconds_max())
         assert message is not None, "the last stable offset does not advance"
-        if message.error() is not None:
-            ends += message.error().code() == KafkaError._PARTITION_EOF
+        if (error := message.error()) is not None:
+            ends += error.code() == KafkaError._PARTITION_EOF
             continue
         found[message.value() or b""] += 1
     consumer.close()

@@ -1,5 +1,7 @@
 """What a queue answers, rule by rule."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from queue_invariants import settled_ranges, snapshot
@@ -366,6 +368,7 @@ def test_the_last_attempt_that_fails_makes_a_dead_letter_in_one_record():
     (token,) = queue.poll()
     decision = queue.machine.decide(Nack(member="ann", tokens=(token,), now=0, reason="ž" * 100))
     assert decision.died == (0,)
+    assert decision.record is not None
     assert decision.record.opened == ((0, Dead(3, "ž" * 60)),)
     queue.machine.apply(decision.record)
     assert queue.poll(now=10**9) == []
@@ -449,7 +452,7 @@ def test_commands_that_are_decided_together_see_each_other():
     read = LogSlice(first=0, end=3, messages=tuple(queue.log))
     poll = Poll(member="ann", count_max=2, now=0, visibility_ms=10, read=read)
     commands = [poll, poll, ExpireDue(now=10), replace(poll, now=10)]
-    polled = [queue.machine.decide_and_apply(command) for command in commands]
+    polled: Any = [queue.machine.decide_and_apply(command) for command in commands]
     given = [
         [lease.token.offset for lease in d.result.leases] for d in polled if d is not polled[2]
     ]

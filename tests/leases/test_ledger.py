@@ -1,5 +1,7 @@
 """What a partition of `__queue_state` stores, and whose records it takes."""
 
+from typing import cast
+
 import pytest
 
 from moldau.leases.config import QueueConfig
@@ -39,7 +41,7 @@ def test_a_queue_is_loaded_from_its_snapshot_and_the_changes_after_it():
         snapshot(4, opened=((2, Waiting(1, 1)), (3, Waiting(1, 1)))),
         snapshot(1, queue=OTHER),
     )
-    sequences = [decode(*record).sequence for record in ledger.stored(QUEUE)]
+    sequences = [cast(QueueRecord, decode(*record)).sequence for record in ledger.stored(QUEUE)]
     assert sequences == [4, 5, 6]
     machine = QueueStateMachine(QUEUE, QueueConfig(), 1)
     machine.load(ledger.stored(QUEUE))
@@ -101,6 +103,7 @@ def test_only_the_next_record_of_the_leader_is_taken(record, verdict):
     assert ledger.check(encode(record)) is verdict
     assert ledger.apply(*encode(record)) is (verdict is Refusal.NONE)
     last = decode(*ledger.stored(QUEUE)[-1])
+    assert isinstance(last, QueueRecord)
     assert last.sequence == (5 if verdict is Refusal.NONE else 4)
 
 

@@ -6,6 +6,7 @@ that are easiest to make, and each must be caught.
 """
 
 import random
+from typing import Any
 
 import pytest
 from effort import seeds
@@ -18,7 +19,7 @@ from moldau.leases import decide as decide_module
 from moldau.leases import draft as draft_module
 from moldau.leases import records as records_module
 from moldau.leases.commands import TakeOver
-from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS
+from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS, bucket_keys
 from moldau.leases.results import CommandRefused, Done, GrantedLeases, Refusal, SettleResult
 from moldau.leases.state import Dead, Leased, QueueState, Waiting
 from moldau.leases.state_machine import QueueStateMachine
@@ -46,7 +47,7 @@ def test_whatever_is_drawn_every_message_comes_to_one_end(rng, steps):
 
 def test_the_worlds_see_all_that_can_be_seen():
     """A simulation in which nothing happens proves nothing."""
-    seen = set()
+    seen: set[Any] = set()
     for seed in range(20):
         world = World(random.Random(seed))
         do = world.do
@@ -62,7 +63,7 @@ def test_the_worlds_see_all_that_can_be_seen():
                     seen.add("more")
             return answers
 
-        world.do = heard
+        world.do = heard  # type: ignore[method-assign]
         for _ in range(150):
             world.step()
             seen.update(type(entry) for entry in world.machine.state.open.values())
@@ -198,8 +199,7 @@ def _opens_beside_a_bucket(monkeypatch):
 
 
 def _puts_into_the_shortest_bucket(monkeypatch):
-    keys = draft_module.bucket_keys
-    monkeypatch.setattr(draft_module, "bucket_keys", lambda time: keys(time)[::-1])
+    monkeypatch.setattr(draft_module, "bucket_keys", lambda time: bucket_keys(time)[::-1])
 
 
 def _loses_what_is_recalled(monkeypatch):

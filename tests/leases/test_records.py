@@ -42,8 +42,8 @@ def queue_records(draw):
     buckets = {}
     for span in draw(st.lists(st.sampled_from(SPANS_MS), max_size=5)) if end else ():
         begin = draw(st.integers(0, 2**63 // span - 1)) * span
-        ends = sorted(draw(st.tuples(offsets, offsets)))
-        buckets[span, begin] = DelayBucket(span, begin, *ends, draw(st.integers(0, 2**40)))
+        first, last = sorted(draw(st.tuples(offsets, offsets)))
+        buckets[span, begin] = DelayBucket(span, begin, first, last, draw(st.integers(0, 2**40)))
     return QueueRecord(
         queue=draw(_queues),
         sequence=draw(st.integers(1, 2**63 - 1)),
@@ -136,6 +136,7 @@ def test_bytes_that_were_changed_are_applied_or_refused_as_corrupt(record, data)
     changed[place] = data.draw(st.integers(0, 255))
     with suppress(CorruptionError):
         found = decode(key, bytes(changed))
+        assert isinstance(found, QueueRecord)
         state = QueueState()
         state.apply(QueueRecord(queue=found.queue, sequence=1, epoch=0, next=5, is_snapshot=True))
         state.apply(found)

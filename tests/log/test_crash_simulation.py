@@ -136,7 +136,7 @@ class Worker:
             batch = make_batch(base, count=count, epoch=self.epoch, value=value, time=self.time)
             entries.append(Entry(base, count, self.epoch, batch))
             data += batch
-            base += count
+            base = Offset(base + count)
         self.model.entries += entries
         self.log.append(data, headers_of(data))
 
@@ -284,7 +284,7 @@ def check_reads(log: DiskLog, kept: list[Entry]) -> None:
             read = log.read(Offset(entry.offset), 1, log.end_offset)
             data = read.data
             assert not isinstance(data, bytes)
-            found = data.file.pread(data.size, data.position)  # type: ignore[attr-defined]
+            found = data.file.pread(data.size, data.position)
             assert found == entry.data
             assert read_header(found).base_offset == entry.offset
 

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,7 @@ def test_an_append_into_the_area_being_filled_is_not_overwritten() -> None:
     for _ in range(30):
         batches.append(append(log, value=b"y" * 5000))
     assert log.active.position > fill.start
+    assert task is not None
     task.run()
     log.end_flush(task)
     flush(log)
@@ -249,7 +251,8 @@ def test_a_failed_write_behind_a_flush_fences_the_log_but_the_flush_counts() -> 
     task = log.begin_flush()
     assert task is not None
     task.run()
-    log.active._file = BrokenFile()
+    broken: Any = BrokenFile()
+    log.active._file = broken
     log.end_flush(task)
     assert log.flushed_offset == 1
     with pytest.raises(StorageError):

@@ -11,7 +11,7 @@ from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogStart
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError, DiskFullError, StorageError
-from moldau.model.ids import Epoch, Offset, RaftIndex
+from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes
 from moldau.testing.simdisk import SimCrash, SimDisk
 
@@ -265,7 +265,7 @@ def test_an_index_file_is_only_a_cache(damage: str) -> None:
     log = open_log(disk, config)
     for offset, batch in enumerate(batches):
         assert read_bytes(log, offset, 1) == batch
-        found = log.find_time(1000 + offset, log.end_offset)
+        found = log.find_time(TimestampMs(1000 + offset), log.end_offset)
         assert found is not None
         assert found.offset == offset
 
@@ -387,7 +387,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before() -> None:
 def test_a_full_disk_refuses_the_append_and_heals_when_there_is_room() -> None:
     disk = SimDisk(capacity_bytes=90_000)
     log = open_log(disk, LogConfig(flush=FlushPolicy.NEVER))
-    batches = []
+    batches: list[bytes] = []
     with suppress(DiskFullError):
         while len(batches) < 100:
             batches.append(append(log, value=b"x" * 5000))
@@ -517,4 +517,4 @@ def test_a_slice_stays_readable_when_its_segment_is_deleted(tmp_path: Path) -> N
     read = log.read(Offset(0), 1, log.end_offset)
     log.delete_before(Offset(12))
     assert not isinstance(read.data, bytes)
-    assert read.data.file.pread(read.size, read.data.position) == batches[0]  # type: ignore[attr-defined]
+    assert read.data.file.pread(read.size, read.data.position) == batches[0]

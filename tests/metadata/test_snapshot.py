@@ -172,4 +172,4 @@ def test_an_image_that_contradicts_itself_is_corruption(broken: dict[str, object
     image = replace(IMAGE, removed_brokers={})
     decode_image(encode_image(image))
     with pytest.raises(CorruptionError):
-        decode_image(encode_image(replace(image, **broken)))  # type: ignore[arg-type]
+        decode_image(encode_image(replace(image, **broken)))

@@ -12,7 +12,8 @@ steps = st.lists(
 
 @given(steps)
 def test_timers_behave_like_a_table_of_deadlines(sequence):
-    timers, table = Timers(), {}
+    timers: Timers[tuple[int, str]] = Timers()
+    table: dict[tuple[int, str], float] = {}
     for action, key, number in sequence:
         match action:
             case "set":
@@ -32,7 +33,7 @@ def test_timers_behave_like_a_table_of_deadlines(sequence):
 
 
 def test_timers_that_move_do_not_pile_up():
-    timers = Timers()
+    timers: Timers[tuple[int, str]] = Timers()
     for n in range(1000):
         timers.set(KEYS[0], float(n))
         timers.next_deadline()

@@ -13,7 +13,7 @@ from connections import Recorder, echo, framed, listening, read_frame, settled
 from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
-from moldau.model.slices import FileSlice
+from moldau.model.slices import Chunk, FileSlice
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, DeferredReply
 from moldau.testing.replicas import ManualClock
@@ -396,7 +396,7 @@ async def test_file_slices_are_sent_between_other_chunks(tmp_path: Path) -> None
     with opened(path) as file:
 
         def answer(connection: Connection, frame: bytes) -> None:
-            chunks = [
+            chunks: list[Chunk] = [
                 struct.pack(">i", 4 + 200_000 + 3 + 100),
                 b"head",
                 FileSlice(file, 50_000, 200_000),

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 from queue_brokers import FakeCluster, once_polls_wait
+from queue_worker import reason_of
 
 from moldau import QueueClient
 from moldau.client.errors import ClientError
@@ -47,8 +48,7 @@ def refused(call: Any) -> tuple[grpc.StatusCode, str, str]:
     """Status, reason and text of a call that fails."""
     with pytest.raises(grpc.RpcError) as raised:
         call()
-    trailers = dict(raised.value.trailing_metadata())
-    return raised.value.code(), trailers.get("moldau-reason", ""), raised.value.details()
+    return raised.value.code(), reason_of(raised.value), raised.value.details() or ""
 
 
 def test_create_send_poll_and_ack(stub: Stub, brokers: FakeCluster) -> None:
@@ -66,7 +66,7 @@ def test_create_send_poll_and_ack(stub: Stub, brokers: FakeCluster) -> None:
     assert [(each.partition, each.offset) for each in sent] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert brokers.calls("Send") == {1: 2, 2: 2}
     consumer = connect(stub)
-    messages = []
+    messages: list[pb.Message] = []
     while len(messages) < 4:
         found = poll(stub, consumer)
         assert found
@@ -153,7 +153,7 @@ def test_what_arrives_after_the_client_is_gone_is_given_back(
     wait_until(lambda: brokers.has_waiting_polls, "the poll waits")
     waiting.cancel()
     fill(brokers, 2)
-    seen = []
+    seen: list[pb.Message] = []
     while len(seen) < 2:
         seen += poll(stub, other, wait=60)
     assert {message.value for message in seen} == {b"0", b"1"}
@@ -287,7 +287,7 @@ def test_other_calls_are_passed_on(stub: Stub) -> None:
 
 @pytest.mark.parametrize("method", ["Poll", "Ack", "Send", "Connect", "Stats"])
 def test_bytes_that_are_no_message_are_refused(channel: grpc.Channel, method: str) -> None:
-    call = channel.unary_unary(f"/moldau.v1.Queue/{method}")
+    call: Any = channel.unary_unary(f"/moldau.v1.Queue/{method}")
     code, reason, text = refused(lambda: call(b"\xff\xff\xff", timeout=wait_seconds_max()))
     assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
     assert "invalid" in text
@@ -295,6 +295,7 @@ def test_bytes_that_are_no_message_are_refused(channel: grpc.Channel, method: st
 
 def test_polls_out_of_bounds_are_refused(stub: Stub) -> None:
     consumer = connect(stub)
+    bad: Any
     for bad in ({"max_messages": -1}, {"max_messages": 10**6}, {"wait_ms": -1}):
         request = pb.PollRequest(group="g", consumer_id=consumer, **bad)
         assert refused(lambda asked=request: stub.Poll(asked))[1] == "INVALID_ARGUMENT"

@@ -27,7 +27,7 @@ from moldau.model.queue_headers import (
     DEAD_TOPIC_HEADER,
     DEAD_TRUNCATED_HEADER,
 )
-from moldau.records.record import Record, read_records
+from moldau.records.record import Headers, Record, read_records
 from moldau.testing.waiting import until
 
 
@@ -56,7 +56,7 @@ async def test_a_poison_message_ends_in_the_dead_letter_topic_with_what_it_was()
     world = await QueueWorld.make(attempts_max=3)
     before = ("moldau-dead-group", "moldau-only-group", "moldau-deliver-at")
     values = (b"old", b"g", b"1")
-    headers = [("h", b"1"), *zip(before, values, strict=True)]
+    headers: Headers = [("h", b"1"), *zip(before, values, strict=True)]
     await world.send(b"poison", key=b"k", headers=headers)
     for _ in range(3):
         await kill(world)
@@ -232,7 +232,7 @@ async def test_a_dead_message_that_is_damaged_takes_its_replica_offline() -> Non
         return read._replace(data=bytes(data))
 
     taken = await world.take()
-    log.read = damaged  # type: ignore[method-assign]
+    log.read = damaged  # type: ignore[method-assign, assignment]
     world.host._queues[next(iter(world.host._queues))].reader.drop(Offset(0))
     tokens = [delivery.token for delivery in taken]
     await world.host.settle(world.group, "w", tokens, partial(Nack, delay_ms=0))
@@ -267,11 +267,11 @@ async def test_messages_that_compaction_took_are_passed() -> None:
     assert await world.take() == []
 
 
-def _without(log: MemoryLog, offset: Offset) -> MemoryLog:
+def _without(log: MemoryLog, gone: Offset) -> MemoryLog:
     real = log.read
 
-    def read(position: Offset, bytes_max: int, end: Offset) -> LogRead:
-        return real(Offset(offset + 1) if position == offset else position, bytes_max, end)
+    def read(offset: Offset, bytes_max: int, end_offset: Offset) -> LogRead:
+        return real(Offset(gone + 1) if offset == gone else offset, bytes_max, end_offset)
 
     log.read = read  # type: ignore[method-assign]
     return log

@@ -13,7 +13,7 @@ from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import BUILT_IN_ASSIGNORS, GroupCoordinator
 from moldau.groups.events import OffsetToCommit
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import Offset, PartitionIndex, TopicPartition
+from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicPartition
 from moldau.queues.group_rpc_handlers import GroupRpcHandlers
 from moldau.queues.group_rpc_messages import (
     GroupCommitRequest,
@@ -45,6 +45,9 @@ class Groups(GroupWorld):
         return groups
 
 
+NOBODY = BrokerId(0)
+
+
 class World:
     def __init__(self) -> None:
         self.groups = Groups()
@@ -72,7 +75,7 @@ class World:
             **fields,
         )
         return decode(
-            await self.answers.handle_heartbeat(0, encode(asked)), MemberHeartbeatResponse
+            await self.answers.handle_heartbeat(NOBODY, encode(asked)), MemberHeartbeatResponse
         )
 
     async def join(self, member: str, **fields):
@@ -86,6 +89,7 @@ class World:
         return ErrorCode(told.error), told.before
 
     def has(self, told: MemberHeartbeatResponse) -> frozenset[int]:
+        assert told.member is not None
         return unpack_partitions(told.member.assigned).get(self.topic_id, frozenset())
 
 
@@ -141,7 +145,7 @@ async def test_a_group_is_described_as_what_it_is():
     world = await World().started()
 
     async def told(group: str) -> GroupDescription:
-        payload = await world.answers.handle_describe(0, encode(GroupMemberRef(group=group)))
+        payload = await world.answers.handle_describe(NOBODY, encode(GroupMemberRef(group=group)))
         return decode(payload, GroupDescription)
 
     nobody = await told("n")
@@ -231,7 +235,7 @@ async def test_an_ack_that_is_cancelled_while_it_waits_leaves_nothing_behind():
 
 async def test_a_peer_tells_of_a_member_that_left():
     world = await World().started()
-    await world.answers.handle_member_left(0, encode(GroupMemberRef(group="g", member="m")))
+    await world.answers.handle_member_left(NOBODY, encode(GroupMemberRef(group="g", member="m")))
     assert world.gone == [("g", "m")]
 
 
@@ -246,7 +250,7 @@ async def test_what_cannot_be_read_is_refused(payload):
         world.answers.handle_member_left,
     ):
         with pytest.raises(RefusedError) as caught:
-            await answer(0, payload)
+            await answer(NOBODY, payload)
         assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 

@@ -162,7 +162,7 @@ class Simulation:
 
     def check(self) -> None:
         books = self.books
-        dead = {}
+        dead: dict[bytes | None, tuple[bytes | None, bytes | None]] = {}
         for record in self.world.stored("g.dead") if "g.dead" in self.world.topics else []:
             headers = dict(record.headers)
             assert headers[DEAD_ATTEMPTS_HEADER] == b"%d" % ATTEMPTS_MAX

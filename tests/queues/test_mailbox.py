@@ -115,8 +115,8 @@ async def test_a_damaged_batch_takes_the_partition_offline() -> None:
     log = world.logs["t", 0]
     real = log.read
 
-    def read(position: Offset, bytes_max: int, end: Offset) -> LogRead:
-        found = real(position, bytes_max, end)
+    def read(offset: Offset, bytes_max: int, end_offset: Offset) -> LogRead:
+        found = real(offset, bytes_max, end_offset)
         return found._replace(data=bytes(found.size - 1) + b"!")
 
     log.read = read  # type: ignore[method-assign]

@@ -13,9 +13,10 @@ from moldau.data.fetch import FetchService
 from moldau.data.record_reader import ReadPage, read_page
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, PartitionIndex, TopicId, TopicPartition
+from moldau.model.queue_limits import POLL_RESPONSE_BYTES_MAX
 from moldau.queues import ordered
 from moldau.queues.group_rpc_messages import OffsetCommitResult
-from moldau.queues.ordered import POLL_RESPONSE_BYTES_MAX, OrderedGroups
+from moldau.queues.ordered import OrderedGroups
 from moldau.queues.types import Delivery, ErrorReason, QueueRefusedError, TokenResult
 from moldau.testing.waiting import until
 

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -255,7 +256,7 @@ async def test_nothing_is_answered_before_it_is_committed() -> None:
     await world.send(b"a", b"b")
     first = await world.take(1)
     world.ledger.gate.clear()
-    calls = [
+    calls: list[asyncio.Task[Any]] = [
         asyncio.create_task(settle(world, first, Ack)),
         asyncio.create_task(world.take()),
         # Settled by the first, if that is committed.
@@ -266,8 +267,8 @@ async def test_nothing_is_answered_before_it_is_committed() -> None:
     world.ledger.gate.set()
     results = await asyncio.gather(*calls)
     assert results[0] == [DONE]
-    assert values_of(results[1]) == [b"b"]  # type: ignore[arg-type]
-    assert results[2][0].reason is ErrorReason.SETTLED  # type: ignore[union-attr]
+    assert values_of(results[1]) == [b"b"]
+    assert results[2][0].reason is ErrorReason.SETTLED
 
 
 async def test_a_queue_that_cannot_be_loaded_says_so_and_is_loaded_later() -> None:
@@ -319,7 +320,7 @@ async def test_a_leader_that_is_fenced_answers_no_success() -> None:
     async def fence(*_: object) -> None:
         raise LedgerRefusedError(Refusal.FENCED)
 
-    world.ledger.write = fence  # type: ignore[method-assign]
+    world.ledger.write = fence  # type: ignore[method-assign, assignment]
     assert [each.reason for each in await settle(world, taken, Ack)] == [ErrorReason.UNAVAILABLE]
     await until(lambda: not world.host._queues, "the queue is closed")
 
@@ -329,7 +330,10 @@ async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
     await world.send(b"a", b"b")
     taken = await world.take(1)
     world.ledger.gate.clear()
-    calls = [asyncio.create_task(settle(world, taken, Ack)), asyncio.create_task(world.take())]
+    calls: list[asyncio.Task[Any]] = [
+        asyncio.create_task(settle(world, taken, Ack)),
+        asyncio.create_task(world.take()),
+    ]
     await until(lambda: world.ledger.waiting == 1, "a write waits")
     world.host.stop()
     world.ledger.gate.set()

@@ -50,7 +50,7 @@ async def make(
     return QueueReader(asyncio.get_running_loop(), replica, limits), replica
 
 
-def _disk_log(directory: Path, config: LogConfig):  # type: ignore[no-untyped-def]
+def _disk_log(directory: Path, config: LogConfig):
     return open_disk_log(OsFiles(directory), "t-0", config)
 
 
@@ -80,7 +80,10 @@ async def test_an_offer_ends_before_what_is_too_much_and_holds_what_is_not_due()
     assert (none.ready_count, none.is_size_limited, none.read.end) == (0, True, 0)
     reader.take(Offset(5))
     delayed = reader.offer(5, 1 << 20, NOW, is_first=True)
-    assert (delayed.ready_count, delayed.read.messages) == (0, (LogMessage(Offset(5), 2_000),))
+    assert (delayed.ready_count, delayed.read.messages) == (
+        0,
+        (LogMessage(Offset(5), TimestampMs(2_000)),),
+    )
 
 
 async def test_what_is_kept_is_bounded_and_what_is_not_is_read_again() -> None:

@@ -66,7 +66,7 @@ class Node:
     def step(self, event: e.Event) -> list[e.Effect]:
         """Effects that are not storage; storage is done, but nothing is flushed by itself."""
         effects = self.core.step(self.now, event)
-        left = []
+        left: list[e.Effect] = []
         for effect in effects:
             match effect:
                 case e.AppendNoop(epoch):

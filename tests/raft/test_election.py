@@ -195,7 +195,8 @@ def test_who_removes_itself_stands_until_that_is_committed(make_node) -> None:
     node.step(e.Tick())
     assert node.core.role is Role.FOLLOWER
     node.step(e.CampaignRequested())
-    assert node.core.role is Role.PRE_CANDIDATE
+    role: Role = node.core.role
+    assert role is Role.PRE_CANDIDATE
 
 
 def test_an_epoch_found_in_the_log_counts_without_a_vote_of_it(make_node) -> None:

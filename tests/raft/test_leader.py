@@ -6,7 +6,7 @@ from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Role
-from moldau.raft.messages import AppendResponse, RaftHeartbeat
+from moldau.raft.messages import AppendResponse, InstallSnapshot, RaftHeartbeat
 from moldau.raft.progress import ProgressState
 
 
@@ -151,6 +151,7 @@ def test_what_the_log_no_longer_holds_comes_as_a_snapshot(make_node) -> None:
     node.log.start_index = RaftIndex(2)
     effects = node.receive(2, refusal(5, 3, 1, 1))
     (snapshot,) = [effect for effect in effects if isinstance(effect, e.SendSnapshot)]
+    assert isinstance(snapshot.message, InstallSnapshot)
     assert (snapshot.peer, snapshot.message.start, snapshot.message.last_epoch) == (2, 2, 1)
     (send,) = appends(node.receive(2, answer(5, 2)))
     assert send.start == 2

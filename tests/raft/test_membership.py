@@ -21,7 +21,9 @@ def test_members_survive_the_journal() -> None:
 
 
 def test_an_entry_from_before_logs_had_ids_is_read() -> None:
-    assert decode_members(msgspec.msgpack.encode(((1, 2), (3,)))) == Members((1, 2), (3,))
+    assert decode_members(msgspec.msgpack.encode(((1, 2), (3,)))) == Members(
+        (BrokerId(1), BrokerId(2)), (BrokerId(3),)
+    )
 
 
 @pytest.mark.parametrize(

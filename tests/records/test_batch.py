@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.batch import (
     HEADER_BYTES,
     BatchFormatError,
@@ -25,9 +26,11 @@ BYTES_MAX = 1 << 20
 
 
 def batch_of(count: int = 3, **options) -> bytes:
-    return build_batch(
-        [Record(i, 1_000 + i, b"key-%d" % i, b"value-%d" % i, []) for i in range(count)], **options
-    )
+    records = [
+        Record(Offset(i), TimestampMs(1_000 + i), b"key-%d" % i, b"value-%d" % i, [])
+        for i in range(count)
+    ]
+    return build_batch(records, **options)
 
 
 def with_field(batch: bytes, position: int, layout: str, value: int) -> bytes:
@@ -151,9 +154,9 @@ def test_stamp_sets_offset_and_epoch_and_nothing_else():
     stamped = bytearray(b"##" + batch + b"##")
     stamp(memoryview(stamped), 2, 2**40, 7)
     header = read_header(stamped, 2)
-    assert header == read_header(batch)._replace(base_offset=2**40, leader_epoch=7)
+    assert header == read_header(batch)._replace(base_offset=Offset(2**40), leader_epoch=Epoch(7))
     assert crc_matches(stamped, 2, header.size, header.crc)
-    assert (stamped[:2], stamped[-2:]) == (b"##", b"##")
+    assert stamped[:2] == stamped[-2:] == b"##"
     assert stamped[2 + 16 : -2] == batch[16:]
 
 
@@ -167,7 +170,7 @@ def test_append_time_is_stamped_with_a_new_checksum(codec):
     assert header.codec == codec
     assert (header.base_timestamp, header.max_timestamp) == (1_000, 999_999)
     assert [record.timestamp for record in read_records(stamped[1:-1])] == [999_999] * 3
-    assert (stamped[:1], stamped[-1:]) == (b"#", b"#")
+    assert stamped[:1] == stamped[-1:] == b"#"
 
 
 def test_good_batches_are_described_in_order():
@@ -182,7 +185,7 @@ def test_good_batches_are_described_in_order():
 
 @given(st.integers(1, 50), st.sampled_from(Codec), st.binary(max_size=200))
 def test_whatever_is_built_is_accepted(count, codec, value):
-    batch = build_batch([Record(0, 5, None, value, [])] * count, codec=codec)
+    batch = build_batch([Record(Offset(0), TimestampMs(5), None, value, [])] * count, codec=codec)
     assert check_batches(memoryview(batch), bytes_max=len(batch)) == [read_header(batch)]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 from raft_brokers import make_group, run
@@ -36,7 +37,8 @@ class World:
     """A peer, and groups of which each is cold as often as it has reads left."""
 
     def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.peer = Peer(BrokerId(2), None, PeerHeartbeat(1, BrokerId(2)))
+        none: Any = None
+        self.peer = Peer(BrokerId(2), none, PeerHeartbeat(1, BrokerId(2)))
         self.ended: list[Read] = []
         self.groups: list[RaftGroup] = []
         self.reads: dict[RaftGroup, list[Read]] = {}
@@ -52,7 +54,7 @@ class World:
             )
             monkeypatch.setattr(group.log, "end_check", self.ended.append)
         self.turns = 0
-        self.cold = ColdSends(loop=asyncio.get_running_loop(), stepper=None, on_read=self._count)
+        self.cold = ColdSends(loop=asyncio.get_running_loop(), stepper=none, on_read=self._count)
 
     def _count(self) -> None:
         self.turns += 1

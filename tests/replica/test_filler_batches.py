@@ -102,7 +102,7 @@ def take_in(log: PartitionLog, parcel: RaftEnvelope) -> None:
             return
 
 
-def live(log: PartitionLog) -> dict[bytes | None, tuple[int, bytes | None]]:
+def live(log: PartitionLog) -> dict[bytes | None, tuple[Offset, bytes | None]]:
     """The last record of every key."""
     found = {}
     for batch in log.batches(log.start_offset):

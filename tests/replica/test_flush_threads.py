@@ -1,6 +1,7 @@
 """The threads in which logs are flushed."""
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -29,6 +30,6 @@ def test_the_stop_waits_for_what_was_begun() -> None:
     threads = FlushThreads(1)
     done: list[int] = []
     for number in range(5):
-        threads.run(lambda number=number: done.append(number), 1)
+        threads.run(partial(done.append, number), 1)
     threads.stop()
     assert done == [0, 1, 2, 3, 4]

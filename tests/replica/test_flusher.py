@@ -159,7 +159,7 @@ async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Pat
         late.is_heavy = True
         return late
 
-    log.begin_flush = begin_late
+    log.begin_flush = begin_late  # type: ignore[method-assign, assignment]
     replica.flush_soon()
     await until(has_begun.is_set, "the flush begins")
     replica.drop()

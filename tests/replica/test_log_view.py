@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chunks import joined
 from memory_log import MemoryLog
 
 from moldau.log.disk_log import open_disk_log, read_slice
@@ -116,11 +117,11 @@ def test_a_small_read_is_done_once_for_all_followers_until_the_log_changes(
     view.truncate(RaftIndex(1))
     append(log, value=b"again")
     # As long as before, and as many entries: but others.
-    data = b"".join(bytes(chunk) for chunk in view.read(FIRST, 1 << 20).chunks)
+    data = joined(view.read(FIRST, 1 << 20).chunks)
     assert b"again" in data
     assert b"other" not in data
     append(log, value=b"more")
-    assert b"more" in b"".join(bytes(chunk) for chunk in view.read(FIRST, 1 << 20).chunks)
+    assert b"more" in joined(view.read(FIRST, 1 << 20).chunks)
     view.reset(LogStart(Offset(0), 0, NO_EPOCH, b""), b"")
     assert view.read(FIRST, 1 << 20).chunks == []
 

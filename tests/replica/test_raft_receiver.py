@@ -2,11 +2,13 @@
 suffer."""
 
 import asyncio
+from typing import Any
 
 import pytest
+from fakes import Fake
 from raft_brokers import make_group, run
 
-from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft.events import Received
 from moldau.raft.messages import AppendResponse
 from moldau.replica import raft_receiver as module
@@ -20,19 +22,24 @@ from moldau.testing.logs import make_batch
 pytestmark = pytest.mark.inprocess
 
 ME, PEER = BrokerId(1), BrokerId(2)
+ZERO = RaftIndex(0)
+NONE: Any = None
+"""Of what is not asked here."""
 
 
 def append(group: RaftGroup, value: bytes, start: int = 2) -> bytes:
     batch = make_batch(start, value=value, epoch=1)
     body = encode_batches_head(len(batch)) + batch
-    return encode_append(group.wire, Epoch(1), RaftIndex(start), NO_EPOCH, 0, len(body)) + body
+    return encode_append(group.wire, Epoch(1), RaftIndex(start), NO_EPOCH, ZERO, len(body)) + body
 
 
 def answer(group: RaftGroup) -> bytes:
-    return encode_message(group.wire, AppendResponse(Epoch(1), True, 0, 0, 0, NO_EPOCH, 0))
+    return encode_message(
+        group.wire, AppendResponse(Epoch(1), True, ZERO, ZERO, ZERO, NO_EPOCH, LogId(0))
+    )
 
 
-class World:
+class World(Fake):
     """Groups that have five entries; every Append below that is a cut."""
 
     def __init__(self, count: int) -> None:
@@ -48,14 +55,15 @@ class World:
             stepper=self,
             effects=self,
             heartbeats=self,
-            flusher=None,
-            peers={PEER: Peer(PEER, None, PeerHeartbeat(1, PEER))},
+            flusher=NONE,
+            peers={PEER: Peer(PEER, NONE, PeerHeartbeat(1, PEER))},
             groups=self.by_wire,
             append_bytes_max=1000,
         )
 
     def handle(self, group: RaftGroup, event: Received) -> None:
-        parts = group.current_envelope.parts
+        assert group.current_envelope is not None
+        parts: Any = group.current_envelope.parts
         told = bytes(parts[0].data[-20:]) if parts else b"answer"
         if parts and parts[0].start < 5:
             self.truncations_total += 1

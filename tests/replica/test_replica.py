@@ -216,7 +216,9 @@ async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
     await until(lambda: world.log.runs == 1, "the flush runs")
     # It waits for no flush: neither for the one that hangs, nor for one that is asked for now.
     asked: list[FlushHandle] = []
-    world.flusher.request = lambda handle, size: asked.append(handle)
+    world.flusher.request = (  # type: ignore[method-assign]
+        lambda handle, appended_bytes: asked.append(handle)
+    )
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.NEVER))
     await until(lambda: told == [ErrorCode.NONE], "it is committed")
     assert asked == [world.replica.group.flush_handle]
@@ -274,11 +276,11 @@ async def test_a_batch_that_the_disk_does_not_take_leaves_no_trace(error: Storag
     def fail(*arguments: object) -> None:
         raise error
 
-    world.log.append = fail
+    world.log.append = fail  # type: ignore[method-assign, assignment]
     with pytest.raises(StorageError):
         propose(world.replica, make_batch(b"a", producer=4, sequence=0))
     assert world.failures == ([] if isinstance(error, DiskFullError) else [error])
-    world.log.append = append_whole
+    world.log.append = append_whole  # type: ignore[method-assign]
     assert propose(world.replica, make_batch(b"a", producer=4, sequence=0)).base_offset == 0
     assert values(world.replica) == [b"a"]
     world.stop()
@@ -291,8 +293,8 @@ async def test_without_room_for_a_snapshot_the_log_is_closed_all_the_same() -> N
     def full(*arguments: object) -> None:
         raise DiskFullError("no room")
 
-    world.log.save_snapshot = full
-    world.log.close = lambda: closed.append(True)
+    world.log.save_snapshot = full  # type: ignore[method-assign, assignment]
+    world.log.close = lambda: closed.append(True)  # type: ignore[method-assign]
     world.replica.close()
     assert (closed, world.failures) == ([True], [])
     world.stop()
@@ -415,7 +417,7 @@ async def test_a_trim_on_a_full_disk_waits_for_room_and_a_failed_disk_is_reporte
     def fail(offset: Offset) -> None:
         raise error
 
-    world.log.delete_before = fail
+    world.log.delete_before = fail  # type: ignore[method-assign]
     told: list[ErrorCode] = []
     world.replica.trim(Offset(1), told.append)
     if isinstance(error, DiskFullError):
@@ -423,7 +425,7 @@ async def test_a_trim_on_a_full_disk_waits_for_room_and_a_failed_disk_is_reporte
         assert (world.failures, told) == ([], [ErrorCode.KAFKA_STORAGE_ERROR])
         assert (defects, world.log.start_offset) == ([], 0)
         # It is agreed on, so it comes when there is room.
-        world.log.delete_before = delete_before
+        world.log.delete_before = delete_before  # type: ignore[method-assign]
         world.replica.retain(TimestampMs(0))
         assert (world.log.start_offset, len(told)) == (1, 1)
     else:

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raft_brokers import CONFIG, PATIENT
@@ -156,8 +158,8 @@ async def test_a_retry_after_a_failover_gets_the_original_offset_and_is_stored_o
         await cluster.restart(first.id)
         await cluster.alike()
         third = await cluster.lead(first.id)
-        again, _ = await write(third.replica, make_batch(b"3", producer=4, sequence=3))
-        assert again.base_offset == 4
+        last, _ = await write(third.replica, make_batch(b"3", producer=4, sequence=3))
+        assert last.base_offset == 4
         assert values(third.replica) == [b"x", b"0", b"1", b"2", b"3"]
 
 
@@ -256,13 +258,13 @@ async def test_a_follower_knows_the_producer_of_what_it_stored_before_its_disk_w
         store = log.append_control
         refused: list[object] = []
 
-        def refuse_once(*arguments: object) -> None:
+        def refuse_once(*arguments: Any) -> None:
             if not refused:
                 refused.append(arguments)
                 raise DiskFullError("no room")
-            store(*arguments)  # type: ignore[arg-type]
+            store(*arguments)
 
-        log.append_control = refuse_once  # type: ignore[method-assign]
+        log.append_control = refuse_once  # type: ignore[method-assign, assignment]
         # One message brings both, and only the first of them finds room.
         propose(leader.replica, make_batch(b"a", producer=PRODUCER, sequence=0))
         leader.replica.trim(Offset(0), lambda _: None)
@@ -460,23 +462,22 @@ async def test_all_copies_are_waited_for_where_that_is_wished() -> None:
         absent.stop()
         leader = await cluster.ready()
         told: list[str] = []
+
+        def tell(which: int, code: ErrorCode) -> None:
+            told.append(f"{which} {code.name}")
+
         for copies in (1, 2):
             leader.replica.min_insync_replicas = copies
             proposal = propose(leader.replica, make_batch(b"v"))
             assert not leader.replica.is_acknowledged(proposal.end_offset)
-            leader.replica.when_acknowledged(
-                proposal.end_offset,
-                lambda code, n=copies: told.append(f"{n} {code.name}"),
-            )
+            leader.replica.when_acknowledged(proposal.end_offset, partial(tell, copies))
             await until(lambda: len(told) == copies, "a majority has it")  # noqa: B023
             assert leader.replica.is_acknowledged(proposal.end_offset)
         assert told == ["1 NONE", "2 NONE"]
         leader.replica.min_insync_replicas = 3
         ends = [propose(leader.replica, make_batch(b"v")).end_offset for _ in range(3)]
         for end in (ends[1], ends[0], ends[2]):
-            leader.replica.when_acknowledged(
-                end, lambda code, end=end: told.append(f"{end} {code.name}")
-            )
+            leader.replica.when_acknowledged(end, partial(tell, end))
         await until(lambda: leader.replica.high_watermark == ends[2], "it is committed")
         # Once it is committed, too, and behind those that wait already.
         leader.replica.when_acknowledged(ends[0], lambda code: told.append(f"again {code.name}"))

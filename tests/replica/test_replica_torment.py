@@ -9,12 +9,13 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from replica_brokers import ReplicaBroker, ReplicaCluster, make_batch, propose, values
 
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import TimestampMs
+from moldau.model.ids import Offset, TimestampMs
 from moldau.raft.config import RaftConfig
 from moldau.replica.producers import ProducerTable
 
@@ -79,7 +80,7 @@ class Producer:
                 self.pending.pop(0)
             await asyncio.sleep(self.chance.choice([0, 0.001, 0.01]))
 
-    def send(self, broker: ReplicaBroker) -> list[tuple[list[bytes], int, asyncio.Future]]:
+    def send(self, broker: ReplicaBroker) -> list[tuple[list[bytes], Offset, asyncio.Future[Any]]]:
         sent = []
         for sequence, made in self.pending:
             data = make_batch(*made, producer=self.number, sequence=sequence)

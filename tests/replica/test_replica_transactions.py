@@ -14,7 +14,8 @@ from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import TRANSACTIONAL_BIT, read_header
 from moldau.records.control import EndMarker
 from moldau.records.record import Record, build_batch
-from moldau.replica.replica import Proposal, Replica
+from moldau.replica.raft_replica import Proposal
+from moldau.replica.replica import Replica
 from moldau.testing.replicas import ManualClock, lead_replica, make_driver, make_flusher
 from moldau.testing.waiting import until, wait_seconds_max
 

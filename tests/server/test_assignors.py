@@ -7,9 +7,11 @@ import pytest
 
 from moldau.groups.assignors.interface import AssignorError, GroupSpec, MemberSpec
 from moldau.model.errors import ConfigError
+from moldau.model.ids import TopicId
 from moldau.server import assignors
 
-SPEC = GroupSpec(members={"m": MemberSpec(topics=frozenset({b"t"}))}, topics={b"t": 1})
+TOPIC = TopicId(b"t")
+SPEC = GroupSpec(members={"m": MemberSpec(topics=frozenset({TOPIC}))}, topics={TOPIC: 1})
 
 
 class Good:

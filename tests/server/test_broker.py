@@ -104,6 +104,7 @@ async def test_a_broker_on_free_ports_says_which_they_are_and_keeps_who_it_is(
 ) -> None:
     server, info = await start(config_of(tmp_path))
     assert (info.broker_id, info.broker_count) == (1, 1)
+    assert info.grpc_addr is not None
     addresses = (info.kafka_addr, info.raft_addr, info.http_addr, info.grpc_addr)
     assert len({0, *(address.port for address in addresses)}) == 5
     assert all(map(is_listening, addresses))

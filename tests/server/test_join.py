@@ -55,7 +55,7 @@ def test_it_waits_for_a_cluster_without_a_leader(caplog):
             await until(lambda: len(cluster.asked) >= 3 or joining.done(), "it asked three times")
             assert not joining.done()
             cluster.failure = None
-            return (await joining).broker_id
+            return int((await joining).broker_id)
 
         assert asyncio.run(scene()) == 2
     # Once, and not for each of the tries.

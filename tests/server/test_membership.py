@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from http_cluster import FakeCluster, served
-from moldau.log.datadir import Identity
+from moldau.log.datadir import VOTES_PATH, Identity
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, RefusedError
@@ -19,7 +19,7 @@ from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
-from moldau.server.storage import VOTES_PATH, Storage
+from moldau.server.storage import Storage
 
 pytestmark = pytest.mark.inprocess
 

@@ -23,6 +23,6 @@ def test_a_log_that_nobody_knows_is_set_aside_and_the_others_stay(tmp_path: Path
     with Broker(data_dir=tmp_path / "data") as broker:
         assert sorted(path.name for path in kept.iterdir()) == ["0", "1"]
         assert not unknown.exists()
-        for stray in (f"strays/gone-{'0' * 31}7-0", f"strays/kept-{kept.name}-2"):
-            assert f"moved it to {stray}" in broker.output
-            assert (tmp_path / "data" / stray / "note").read_text() == "left behind"
+        for moved in (f"strays/gone-{'0' * 31}7-0", f"strays/kept-{kept.name}-2"):
+            assert f"moved it to {moved}" in broker.output
+            assert (tmp_path / "data" / moved / "note").read_text() == "left behind"

@@ -9,6 +9,7 @@ import pytest
 
 import moldau.spark
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
 from moldau.spark.java import JavaError
@@ -85,7 +86,13 @@ def fill(client: KafkaClient) -> Fill:
         topic: str, partition: int = 0, *, count: int, first: int = 0, codec: Codec = Codec.NONE
     ) -> None:
         records = [
-            Record(0, 1_700_000_000_000 + number, b"k%d" % number, b"v%d" % number, [])
+            Record(
+                Offset(0),
+                TimestampMs(1_700_000_000_000 + number),
+                b"k%d" % number,
+                b"v%d" % number,
+                [],
+            )
             for number in range(first, first + count)
         ]
         client.produce(topic, partition, build_batch(records, codec=codec))

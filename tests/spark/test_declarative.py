@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.java import JavaError, find_java
 from moldau.testing.broker import Broker
@@ -43,7 +44,8 @@ def test_the_project_of_the_page_runs_and_writes_each_message_once(
     source, target = new_name("declared"), new_name("declared-out")
     for topic in (source, target):
         client.create_topic(topic, partitions=1)
-    records = [Record(0, int(time.time() * 1000), b"/%d" % n, b"", []) for n in range(5)]
+    now = TimestampMs(int(time.time() * 1000))
+    records = [Record(Offset(0), now, b"/%d" % n, b"", []) for n in range(5)]
     client.produce(source, 0, build_batch(records))
     write_project(
         tmp_path,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 
@@ -137,8 +138,8 @@ class World:
         client.create_topic(f"{prefix}topic2", partitions=1)
 
     def put(self, topic: str, partition: int, *values: bytes) -> None:
-        now = time.time_ns() // 1_000_000
-        records = [Record(0, now, b"k", value, [("h", value)]) for value in values]
+        now = TimestampMs(time.time_ns() // 1_000_000)
+        records = [Record(Offset(0), now, b"k", value, [("h", value)]) for value in values]
         self.client.produce(self.prefix + topic, partition, build_batch(records))
 
     def fill(self) -> None:

@@ -19,6 +19,7 @@ import pyspark
 from lake_world import read_table
 
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import open_table
 from moldau.testing.broker import Broker
@@ -214,7 +215,13 @@ def test_an_archive_on_a_cluster_gives_the_same_table(
     client.create_topic(topic, partitions=4)
     for partition in range(4):
         records = [
-            Record(0, 1_700_000_000_000 + at * 60_000, b"k%d" % at, b"v%d" % at, [("h", b"x")])
+            Record(
+                Offset(0),
+                TimestampMs(1_700_000_000_000 + at * 60_000),
+                b"k%d" % at,
+                b"v%d" % at,
+                [("h", b"x")],
+            )
             for at in range(1500)
         ]
         client.produce(topic, partition, build_batch(records))

@@ -4,10 +4,11 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from moldau.client.processes import ProcessKey, is_running, started_at
+from moldau.client.processes import is_running, started_at
 from moldau.supervisor.control import send_request, state_of
 from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import (
@@ -72,7 +73,7 @@ class World:
         def holds() -> bool:
             if not condition():
                 self.supervisor.step(0.01)
-            return condition()
+            return bool(condition())
 
         wait_until(holds, "it is so", describe=lambda: (self.states, self.said))
 
@@ -109,7 +110,9 @@ def test_the_first_founds_and_the_others_join_it_once_it_is_ready(world):
     w.until(lambda: w.all("ready"))
     assert w.joins == [(1, None), (2, "127.0.0.1:3"), (3, "127.0.0.1:3")]
     assert w.state.cluster_id == "C"
-    assert load_state(w.directory).brokers == w.state.brokers
+    state = load_state(w.directory)
+    assert state is not None
+    assert state.brokers == w.state.brokers
 
 
 def test_members_of_a_cluster_start_all_at_once(world):
@@ -267,6 +270,7 @@ def test_after_the_end_nothing_runs_and_the_file_says_so(world):
     w.supervisor.close()
     assert not any(map(is_running, keys))
     state = load_state(w.directory)
+    assert state is not None
     assert (state.supervisor_pid, state.supervisor_started, state.control) == (None, None, "")
     assert {member.state for member in state.brokers} == {"stopped"}
     assert all(member.joined for member in state.brokers)
@@ -284,7 +288,9 @@ def test_a_full_disk_does_not_end_the_brokers(world, monkeypatch):
         "cannot write cluster.json (No space left on device); retrying"
     ]
     w.supervisor.step(0.01)
-    assert load_state(w.directory).brokers == w.state.brokers
+    state = load_state(w.directory)
+    assert state is not None
+    assert state.brokers == w.state.brokers
 
 
 def test_a_broker_that_cannot_be_started_is_tried_again(world):
@@ -301,7 +307,7 @@ def test_requests_reach_the_supervisor_through_its_socket(world):
     import threading
 
     w = world(1)
-    replies = []
+    replies: list[Any] = []
     path = w.state.control
     thread = threading.Thread(target=lambda: replies.append(send_request(path, "status")))
     thread.start()
@@ -337,8 +343,7 @@ def test_only_one_holds_a_cluster(tmp_path):
 
 def test_a_stranger_with_the_number_of_a_broker_is_not_taken_for_it(tmp_path):
     state = cluster(1)
-    own = ProcessKey(os.getpid(), started_at(os.getpid()))
-    state.brokers[0].pid, state.brokers[0].started = own
+    state.brokers[0].pid, state.brokers[0].started = os.getpid(), started_at(os.getpid())
     assert len(orphaned_brokers(state)) == 1
     state.brokers[0].started = "another:time"
     assert orphaned_brokers(state) == []

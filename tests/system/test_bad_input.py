@@ -14,9 +14,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cramjam
 import pytest
+from chunks import joined
 from crc32c import crc32c
 
 from moldau.client.errors import ClientError, UnreachableError
@@ -118,7 +120,7 @@ def test_a_request_cut_off_at_any_byte_has_no_effect(
 ) -> None:
     topic = raw.create_well(new_name("topic"))
     request = produce_request(topic, batch([b"never"]))
-    whole = b"".join(map(bytes, frame_request(request, 9, 1, "bad")))
+    whole = joined(frame_request(request, 9, 1, "bad"))
     for end in range(0, len(whole), 3):
         with connect(broker) as opened:
             opened.sendall(whole[:end])
@@ -289,7 +291,7 @@ def test_a_decompression_bomb_is_refused_within_bounds(
     raw: RawClient,
     new_name: Callable[[str], str],
     codec: Codec,
-    configs: dict[str, str],
+    configs: dict[str, Any],
 ) -> None:
     topic = raw.create_well(new_name("topic"), max_message_bytes="10000000", **configs)
     data = bomb(codec)
@@ -497,7 +499,7 @@ def test_connections_opened_and_dropped_leave_nothing_behind(broker: Broker) -> 
         return len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
 
     before = open_files()
-    metadata = b"".join(map(bytes, frame_request(MetadataRequest(topics=None), 9, 1, "bad")))
+    metadata = joined(frame_request(MetadataRequest(topics=None), 9, 1, "bad"))
     for number in range(300):
         opened = connect(broker)
         if number % 3:

@@ -151,12 +151,11 @@ def test_a_copy_of_a_data_directory_ends_the_broker_it_was_copied_from(tmp_path:
         process = third._process
         assert process is not None
         copy = Broker(data_dir=tmp_path / "copy")
-        copy.arguments = (
-            lambda: [  # type: ignore[method-assign]
-                *Broker.arguments(copy)[2:],
-                *("--join-addr", cluster.brokers[1].http_address),
-            ]
-        )
+
+        def joining() -> list[str]:
+            return [*Broker.arguments(copy)[2:], "--join-addr", cluster.brokers[1].http_address]
+
+        copy.arguments = joining  # type: ignore[method-assign]
         with copy:
             assert process.wait(wait_seconds_max()) != 0
             assert "with a copy of this data directory" in third.output

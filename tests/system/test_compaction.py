@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -86,7 +87,7 @@ class Writer:
         left = producer.flush(wait_seconds_max())
         assert quiet or left == 0
 
-    def _note(self, error: object, message: confluent_kafka.Message) -> None:
+    def _note(self, error: object, message: Any) -> None:
         if error is None:
             self.acked[message.offset()] = (message.key(), message.value())
 
@@ -118,7 +119,7 @@ def read_confluent(broker: Broker | Cluster, start: int = 0, **more: object) -> 
     found: Found = []
     try:
         while True:
-            message = consumer.poll(wait_seconds_max())
+            message: Any = consumer.poll(wait_seconds_max())
             assert message is not None, f"no end after {len(found)} messages"
             if message.error():
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
@@ -140,7 +141,7 @@ def read_kafka_python(broker: Broker, start: int, end: int) -> Found:
     def is_at_the_end() -> bool:
         for messages in consumer.poll(timeout_ms=500).values():
             found.extend((m.offset, m.key, m.value) for m in messages)
-        return consumer.position(place) >= end
+        return bool(consumer.position(place) >= end)
 
     try:
         wait_until(is_at_the_end, "kafka-python has read all")

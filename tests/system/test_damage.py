@@ -50,7 +50,7 @@ def test_a_flipped_bit_in_a_closed_segment_is_found_on_reading_and_not_served(
         offset, error = 0, ErrorCode.NONE
         while error == ErrorCode.NONE and offset < 400:
             answer = raw.fetch("hurt", offset)
-            error = answer.error_code
+            error = ErrorCode(answer.error_code)
             if error == ErrorCode.NONE:
                 offset += 2
         assert error == ErrorCode.KAFKA_STORAGE_ERROR

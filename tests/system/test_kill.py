@@ -36,7 +36,7 @@ class History:
         self.acked: dict[bytes, tuple[int, int]] = {}
         self.failed: dict[bytes, str] = {}
 
-    def delivered(self, error: Any, message: confluent_kafka.Message) -> None:
+    def delivered(self, error: Any, message: Any) -> None:
         value = message.value()[:20]
         if error is not None:
             self.failed[value] = error.str()
@@ -77,7 +77,8 @@ def read_back(broker: Broker, topic: str) -> dict[int, list[bytes]]:
         )
 
         def has_read_all() -> bool:
-            for message in consumer.consume(1000, 0.5):
+            messages: list[Any] = consumer.consume(1000, 0.5)
+            for message in messages:
                 assert message.error() is None, message.error()
                 values = found[message.partition()]
                 assert message.offset() == len(values), "offsets are not dense"

@@ -4,8 +4,10 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from chunks import joined
 
 from moldau.client.errors import ClientError
 from moldau.testing.broker import Broker
@@ -54,7 +56,7 @@ def test_pipelined_large_requests_are_read_only_as_fast_as_they_are_answered(
                 for _ in range(requests):
                     raw.post(produce_request("topic", data, partition=partition), 9)
                 for _ in range(requests):
-                    answer = raw.receive()
+                    answer: Any = raw.receive()
                     assert answer.topics[0].partitions[0].error_code == 0
         except ClientError as error:
             failures.append(error)
@@ -103,7 +105,7 @@ def fetch_frame() -> bytes:
         max_bytes=64 * MIB,
         topics=[FetchTopic(topic="topic", partitions=wanted)],
     )
-    return b"".join(map(bytes, frame_request(request, 12, 1, "deaf")))
+    return joined(frame_request(request, 12, 1, "deaf"))
 
 
 def test_idle_connections_cost_little(bounded: Broker) -> None:

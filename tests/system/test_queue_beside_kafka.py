@@ -48,7 +48,7 @@ def consume(bootstrap: str, seen: Seen) -> None:
     consumer.subscribe(["orders"])
     while not seen.is_over:
         messages = consumer.consume(50, 0.2)
-        seen.add([m.value().decode() for m in messages if m.error() is None])
+        seen.add([(m.value() or b"").decode() for m in messages if m.error() is None])
     consumer.close()
 
 

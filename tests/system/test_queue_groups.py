@@ -174,7 +174,7 @@ def test_members_share_partitions_and_take_over(broker: Broker, stub: Any) -> No
         other = [pb.TopicPartitions(topic=topic.name, partitions=[stranger.partition])]
         assert refused(lambda: two.poll(partitions=other)) == "NOT_ASSIGNED"
         # What was acked stays so when another takes over; the rest comes to it.
-        firsts = {}
+        firsts: dict[int, pb.Message] = {}
         for message in wait_until(lambda: _of_both(one), "messages of both partitions come"):
             firsts.setdefault(message.partition, message)
         assert one.ack(*firsts.values()) == []

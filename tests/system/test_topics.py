@@ -88,5 +88,6 @@ def test_a_topic_with_a_compression_of_its_own_stores_that_and_gives_back_the_re
     values = [b"v%d" % number * 50 for number in range(50)]
     assert raw.produce(topic, batch(values)).base_offset == 0
     stored = raw.fetch(topic, 0).records
+    assert stored is not None
     assert len(stored) < sum(map(len, values)) / 2
     assert [item.value for item in raw.read_all(topic)] == values

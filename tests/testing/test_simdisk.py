@@ -2,9 +2,11 @@
 
 import errno
 import random
+from typing import Any
 
 import pytest
 from effort import seeds
+from fakes import Fake
 
 from moldau.testing.simdisk import SimCrash, SimDisk
 from moldau.testing.torn_writes import CrashRates, Truncation, Write, surviving_bytes
@@ -12,7 +14,7 @@ from moldau.testing.torn_writes import CrashRates, Truncation, Write, surviving_
 SEEDS = seeds(300)
 
 
-def outcomes(disk: SimDisk, look) -> list:
+def outcomes(disk: SimDisk, look) -> list[Any]:
     """What `look` finds after each of many power cuts at this moment."""
     return [look(disk.crash(random.Random(seed))) for seed in SEEDS]
 
@@ -191,7 +193,7 @@ def steps_of(work) -> int:
 
 def test_the_hook_is_called_before_every_change():
     disk = SimDisk()
-    labels = []
+    labels: list[str] = []
     disk.on_step = labels.append
     disk.makedirs("d")
     file = disk.open("d/a", create=True)
@@ -297,7 +299,7 @@ def busy_disk() -> SimDisk:
     return disk
 
 
-def tree(disk: SimDisk) -> dict:
+def tree(disk: SimDisk) -> dict[str, bytes]:
     return {
         f"{directory}/{name}": disk.read(f"{directory}/{name}")
         for directory in disk.listdir("")
@@ -326,7 +328,12 @@ def test_seeds_differ_from_losing_nothing_to_losing_everything():
 
 def test_an_ordered_crash_keeps_a_prefix():
     rates = CrashRates(is_ordered=True, survival=0.5, tearing=1.0, sectors=0.0, growing=0.0)
-    pending = [Write(0, b"aaaa"), Truncation(2), Write(2, b"bb"), Write(4, b"cc")]
+    pending: list[Write | Truncation] = [
+        Write(0, b"aaaa"),
+        Truncation(2),
+        Write(2, b"bb"),
+        Write(4, b"cc"),
+    ]
     found = {bytes(surviving_bytes(b"", pending, rates, random.Random(seed))) for seed in SEEDS}
     assert found == {b"", b"a", b"aa", b"aaa", b"aaaa", b"aab", b"aabb", b"aabbc", b"aabbcc"}
 
@@ -390,7 +397,7 @@ def test_a_simulated_file_gives_its_bytes_to_a_socket():
     disk = SimDisk()
     disk.replace("a", b"0123456789")
 
-    class Sock:
+    class Sock(Fake):
         def send(self, data):
             self.taken = data[:3]
             return 3

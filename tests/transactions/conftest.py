@@ -1,6 +1,7 @@
 """A transaction coordinator with a log, partitions and a notebook of replies, driven by hand."""
 
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class World:
         self.config = TransactionConfig(**{"busy_wait_ms_max": 0, "complete_wait_ms": 0, **config})
         self.coordinator = TransactionCoordinator(self.config, Epoch(epoch), self.wall_ms)
         self.requests = count(1)
-        self.replies = {}
+        self.replies: dict[int, Any] = {}
         self.writes: dict[int, Persist] = {}
         self.markers: dict[int, WriteMarkers] = {}
         self.asked: list[WriteMarkers] = []

@@ -1,9 +1,12 @@
 """A transaction from its first partition to its end, and everybody who gets in its way."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.transactions.records import TransactionRecord, decode, encode
 from moldau.transactions.results import ProducerResult
 
@@ -14,7 +17,8 @@ BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 def at_epoch(world, name, epoch, **changes):
     """The same log, with the epoch of an id as far on as it would be after many years."""
     key, value = world.log[-1]
-    stored = msgspec.structs.replace(decode(key, value).value, producer_epoch=epoch, **changes)
+    last: Any = decode(key, value)
+    stored = msgspec.structs.replace(last.value, producer_epoch=epoch, **changes)
     world.log.append(encode(TransactionRecord(transactional_id=name, value=stored)))
     return world.crash(), ProducerResult(
         error=NONE, producer_id=stored.producer_id, producer_epoch=epoch
@@ -115,7 +119,9 @@ def test_used_up_epochs_give_way_to_a_new_producer_id(world):
 def test_partitions_of_an_unknown_id_or_another_producer_are_refused(world):
     producer = world.init()
     assert world.add(producer, name="u") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    stranger = ProducerResult(error=NONE, producer_id=7, producer_epoch=0)
+    stranger = ProducerResult(
+        error=NONE, producer_id=ProducerId(7), producer_epoch=ProducerEpoch(0)
+    )
     assert world.add(stranger) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert len(world.coordinator.list_transactions()[1]) == 1
 

@@ -6,6 +6,7 @@ The mutants below plant the mistakes that are easiest to make, and each must be 
 """
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,12 +29,13 @@ from moldau.transactions.events import (
     VerifyPartitions,
 )
 from moldau.transactions.records import TransactionState, decode
+from moldau.transactions.records import encode as honest_encode
 from moldau.transactions.results import NeedsProducerId, ProducerResult, WriteMarkers
 
 S = TransactionState
 NAMES = ("a", "b", "c")
 PARTITIONS = [TopicPartition("t", PartitionIndex(index)) for index in range(4)]
-FOLLOWERS = {
+FOLLOWERS: dict[S | None, set[S | None]] = {
     None: {S.EMPTY},
     S.EMPTY: {S.EMPTY, S.ONGOING, S.PREPARE_ABORT, None},
     S.ONGOING: {S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT},
@@ -60,7 +62,7 @@ class Chaos:
         )
         self.now = 0.0
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.states = dict.fromkeys(NAMES)
+        self.states: dict[str, Any] = dict.fromkeys(NAMES)
         self.handed_out: dict[str, list[tuple[int, int]]] = {name: [] for name in NAMES}
         self.epochs_seen: dict[int, int] = {}
         self.marked: dict[str, set[TopicPartition]] = {}
@@ -114,6 +116,7 @@ class Chaos:
     def appended(self, effect: Persist) -> None:
         for key, value in effect.records:
             record = decode(key, value)
+            assert record is not None
             name, new = record.transactional_id, record.value
             old = self.states[name]
             followers = FOLLOWERS[None if old is None else old.state]
@@ -201,8 +204,8 @@ class Chaos:
         self.request_ids += 1
         known = self.handed_out[name]
         pair = rng.choice(known[-3:]) if known and rng.random() < 0.95 else (rng.randrange(200), 0)
-        fields = {"request_id": self.request_ids, "transactional_id": name}
-        producer = {"producer_id": pair[0], "producer_epoch": pair[1]}
+        fields: dict[str, Any] = {"request_id": self.request_ids, "transactional_id": name}
+        producer: dict[str, Any] = {"producer_id": pair[0], "producer_epoch": pair[1]}
         partitions = frozenset(rng.sample(PARTITIONS, rng.randrange(1, 4)))
         version = rng.choice([0, 2])
         kind = rng.randrange(8)
@@ -412,13 +415,11 @@ def _answers_to_old_questions_count(monkeypatch):
 
 
 def _the_last_epoch_is_not_stored(monkeypatch):
-    honest = coordinator_module.encode
-
     def encode(record):
         if record.value is not None:
             value = msgspec.structs.replace(record.value, producer_epoch=0)
             record = msgspec.structs.replace(record, value=value)
-        return honest(record)
+        return honest_encode(record)
 
     monkeypatch.setattr(coordinator_module, "encode", encode)
 

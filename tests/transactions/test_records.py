@@ -2,13 +2,14 @@
 
 import struct
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from moldau.transactions.records import (
     StoredTransaction,
     TransactionRecord,
@@ -47,16 +48,19 @@ def test_what_is_written_is_read(name, value):
     assert decode(*encode(record)) == record
 
 
+PARTITIONS = [TopicPartition("ab", PartitionIndex(index)) for index in (0, 1)]
+
+
 def test_the_bytes_are_those_of_kafka():
     value = StoredTransaction(
-        producer_id=7,
-        producer_epoch=3,
-        next_producer_id=9,
+        producer_id=ProducerId(7),
+        producer_epoch=ProducerEpoch(3),
+        next_producer_id=ProducerId(9),
         timeout_ms=60_000,
         state=TransactionState.PREPARE_COMMIT,
-        partitions=frozenset({TopicPartition("ab", 1), TopicPartition("ab", 0)}),
-        started_at=5,
-        updated_at=6,
+        partitions=frozenset(PARTITIONS),
+        started_at=TimestampMs(5),
+        updated_at=TimestampMs(6),
         client_version=2,
     )
     key, data = encode(TransactionRecord(transactional_id="me", value=value))
@@ -72,15 +76,16 @@ def test_the_bytes_are_those_of_kafka():
 def test_the_oldest_version_is_read():
     value = struct.pack(">hqhib", 0, 7, 3, 60_000, 1)
     value += struct.pack(">ih2siii", 1, 2, b"ab", 2, 0, 1) + struct.pack(">qq", 6, 5)
-    record = decode(b"\0\0\0\2me", value)
-    assert record.value.partitions == {TopicPartition("ab", 0), TopicPartition("ab", 1)}
+    record: Any = decode(b"\0\0\0\2me", value)
+    assert record.value.partitions == set(PARTITIONS)
     assert record.value.state is TransactionState.ONGOING
     assert (record.value.updated_at, record.value.started_at) == (6, 5)
 
 
 def test_no_partitions_may_be_null():
     value = struct.pack(">hqhibi", 0, 7, 3, 60_000, 0, -1) + struct.pack(">qq", 6, -1)
-    assert decode(b"\0\0\0\2me", value).value.partitions == frozenset()
+    record: Any = decode(b"\0\0\0\2me", value)
+    assert record.value.partitions == frozenset()
 
 
 def test_keys_of_another_kind_are_skipped():
@@ -96,6 +101,7 @@ def test_arbitrary_bytes_are_read_or_refused_as_corrupt(key, value):
 @given(st.text(min_size=1, max_size=5), stored_transactions, st.data())
 def test_a_value_that_was_cut_is_corrupt(name, value, data):
     key, whole = encode(TransactionRecord(transactional_id=name, value=value))
+    assert whole is not None
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(CorruptionError):
         decode(key, whole[:cut])

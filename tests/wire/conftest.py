@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.wire.fields import Field
-from moldau.wire.schema import Message, Struct
+from moldau.wire.schema import Message
 
 INTEGERS = {"i8": 7, "i16": 15, "i32": 31, "i64": 63}
 
@@ -68,7 +68,7 @@ class MessageMaker:
             return self.struct(field.element, version)
         return self.primitive(field.kind, name)
 
-    def struct(self, cls: type[Struct], version: int) -> Any:
+    def struct(self, cls: Any, version: int) -> Any:
         values = {}
         for name, field in cls.FIELDS.items():
             if version not in field.versions:
@@ -80,7 +80,8 @@ class MessageMaker:
                 values[name] = self.value(field, name, version)
             if version in field.tagged and field.kind == "struct" and values[name] is not None:
                 # Others do not send a struct whose every field is the default; we do.
-                first = next(iter(field.element.FIELDS))
+                element: Any = field.element
+                first = next(iter(element.FIELDS))
                 setattr(values[name], first, 77)
         return cls(**values)
 

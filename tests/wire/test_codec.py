@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chunks import in_memory, joined
 from effort import EFFORT, seeds
 from sliced import opened
 
@@ -50,7 +51,7 @@ def versions(key: int) -> range:
 
 
 def body(message: Message, version: int) -> bytes:
-    return b"".join(message.encode(version))
+    return joined(message.encode(version))
 
 
 def produce(records: Any, *, name: str = "t") -> ProduceRequest:
@@ -136,7 +137,7 @@ def test_a_file_slice_is_counted_and_never_read() -> None:
         assert chunks[1] is small
         head, tail = chunks[0], chunks[2]
         as_bytes = produce(b"z" * 40).encode(9)
-        assert bytes(head) + b"z" * 40 + bytes(tail) == as_bytes[0]
+        assert in_memory(head) + b"z" * 40 + in_memory(tail) == as_bytes[0]
 
 
 @pytest.mark.parametrize("version", [4, 12])

@@ -18,7 +18,7 @@ from moldau.wire.framing import (
     read_response_header,
 )
 from moldau.wire.messages.api_versions import ApiVersionsRequest
-from moldau.wire.messages.metadata import MetadataRequest
+from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.wire.registry import ApiKey
 
 
@@ -28,7 +28,7 @@ def joined(chunks: list[Chunk]) -> bytes:
 
 @pytest.mark.parametrize("version", range(14))
 def test_a_framed_request_equals_that_of_kafka_python(version: int) -> None:
-    topics = [] if version == 0 else None
+    topics: list[MetadataRequestTopic] | None = [] if version == 0 else None
     ours = joined(frame_request(MetadataRequest(topics=topics), version, 77, "me"))
     other = OtherMetadataRequest(version=version, topics=topics, allow_auto_topic_creation=True)
     other.with_header(correlation_id=77, client_id="me")

@@ -14,6 +14,7 @@ from typing import Any
 
 import kafka.protocol
 import pytest
+from chunks import joined
 from effort import seeds
 from kafka.protocol.api_message import ApiMessage
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
@@ -66,7 +67,7 @@ def kafka_python_messages() -> dict[str, Any]:
 
 
 def body(message: Message, version: int) -> bytes:
-    return b"".join(message.encode(version))
+    return joined(message.encode(version))
 
 
 def to_kafka_python(ours: Struct, theirs: Any, version: int) -> dict[str, Any]:

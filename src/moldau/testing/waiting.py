@@ -37,7 +37,7 @@ def slowdown() -> float:
 
 
 def wait_until(
-    holds: Callable[[], T],
+    holds: Callable[..., T | None],
     what: str,
     *,
     describe: Callable[[], object] = str,
@@ -63,7 +63,9 @@ def wait_until(
         pause = _longer(pause)
 
 
-async def until(holds: Callable[[], T], what: str, *, describe: Callable[[], object] = str) -> T:
+async def until(
+    holds: Callable[..., T | None], what: str, *, describe: Callable[[], object] = str
+) -> T:
     """The same on an event loop, by its clock."""
     loop = asyncio.get_running_loop()
     began = loop.time()

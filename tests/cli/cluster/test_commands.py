@@ -147,7 +147,7 @@ def test_a_cluster_that_runs_is_not_started_twice(cli, tmp_path):
 
 
 def test_brokers_without_a_supervisor_are_seen_and_stopped(cli, tmp_path, sleeper):
-    key = ProcessKey(sleeper.pid, started_at(sleeper.pid))
+    key = ProcessKey(sleeper.pid, str(started_at(sleeper.pid)))
     write_state(tmp_path, pid=key.pid, started=key.started)
     outcome = cli("cluster", "status", "--data-dir", tmp_path)
     assert outcome.code == ExitCode.FAILED
@@ -192,7 +192,7 @@ def test_restart_takes_one_way_to_say_which(cli, tmp_path, monkeypatch, options)
 def test_restart_down_leaves_alone_what_runs(cli, tmp_path, monkeypatch, sleeper):
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)
     monkeypatch.setattr("moldau.cli.cluster.commands._request", never)
-    key = ProcessKey(sleeper.pid, started_at(sleeper.pid))
+    key = ProcessKey(sleeper.pid, str(started_at(sleeper.pid)))
     write_state(tmp_path, pid=key.pid, started=key.started)
     outcome = cli("cluster", "restart", "--down", "--data-dir", tmp_path)
     assert (outcome.code, outcome.err) == (ExitCode.OK, "all brokers are running\n")

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -55,12 +56,12 @@ class Cluster:
         )
         self.brokers, self.http = lines["MOLDAU_BROKERS"], lines.get("MOLDAU_HTTP", self.http)
 
-    def status(self) -> dict:
+    def status(self) -> Any:
         done = self.moldau("cluster", "status", "-o", "json", "--data-dir", self.directory)
         return json.loads(done.stdout)
 
-    def until_well(self) -> dict:
-        def well() -> dict | None:
+    def until_well(self) -> Any:
+        def well() -> Any:
             status = self.status()
             return None if status["problems"] else status
 
@@ -84,7 +85,7 @@ class Cluster:
         self.moldau("cluster", "stop", "--data-dir", self.directory)
         state = load_state(self.directory)
         for process in [member.process for member in state.brokers] if state else []:
-            if is_running(process):
+            if process is not None and is_running(process):
                 os.kill(process.pid, signal.SIGKILL)
 
 
@@ -165,11 +166,17 @@ def test_in_the_foreground_a_broker_that_dies_comes_back_and_ctrl_c_ends_all(clu
     printed = [process.stdout.readline() for _ in range(3)]
     assert printed[1].split()[-1] == "ready", [*printed, cluster.logs()]
     assert printed[2].startswith("export MOLDAU_BROKERS=127.0.0.1:")
-    first = load_state(cluster.directory).brokers[0].process
+
+    def member() -> Any:
+        state = load_state(cluster.directory)
+        assert state is not None
+        return state.brokers[0]
+
+    first = member().process
     os.kill(first.pid, signal.SIGKILL)
 
     def successor():
-        found = load_state(cluster.directory).brokers[0]
+        found = member()
         return found if found.state == "ready" and found.pid != first.pid else None
 
     now = wait_until(successor, "the broker is back", describe=cluster.logs)

@@ -3,6 +3,7 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.inprocess
 
 
 def broker(number: int, **fields) -> TopologyBroker:
-    given = {
+    given: dict[str, Any] = {
         "id": number,
         "kafka": Endpoint("127.0.0.1", 9091 + number),
         "alive": True,
@@ -45,7 +46,7 @@ def part(number: int, replicas, in_sync=None, leader=None) -> TopologyPartition:
 
 def topology(brokers, parts=(), **fields) -> Topology:
     topic = TopologyTopic(name="orders", id="0" * 32, partitions=tuple(parts))
-    given = {
+    given: dict[str, Any] = {
         "cluster_id": "C",
         "version": 1,
         "controller": 1,
@@ -125,7 +126,7 @@ def test_nobody_there_is_said(cli, nobody):
 
 
 def test_a_broker_that_is_behind_or_complains_fails_its_status(cli, stand_in, monkeypatch):
-    told = []
+    told: list[str] = []
     monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology, only: told)
     parts = [part(0, [1, 2]), part(1, [2, 1], in_sync=[2])]
     stand_in.answers = [topology([broker(1), broker(2)], parts)]

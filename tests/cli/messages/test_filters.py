@@ -25,7 +25,7 @@ DOCUMENT = {
 class Message:
     key_: bytes | None = b"k7"
     value_: bytes | None = field(default_factory=lambda: json.dumps(DOCUMENT).encode())
-    headers_: list | None = field(
+    headers_: list[tuple[str, bytes | None]] | None = field(
         default_factory=lambda: [("n", b"5"), ("n", b"7"), ("null", None), ("a.b", b"x y")]
     )
 

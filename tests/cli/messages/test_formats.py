@@ -19,7 +19,9 @@ from moldau.cli.messages.formats import (
 class Message:
     key_: bytes | None = b"k"
     value_: bytes | None = b"v"
-    headers_: list | None = field(default_factory=lambda: [("a", b"1"), ("b", None)])
+    headers_: list[tuple[str, bytes | None]] | None = field(
+        default_factory=lambda: [("a", b"1"), ("b", None)]
+    )
 
     def topic(self):
         return "t"

@@ -83,7 +83,9 @@ def published(brokers, name):
 def turns(process):
     """How often it has waited for something so far."""
     status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)[1])
+    found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 # -- run

@@ -39,6 +39,7 @@ def test_the_facts_are_on_one_line():
 )
 def test_a_bar_is_as_full_as_much_is_done(progress, share):
     bar = bar_text(progress)
+    assert bar is not None
     assert bar.endswith(share)
     full = bar.count("#") / BAR_CHARACTERS
     assert abs(full - float(share.strip(" %")) / 100) <= 1 / BAR_CHARACTERS

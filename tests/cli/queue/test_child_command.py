@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 
 import pytest
+from fakes import Fake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,10 +26,12 @@ pytestmark = pytest.mark.system
 
 
 @dataclass
-class Message:
+class Message(Fake):
     value: bytes | None = b"the value"
     key: bytes | None = b"the key"
-    headers: list = field(default_factory=lambda: [("a", b"1"), ("b", None), ("c", b"\xff")])
+    headers: list[tuple[str, bytes | None]] = field(
+        default_factory=lambda: [("a", b"1"), ("b", None), ("c", b"\xff")]
+    )
     topic: str = "jobs"
     partition: int = 3
     offset: int = 42

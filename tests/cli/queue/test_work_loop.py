@@ -2,9 +2,10 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from fakes import Fake
 
 from moldau.cli.errors import CommandError
 from moldau.cli.queue.work_loop import STOPPED, EmptyCheck, StopRequest, WorkLoop
@@ -26,16 +27,16 @@ class Message:
 
 
 @dataclass
-class FakeWorker:
-    messages: list
+class FakeWorker(Fake):
+    messages: list[Message]
     visibility: float = 30.0
-    asked: list = field(default_factory=list)
-    acked: list = field(default_factory=list)
-    nacked: list = field(default_factory=list)
-    extended: list = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
+    acked: list[Any] = field(default_factory=list)
+    nacked: list[Any] = field(default_factory=list)
+    extended: list[Any] = field(default_factory=list)
     refuse: bool = False
     hold: asyncio.Event | None = None
-    errors: list = field(default_factory=list)
+    errors: list[Any] = field(default_factory=list)
 
     async def poll(self, max_messages, wait):
         self.asked.append(max_messages)
@@ -155,6 +156,7 @@ async def test_what_a_poll_brings_after_the_stop_is_given_back():
     running = asyncio.ensure_future(WorkLoop(worker, succeed, stopping, concurrency=2).run())
     await asyncio.sleep(0.01)
     stopping.signal()
+    assert worker.hold is not None
     worker.hold.set()
     assert (await running).done == 0
     assert worker.nacked == [(0, 0, STOPPED), (1, 0, STOPPED)]

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def open_consumer(moldau_session_broker: Broker, new_name: NewName) -> Callable[
     """Makes members of one group."""
     group = new_name("readers")
 
-    def make(**settings: object) -> AsyncConsumer:
+    def make(**settings: Any) -> AsyncConsumer:
         return AsyncConsumer(moldau_session_broker.bootstrap, **{"group_id": group, **settings})
 
     return make
@@ -297,7 +298,7 @@ async def test_nobody_there_is_said_at_the_start() -> None:
     with pytest.raises(UnreachableError, match="cannot reach"):
         await AsyncAdmin(f"127.0.0.1:{port}").topics()
     with pytest.raises(InvalidArgumentError, match="max_poll_record"):
-        AsyncConsumer(max_poll_record=1)
+        AsyncConsumer(max_poll_record=1)  # type: ignore[call-arg]
 
 
 async def test_an_admin_makes_describes_and_deletes(

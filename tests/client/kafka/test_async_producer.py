@@ -146,9 +146,12 @@ async def test_the_loop_is_woken_once_for_all_deliveries_that_came_since() -> No
         return tell(*arguments)  # type: ignore[arg-type]
 
     loop.call_soon_threadsafe = count  # type: ignore[method-assign, assignment]
-    thread = threading.Thread(
-        target=lambda: [mailbox.put(waiter, None) for waiter in waiters]  # type: ignore[arg-type]
-    )
+
+    def put_all() -> None:
+        for waiter in waiters:
+            mailbox.put(waiter, None)  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=put_all)
     thread.start()
     # The loop stands still meanwhile.
     thread.join()
@@ -355,7 +358,7 @@ async def test_nobody_there_is_said_at_the_start_and_a_wrong_setting_before() ->
     with pytest.raises(UnreachableError, match="cannot reach"):
         await producer.start()
     with pytest.raises(InvalidArgumentError, match="linger_mss"):
-        AsyncProducer(linger_mss=1)
+        AsyncProducer(linger_mss=1)  # type: ignore[call-arg]
 
 
 async def test_a_transaction_commits_aborts_and_carries_offsets(

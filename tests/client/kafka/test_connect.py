@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -103,9 +104,12 @@ def test_a_producer_has_asked_for_its_id_when_it_is_connected(moldau_session_bro
     handler = Lines()
     logger.addHandler(handler)
     extra = {"debug": "eos", "log_level": "7"}
-    settings = producer_settings(moldau_session_broker.bootstrap, extra=extra)
+    settings: dict[str, Any] = {
+        **producer_settings(moldau_session_broker.bootstrap, extra=extra),
+        "logger": logger,
+    }
     try:
-        producer, topic = connect_producer({**settings, "logger": logger}, moldau_topic)
+        producer, topic = connect_producer(settings, moldau_topic)
         producer.poll(0.1)
     finally:
         logger.removeHandler(handler)

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def open_consumer(
     """Makes members of one group that read the topic."""
     group = new_name("readers")
 
-    def make(**settings: object) -> Consumer:
+    def make(**settings: Any) -> Consumer:
         consumer = Consumer(moldau_session_broker.bootstrap, **{"group_id": group, **settings})
         consumer.subscribe([topic])
         return consumer

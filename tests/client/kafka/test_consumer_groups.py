@@ -1,6 +1,7 @@
 """Members of a group share partitions: these come and go, and what goes is committed by others."""
 
 from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import pytest
 
@@ -14,13 +15,15 @@ NewName = Callable[[str], str]
 Partition = tuple[str, int]
 PARTITIONS = 4
 
+Protocol = Literal["classic", "consumer"]
+
 both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 class Member:
     """A consumer, what it was told, and what it has read."""
 
-    def __init__(self, broker: Broker, topic: str, *, group: str, protocol: str) -> None:
+    def __init__(self, broker: Broker, topic: str, *, group: str, protocol: Protocol) -> None:
         # Members hear of a rebalance with their heartbeats; in the other protocol brokers say when.
         extra = {"heartbeat.interval.ms": "200"} if protocol == "classic" else {}
         self.consumer = Consumer(
@@ -106,7 +109,7 @@ def check_that_only_owners_commit(consumer: Consumer) -> None:
 @pytest.mark.safety
 @both_protocols
 def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
-    protocol: str, brisk_broker: Broker, topic: str, new_name: NewName
+    protocol: Protocol, brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     group = new_name("g")
     before, between, after = ([f"{when} {n}" for n in range(40)] for when in ("a", "b", "c"))
@@ -138,7 +141,7 @@ def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
 
 @both_protocols
 def test_a_revoked_partition_loses_the_bound_of_its_commits(
-    protocol: str, brisk_broker: Broker, topic: str, new_name: NewName
+    protocol: Protocol, brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     group = new_name("g")
     texts = [str(number) for number in range(40)]
@@ -163,7 +166,7 @@ def test_a_revoked_partition_loses_the_bound_of_its_commits(
 
 @both_protocols
 def test_a_seek_in_on_assign_says_where_to_begin(
-    protocol: str, brisk_broker: Broker, topic: str, new_name: NewName
+    protocol: Protocol, brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     fill(brisk_broker, topic, [str(n) for n in range(40)])
     consumer = Consumer(brisk_broker.bootstrap, group_id=new_name("g"), group_protocol=protocol)
@@ -203,14 +206,14 @@ def test_a_seek_before_there_is_anything_to_seek_in_says_when(
 @both_protocols
 @pytest.mark.parametrize("records_max", [1, 7])
 def test_no_poll_hands_out_more_than_max_poll_records(
-    protocol: str,
+    protocol: Protocol,
     records_max: int,
     brisk_broker: Broker,
     topic: str,
     new_name: NewName,
 ) -> None:
     fill(brisk_broker, topic, [str(n) for n in range(40)])
-    sizes = []
+    sizes: list[int] = []
     with Consumer(
         brisk_broker.bootstrap,
         group_id=new_name("g"),
@@ -229,7 +232,7 @@ def test_no_poll_hands_out_more_than_max_poll_records(
 def test_a_member_of_the_next_generation_commits_by_itself_and_goes_on(
     brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
-    settings = {"group_id": new_name("g"), "group_protocol": "consumer"}
+    settings: dict[str, Any] = {"group_id": new_name("g"), "group_protocol": "consumer"}
     fill(brisk_broker, topic, [str(n) for n in range(40)])
     with Consumer(brisk_broker.bootstrap, **settings) as consumer:
         consumer.subscribe(topic)

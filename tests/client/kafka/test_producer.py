@@ -387,7 +387,7 @@ def test_settings_are_given_as_a_config_or_by_name_but_not_both() -> None:
     with pytest.raises(InvalidArgumentError, match="both a ProducerConfig and settings"):
         Producer(ProducerConfig(), linger_ms=1)
     with pytest.raises(InvalidArgumentError, match="linger_mss") as caught:
-        Producer(linger_mss=1)
+        Producer(linger_mss=1)  # type: ignore[call-arg]
     assert "linger_ms" in caught.value.hint
 
 

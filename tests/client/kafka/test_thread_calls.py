@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -79,7 +80,7 @@ async def test_calls_of_a_worker_run_one_after_the_other_and_one_that_is_cancell
         gate.wait(wait_seconds_max())
         ran.append(number)
 
-    tasks = [asyncio.ensure_future(worker.run(lambda n=n: work(n))) for n in range(4)]
+    tasks = [asyncio.ensure_future(worker.run(partial(work, n))) for n in range(4)]
     await asyncio.to_thread(begun.wait, wait_seconds_max())
     # The first has begun and goes on; the third has not, and never will.
     tasks[0].cancel()

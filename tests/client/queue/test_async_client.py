@@ -346,13 +346,13 @@ def test_sigterm_stops_all_that_work_in_the_process(
     def handle(message: QueueMessage | AsyncQueueMessage) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    async def work() -> list[WorkResult]:
+    async def work() -> tuple[WorkResult, WorkResult]:
         async with AsyncQueueClient(brokers.addresses) as own:
             return await asyncio.gather(
                 own.work("g", "jobs", handle), own.work("h", "mails", handle)
             )
 
-    assert asyncio.run(work()) == [(1, 0), (0, 0)]
+    assert list(asyncio.run(work())) == [(1, 0), (0, 0)]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.inprocess
 
 
 class _Message(SimpleNamespace):
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 async def test_leases_are_extended_while_another_partition_has_no_leader() -> None:

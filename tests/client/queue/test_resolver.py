@@ -17,6 +17,7 @@ from moldau.client.errors import (
 )
 from moldau.client.queue import resolver as resolver_module
 from moldau.client.queue.resolver import Resolver, grpc_seeds
+from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX
 from moldau.proto.v1 import queue_pb2 as pb
 
 pytestmark = pytest.mark.inprocess
@@ -136,7 +137,7 @@ def test_a_start_without_anybody_is_unreachable() -> None:
 @pytest.mark.parametrize(
     ("status", "connected", "seconds"),
     [
-        (grpc.StatusCode.UNAVAILABLE, False, resolver_module.CONNECT_RETRY_SECONDS_MAX),
+        (grpc.StatusCode.UNAVAILABLE, False, CONNECT_RETRY_SECONDS_MAX),
         (grpc.StatusCode.DEADLINE_EXCEEDED, False, 1.0),
         (grpc.StatusCode.DEADLINE_EXCEEDED, True, 1.5),
     ],

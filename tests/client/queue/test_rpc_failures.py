@@ -1,5 +1,7 @@
 """A failed call is understood: who said so, whether it may be tried again, and what to tell."""
 
+from typing import Any
+
 import grpc
 import pytest
 from grpc import aio
@@ -53,7 +55,7 @@ def test_a_connection_that_breaks_leaves_it_open() -> None:
 
 async def test_a_stream_that_breaks_in_a_write_was_answered_by_nobody() -> None:
     async with aio.insecure_channel("127.0.0.1:1") as channel:
-        call = channel.stream_stream("/a/b")()
+        call: Any = channel.stream_stream("/a/b")()
         # As gRPC does when its core fails to write: hardly to be brought about from outside.
         call._cython_call.set_internal_error("failed to write")
         failure = failed(await call.code(), await call.details() or "")

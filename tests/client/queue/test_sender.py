@@ -58,7 +58,7 @@ def test_nothing_to_send_is_nothing_sent(client: QueueClient, brokers: FakeClust
 
 @pytest.mark.parametrize("reason", [pb.NOT_LEADER, pb.UNAVAILABLE, pb.BUSY])
 def test_what_was_refused_for_now_is_sent_again(
-    client: QueueClient, brokers: FakeCluster, reason: int
+    client: QueueClient, brokers: FakeCluster, reason: pb.Reason.ValueType
 ) -> None:
     for broker in brokers.brokers.values():
         broker.refusals["Send"] = [(reason, False)]

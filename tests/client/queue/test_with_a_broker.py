@@ -100,8 +100,8 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
 
     assert list(client.redrive(group, idle=0.5))[-1] == (1, 0, 0)
     (back,) = client.connect(group, topic).poll(wait=wait_seconds_max())
-    headers = [("h", b"v"), ("moldau-only-group", group.encode())]
-    assert (back.text, back.key, back.headers, back.attempt) == ("bad", b"k", headers, 1)
+    kept = [("h", b"v"), ("moldau-only-group", group.encode())]
+    assert (back.text, back.key, back.headers, back.attempt) == ("bad", b"k", kept, 1)
     # One that dies again can be sent back again.
     back.nack(delay=0, reason="still bad")
     (again,) = client.connect(group, topic).poll(wait=wait_seconds_max())
@@ -109,7 +109,7 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
     assert len(_read(client, f"{group}.dead", 2)) == 2
     assert list(client.redrive(group, idle=0.5))[-1] == (1, 0, 0)
     (back,) = client.connect(group, topic).poll(wait=wait_seconds_max())
-    assert (back.text, back.headers) == ("bad", headers)
+    assert (back.text, back.headers) == ("bad", kept)
     back.ack()
     assert list(client.redrive(group, idle=0.5)) == []
 
@@ -127,7 +127,7 @@ def test_redrive_drops_doubles_and_passes_strangers(client: QueueClient, topic: 
     other = {**origin, "moldau-dead-offset": "8"}
     stranger = {**origin, "moldau-dead-group": "another"}
     cut = {**origin, "moldau-dead-offset": "9", "moldau-dead-truncated": "value"}
-    letters = (origin, other, origin, stranger, {}, cut)
+    letters: list[dict[str, str]] = [origin, other, origin, stranger, {}, cut]
     client.send_many(dead, [Outgoing("x", headers=headers) for headers in letters])
     *_, sums = client.redrive("g", topic=dead, idle=0.5)
     assert sums == (2, 1, 3)

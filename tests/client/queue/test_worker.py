@@ -32,7 +32,7 @@ def test_messages_of_all_leaders_are_polled_and_acked(
 ) -> None:
     fill(brokers, 100)
     worker = client.connect("g", "jobs")
-    seen = set()
+    seen: set[str] = set()
     while len(seen) < 100:
         messages = worker.poll(7, wait=wait_seconds_max())
         assert messages
@@ -313,4 +313,4 @@ def test_polls_out_of_bounds_are_refused(client: QueueClient, poll: dict[str, fl
 
 def test_a_mode_that_is_none_is_refused(client: QueueClient) -> None:
     with pytest.raises(InvalidArgumentError, match="unknown mode 'fast'"):
-        client.connect("g", "jobs", mode="fast")
+        client.connect("g", "jobs", mode="fast")  # type: ignore[arg-type]

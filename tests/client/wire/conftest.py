@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from chunks import joined
 
 from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.framing import RequestHeader, frame_response, read_request_header
@@ -33,7 +34,7 @@ class ScriptedBroker:
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def api_versions(self, request: Request, version: int) -> Answer:
+    def api_versions(self, request: Request | None, version: int) -> ApiVersionsResponse:
         keys = [
             ApiVersion(api_key=key, min_version=first, max_version=last)
             for key, (first, last) in self.served.items()
@@ -93,15 +94,16 @@ class ScriptedBroker:
         self.requests.append((header, request))
         first, last = self.served[header.api_key]
         if header.api_key == ApiKey.API_VERSIONS and not first <= header.api_version <= last:
-            answer = self.api_versions(request, 0)
-            answer.error_code = 35
-            chunks = frame_response(header.api_key, 0, header.correlation_id, answer.encode(0))
-            return b"".join(chunks)
+            refusal = self.api_versions(request, 0)
+            refusal.error_code = 35
+            chunks = frame_response(header.api_key, 0, header.correlation_id, refusal.encode(0))
+            return joined(chunks)
+        assert request is not None
         answer = self.handlers[header.api_key](request, header.api_version)
         if answer is None or isinstance(answer, bytes):
             return answer or b""
         body = answer.encode(header.api_version)
-        return b"".join(
+        return joined(
             frame_response(header.api_key, header.api_version, header.correlation_id, body)
         )
 

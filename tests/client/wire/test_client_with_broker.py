@@ -22,7 +22,7 @@ def client() -> Iterator[KafkaClient]:
 
 def batch(*values: bytes) -> bytes:
     records = [
-        Record(offset=Offset(i), timestamp=TimestampMs(1000 + i), key=b"k", value=value, headers=())
+        Record(offset=Offset(i), timestamp=TimestampMs(1000 + i), key=b"k", value=value, headers=[])
         for i, value in enumerate(values)
     ]
     return build_batch(records)

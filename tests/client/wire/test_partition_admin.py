@@ -55,7 +55,7 @@ class FakeClient(KafkaClient):
         assert isinstance(answer, response_type)
         return answer
 
-    def metadata(self, topic=None):
+    def metadata(self, topic=None):  # type: ignore[override]
         self.asked.append(topic)
         return self._next()
 

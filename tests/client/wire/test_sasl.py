@@ -1,9 +1,10 @@
 """SASL without a socket: the exchange of RFC 7677, and names and passwords as people write them."""
 
+import secrets
+
 import pytest
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.client.wire import sasl
 from moldau.client.wire.sasl import Sasl, parse_sasl
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -14,7 +15,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 @pytest.fixture(autouse=True)
 def _one_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sasl.secrets, "token_urlsafe", lambda count: NONCE)
+    monkeypatch.setattr(secrets, "token_urlsafe", lambda count: NONCE)
 
 
 def scram() -> Sasl:

@@ -3,6 +3,7 @@
 import pickle
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def tls_of(**properties: str) -> Tls:
 
 
 def trusted(tls: Tls) -> list[str]:
-    return [dict(pair[0] for pair in each["subject"])["commonName"]
-            for each in tls_context(tls).get_ca_certs()]  # fmt: skip
+    found: list[Any] = tls_context(tls).get_ca_certs()
+    return [dict(pair[0] for pair in each["subject"])["commonName"] for each in found]
 
 
 @pytest.mark.parametrize("text", [CA.pem, CA.pem.replace("\n", " "), "# ours\n" + CA.pem + CA.pem])

@@ -19,7 +19,7 @@ from moldau.testing.waiting import wait_seconds_max
 pytestmark = pytest.mark.system
 
 TOPIC = "arbitrary"
-WHO = {"group": "g", "consumer_id": "c"}
+WHO: Any = {"group": "g", "consumer_id": "c"}
 MESSAGE = pb.OutgoingMessage(key=b"k", value=b"v", headers=[pb.Header(key="h", value=b"1")])
 
 VALID: dict[str, Any] = {
@@ -83,7 +83,7 @@ def anything(method: str) -> st.SearchStrategy[bytes]:
     return st.one_of(st.binary(max_size=200), mutated(VALID[method]))
 
 
-def ask(channel: grpc.Channel, method: str, data: list[bytes]) -> None:
+def ask(channel: Any, method: str, data: list[bytes]) -> None:
     """A broker that is well says nothing of its own troubles."""
     found, path = STREAMS[method], f"/moldau.v1.Queue/{method}"
     status = grpc.StatusCode.OK

@@ -1,10 +1,11 @@
 """CreateTopic, Topology and ManageBrokers; and that any broker of a cluster serves what it can."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
+from queue_worker import reason_of
 
 from grpc_world import Door, opened
 from moldau.model.topology import Endpoint, JoinRequest
@@ -41,7 +42,7 @@ def door() -> Iterator[Door]:
 def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         call()
-    return caught.value.code(), dict(caught.value.trailing_metadata()).get(REASON_TRAILER, "")
+    return caught.value.code(), reason_of(caught.value)
 
 
 def test_a_topic_is_made_once(stub: QueueStub, new_name: Callable[[str], str]) -> None:
@@ -199,7 +200,7 @@ def test_any_broker_takes_messages_and_the_leader_is_named_to_who_reads_elsewher
                 continue
             with pytest.raises(grpc.RpcError) as caught:
                 list(reading)
-            trailers = dict(caught.value.trailing_metadata())
+            trailers: dict[str, Any] = dict(cast(Any, caught.value).trailing_metadata())
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert trailers[REASON_TRAILER] == "NOT_LEADER"
             assert brokers[leader].grpc_address in decode_text(trailers[HINT_TRAILER])

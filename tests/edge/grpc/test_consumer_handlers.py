@@ -5,11 +5,11 @@ from typing import Any
 
 import grpc
 import pytest
+from queue_worker import reason_of
 
 from grpc_world import Door, opened
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TimestampMs
-from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.queues.types import (
     DONE,
@@ -35,6 +35,9 @@ from moldau.records.record import Record
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
+
+UNKNOWN: Any = 9
+"""Of an enumeration."""
 
 SETTINGS = QueueSettings(dead_letter_topic="g.dead", visibility_ms=1_000)
 SHOWN = pb.QueueSettings(
@@ -169,7 +172,7 @@ def test_a_beat_without_change_has_no_assignment_and_an_eviction_ends_the_stream
     with pytest.raises(grpc.RpcError) as caught:
         list(door.stub.Heartbeat(iter([beat]), timeout=wait_seconds_max()))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    assert dict(caught.value.trailing_metadata())[REASON_TRAILER] == "UNKNOWN_CONSUMER"
+    assert reason_of(caught.value) == "UNKNOWN_CONSUMER"
 
 
 def test_disconnect_and_delete_name_whom_they_mean(door: Door) -> None:
@@ -283,7 +286,7 @@ def test_verdicts_are_told_token_by_token(door: Door) -> None:
         ],
     )
     door.queues.answers |= dict.fromkeys(("ack", "nack", "extend"), verdicts)
-    who = {"group": "g", "consumer_id": "c", "tokens": [b"a", b"b", b"c", b"d"]}
+    who: Any = {"group": "g", "consumer_id": "c", "tokens": [b"a", b"b", b"c", b"d"]}
     assert door.stub.Ack(pb.AckRequest(**who), timeout=wait_seconds_max()) == told
     nack = pb.NackRequest(**who, delay_ms=0, reason="broken")
     assert door.stub.Nack(nack, timeout=wait_seconds_max()) == told
@@ -366,7 +369,7 @@ def test_peeked_messages_say_what_they_wait_for(door: Door, state: MessageState)
     assert door.queues.asked == [("peek", ("g", "t"), {"count_max": 10})]
 
 
-WHO = {"group": "g", "consumer_id": "c"}
+WHO: Any = {"group": "g", "consumer_id": "c"}
 LONG = "x" * 2_000
 
 
@@ -378,8 +381,8 @@ LONG = "x" * 2_000
         ("Connect", pb.ConnectRequest(group="g", topics=[""])),
         ("Connect", pb.ConnectRequest(group=LONG, topics=["t"])),
         ("Connect", pb.ConnectRequest(group="g", topics=["t"] * 2_000)),
-        ("Connect", pb.ConnectRequest(group="g", topics=["t"], mode=9)),
-        ("Connect", pb.ConnectRequest(group="g", topics=["t"], start=9)),
+        ("Connect", pb.ConnectRequest(group="g", topics=["t"], mode=UNKNOWN)),
+        ("Connect", pb.ConnectRequest(group="g", topics=["t"], start=UNKNOWN)),
         ("Connect", pb.ConnectRequest(group="g", topics=["t"], session_timeout_ms=-1)),
         ("Connect", pb.ConnectRequest(group="g", topics=["t"], client_id=LONG)),
         (
@@ -415,5 +418,5 @@ def test_what_is_out_of_bounds_is_refused_before_anybody_is_asked(
     with pytest.raises(grpc.RpcError) as caught:
         getattr(door.stub, method)(request_, timeout=wait_seconds_max())
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert dict(caught.value.trailing_metadata())[REASON_TRAILER] == "INVALID_ARGUMENT"
+    assert reason_of(caught.value) == "INVALID_ARGUMENT"
     assert door.queues.asked == []

@@ -7,8 +7,8 @@ from typing import Any
 import confluent_kafka
 import grpc
 import pytest
+from queue_worker import reason_of
 
-from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.testing.broker import Broker
@@ -88,7 +88,7 @@ def test_a_place_that_is_not_there_is_refused(
     with pytest.raises(grpc.RpcError) as caught:
         values(stub, **({"topic": topic} | wrong))
     assert caught.value.code() is status
-    assert dict(caught.value.trailing_metadata())[REASON_TRAILER] == reason
+    assert reason_of(caught.value) == reason
 
 
 def test_who_follows_hears_of_what_comes(stub: QueueStub, topic: str) -> None:

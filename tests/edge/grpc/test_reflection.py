@@ -1,6 +1,6 @@
 """A client that knows nothing but the address: what it needs, the broker tells by reflection."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -33,6 +33,7 @@ class GenericClient:
         answered = message_factory.GetMessageClass(found.output_type)
         messages = [json_format.ParseDict(request, asked()) for request in requests]
         path, how = f"/{service}/{method}", (asked.SerializeToString, answered.FromString)
+        answers: Iterable[Any]
         if found.client_streaming:
             answers = self._channel.stream_stream(path, *how)(
                 iter(messages), timeout=wait_seconds_max()

@@ -10,6 +10,7 @@ from typing import Any
 import confluent_kafka
 import grpc
 import pytest
+from queue_worker import reason_of
 
 from grpc_world import opened
 from moldau.data.append_forwarding import AppendResult
@@ -17,7 +18,6 @@ from moldau.edge.grpc import send_handlers
 from moldau.edge.grpc.send_handlers import AHEAD_MAX
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TimestampMs
-from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.records.murmur2 import partition_of
@@ -57,7 +57,7 @@ def read(stub: QueueStub, topic: str, partition: int) -> list[pb.Message]:
 def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         call()
-    return caught.value.code(), dict(caught.value.trailing_metadata()).get(REASON_TRAILER, "")
+    return caught.value.code(), reason_of(caught.value)
 
 
 def test_a_message_is_stored_as_it_was_sent(stub: QueueStub, topic: str) -> None:
@@ -139,7 +139,7 @@ MESSAGE = pb.OutgoingMessage(value=b"v")
 def test_what_cannot_be_stored_is_refused_with_a_reason(
     stub: QueueStub, topic: str, wrong: dict[str, Any], status: grpc.StatusCode, reason: str
 ) -> None:
-    fields = {"topic": topic, "message": MESSAGE} | wrong
+    fields: dict[str, Any] = {"topic": topic, "message": MESSAGE} | wrong
     inside = {name for name in wrong if name in pb.OutgoingMessage.DESCRIPTOR.fields_by_name}
     if inside:
         fields = {"topic": topic, "message": pb.OutgoingMessage(**wrong)}

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,10 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 pytestmark = pytest.mark.system
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def no_app() -> Any:
+    """Of a listener that is never asked."""
 
 
 def read_reply(sock: socket.socket) -> bytes:
@@ -80,12 +85,12 @@ def test_connections_that_come_while_it_loads_are_all_answered():
 def test_a_taken_port_is_told_and_a_bound_one_is_closed_until_the_start():
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        first = HttpListener(loop=loop, make_app=lambda: None)
+        first = HttpListener(loop=loop, make_app=no_app)
         host, port = first.bind("127.0.0.1", free_ports(1)[0])
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, port), timeout=wait_seconds_max())
         first.start()
-        second = HttpListener(loop=loop, make_app=lambda: None)
+        second = HttpListener(loop=loop, make_app=no_app)
         with pytest.raises(OSError, match="in use"):
             second.bind(host, port)
         await first.stop(1.0)
@@ -121,7 +126,7 @@ def test_an_app_that_cannot_be_made_costs_the_listener_and_not_the_loop(caplog):
 def test_signals_stay_the_brokers():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    async def scene() -> dict[int, object]:
+    async def scene() -> dict[signal.Signals, Any]:
         async def app(scope, receive, send):
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
@@ -249,7 +254,8 @@ def test_a_quiet_connection_is_closed_and_one_in_use_may_be_older_than_a_request
             sock.sendall(REQUEST)
             assert read_reply(sock).startswith(b"HTTP/1.1 200")
             time.sleep(pause)
-    limits = HttpLimits(request_seconds_max=600, keep_alive_seconds_max=0.5)
+    half: Any = 0.5
+    limits = HttpLimits(request_seconds_max=600, keep_alive_seconds_max=half)
     with served(limits=limits) as world, world.connect() as sock:
         sock.sendall(REQUEST)
         assert read_reply(sock).startswith(b"HTTP/1.1 200")
@@ -310,8 +316,9 @@ def test_the_system_gives_up_on_clients_that_fell_silent():
         read_reply(sock)
 
         async def timeout() -> int:
-            (connection,) = world.listener._server.server_state.connections
-            theirs = connection.transport.get_extra_info("socket")
+            server: Any = world.listener._server
+            (connection,) = server.server_state.connections
+            theirs: socket.socket = connection.transport.get_extra_info("socket")
             return theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
         assert world.run(timeout) == 7500

@@ -5,18 +5,21 @@ import re
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import confluent_kafka
 import pytest
+from fakes import Fake
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_client import ask
 from moldau.api.local_replicas import LocalReplicas
 from moldau.data.traffic import Traffic
 from moldau.edge.http import metrics
-from moldau.groups.results import ListedGroup
+from moldau.groups.results import GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.model.prometheus_text import render
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -27,7 +30,7 @@ class Scrape:
 
     def __init__(self, text: str) -> None:
         self.kinds: dict[str, str] = {}
-        self.values: dict[tuple[str, frozenset], float] = {}
+        self.values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
         for family in text_string_to_metric_families(text):
             assert family.documentation
             for sample in family.samples:
@@ -36,7 +39,8 @@ class Scrape:
                 self.values[key] = sample.value
                 self.kinds[sample.name] = family.type
 
-    def get(self, name: str, **labels: str) -> float | None:
+    def get(self, name: str, **labels: str) -> Any:
+        """A number, or None if there is no such series."""
         return self.values.get((name, frozenset(labels.items())))
 
     def total(self, name: str) -> float:
@@ -209,7 +213,7 @@ def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> S
         traffic=Traffic(),
         config=SimpleNamespace(insync_replicas_min=2 if followers else 1),
         replica=SimpleNamespace(
-            partition=TopicPartition(topic, partition),
+            partition=TopicPartition(topic, PartitionIndex(partition)),
             is_leader=True,
             high_watermark=watermark,
             log=log,
@@ -219,8 +223,8 @@ def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> S
     )
 
 
-class FakePartitions(list):
-    offline = {}
+class FakePartitions(list[Any], Fake):
+    offline: dict[object, object] = {}
 
     def get(self, topic, partition):
         for one in self:
@@ -229,11 +233,15 @@ class FakePartitions(list):
         return None
 
 
+def fake_broker(there: FakePartitions, groups: object = None) -> Any:
+    return SimpleNamespace(groups=groups, replicas=LocalReplicas(there))
+
+
 def told_by(families) -> Scrape:
     async def gather():
         return [family async for family in families]
 
-    return Scrape(metrics.render(asyncio.run(gather())))
+    return Scrape(render(asyncio.run(gather())))
 
 
 def test_followers_that_are_behind_are_told_one_by_one():
@@ -243,7 +251,7 @@ def test_followers_that_are_behind_are_told_one_by_one():
             hosted("t", 1, watermark=7, of_2=5, of_3=5),
         ]
     )
-    told = told_by(metrics._hosted(SimpleNamespace(replicas=LocalReplicas(there))))
+    told = told_by(metrics._hosted(fake_broker(there)))
     assert told.get("moldau_replication_lag_records", follower="2") == 2
     assert told.get("moldau_replication_lag_records", follower="3") == 8
     assert told.get("moldau_replication_lagging_partitions", follower="2") == 1
@@ -257,7 +265,7 @@ def test_partitions_have_numbers_of_their_own_only_while_they_are_few(
 ):
     monkeypatch.setattr(metrics, "PARTITIONS_MAX", 3)
     there = FakePartitions(hosted("t", number, watermark=10) for number in range(partitions))
-    told = told_by(metrics._hosted(SimpleNamespace(replicas=LocalReplicas(there))))
+    told = told_by(metrics._hosted(fake_broker(there)))
     assert told.get("moldau_topic_high_watermark_sum", topic="t") == 10 * partitions
     found = told.get("moldau_partition_high_watermark", topic="t", partition="1")
     assert found == (10 if one_by_one else None)
@@ -266,7 +274,7 @@ def test_partitions_have_numbers_of_their_own_only_while_they_are_few(
 def test_topics_beyond_a_bound_are_only_counted(monkeypatch):
     monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
     there = FakePartitions(hosted(name, 0, watermark=1) for name in "dbca")
-    told = told_by(metrics._hosted(SimpleNamespace(replicas=LocalReplicas(there))))
+    told = told_by(metrics._hosted(fake_broker(there)))
     assert told.get("moldau_topics_without_series") == 2
     assert [told.get("moldau_topic_log_bytes", topic=name) for name in "abcd"] == [
         100,
@@ -285,21 +293,21 @@ class FakeGroups:
         if self.error is not ErrorCode.NONE:
             return self.error, []
         return ErrorCode.NONE, [
-            ListedGroup(group_id=name, protocol_type="consumer", state="Empty")
+            ListedGroup(group_id=name, protocol_type="consumer", state=GroupState.EMPTY)
             for name in self.offsets
         ]
 
     def known_offsets(self, group):
         stored = {
-            TopicPartition(*key): SimpleNamespace(offset=offset)
-            for key, offset in self.offsets[group].items()
+            TopicPartition(topic, PartitionIndex(index)): SimpleNamespace(offset=offset)
+            for (topic, index), offset in self.offsets[group].items()
         }
         return SimpleNamespace(offsets=stored)
 
 
 def groups_told(groups: FakeGroups) -> Scrape:
     there = FakePartitions([hosted("t", 0, watermark=10), hosted("t", 1, watermark=20)])
-    return told_by(metrics._groups(SimpleNamespace(groups=groups, replicas=LocalReplicas(there))))
+    return told_by(metrics._groups(fake_broker(there, groups)))
 
 
 def test_lag_adds_up_over_what_is_here_and_says_what_is_not():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ class Client:
     def __init__(self, *pieces: bytes, method: str = "GET", headers=()) -> None:
         self.scope = {"type": "http", "method": method, "path": "/", "headers": list(headers)}
         self._pieces = list(pieces)
-        self.messages: list[dict] = []
+        self.messages: list[dict[str, Any]] = []
         self.held: list[int] = []
         self.gate: LimitsMiddleware
 
@@ -68,7 +69,7 @@ class Client:
 
     @property
     def status(self) -> int:
-        return self.messages[0]["status"]
+        return int(self.messages[0]["status"])
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -124,7 +125,7 @@ def test_who_finds_no_room_for_a_reply_is_told_to_come_again():
 def test_replies_that_wait_for_their_readers_take_each_others_room():
     gate = gate_of(reply_of(2 * PIECE), 3 * PIECE)
 
-    async def scene() -> tuple[int, int]:
+    async def scene() -> tuple[int, int, int]:
         slow, goes_on = Client(), asyncio.Event()
         send = slow.send
 
@@ -132,7 +133,7 @@ def test_replies_that_wait_for_their_readers_take_each_others_room():
             await goes_on.wait()
             await send(message)
 
-        slow.send = wait_and_send
+        slow.send = wait_and_send  # type: ignore[method-assign]
         first = asyncio.create_task(slow.ask(gate))
         await asyncio.sleep(0)
         second = Client()
@@ -154,7 +155,7 @@ def test_a_client_that_goes_leaves_nothing_behind():
     async def fail(message):
         raise OSError("gone")
 
-    client.send = fail
+    client.send = fail  # type: ignore[method-assign]
     with pytest.raises(OSError, match="gone"):
         asyncio.run(client.ask(gate))
     assert gate.buffered_bytes == 0

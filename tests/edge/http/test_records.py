@@ -391,7 +391,7 @@ def test_a_body_has_a_bound_and_so_has_a_record(world):
     ],
 )
 def test_questions_that_do_not_fit_are_refused(world, method, path, status, error):
-    body = {"records": [{}]} if method == "POST" else None
+    body: object = {"records": [{}]} if method == "POST" else None
     reply = ask(world.broker.http_address, method, path.format(path=world.path), body)
     assert (reply.status, reply.body["error"]) == (status, error)
     if status == 405:

@@ -104,7 +104,7 @@ def test_no_answer_is_a_defect_or_another_than_is_promised(address, method, path
 
 def test_every_operation_is_asked():
     known = {
-        (operation.ok().method.upper(), operation.ok().path)
+        (operation.ok().method.upper(), operation.ok().path)  # type: ignore[union-attr]
         for operation in SCHEMA.get_all_operations()
     }
     assert known == set(OPERATIONS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from moldau.data.record_reader import ReadPage
 from moldau.edge.http import tail
 from moldau.edge.http.record_json import RecordSelection
 from moldau.edge.http.tail import TAILS_MAX
-from moldau.model.ids import Offset, TimestampMs
+from moldau.model.ids import Offset, TimestampMs, TopicId
 from moldau.records.record import Record
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -45,7 +46,7 @@ class Stream:
             pass
         return dict(line.split(": ", 1) for line in lines)
 
-    def record(self) -> dict:
+    def record(self) -> Any:
         event = self.event()
         record = json.loads(event["data"])
         assert event["id"] == str(record["offset"])
@@ -161,7 +162,7 @@ class FakeBroker:
     """One topic, and pages as a test wants them."""
 
     def __init__(self, pages) -> None:
-        self.topic_id = "first"
+        self.topic_id = TopicId(b"first")
         self.now = 0.0
         self.fetch = self
         self.clock = SimpleNamespace(monotonic=lambda: self.now)
@@ -180,7 +181,7 @@ class FakeBroker:
 def events_of(monkeypatch, broker, count: int) -> list[bytes]:
     """The first so many, of one who follows from the start."""
     monkeypatch.setattr(tail, "read_page", broker.read_page)
-    place = tail._Subscription("t", "first", 0, RecordSelection())
+    place = tail._Subscription("t", TopicId(b"first"), 0, RecordSelection())
     nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
 
     async def collect() -> list[bytes]:
@@ -199,7 +200,7 @@ def nothing_more(_) -> None:
 
 
 def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored(monkeypatch):
-    quiet = ([], 3.0, nothing_more)
+    quiet: Any = ([], 3.0, nothing_more)
     broker = FakeBroker([quiet, quiet, quiet, ([shown_record(1)], 1.0, nothing_more)])
     _, comment, record = events_of(monkeypatch, broker, 3)
     assert comment == b":\n\n"
@@ -208,7 +209,7 @@ def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored(monke
 
 def test_another_topic_of_the_same_name_is_not_followed(monkeypatch):
     def recreate(broker) -> None:
-        broker.topic_id = "second"
+        broker.topic_id = TopicId(b"second")
 
     broker = FakeBroker([([shown_record(0)], 1.0, recreate)])
     _, record, error = events_of(monkeypatch, broker, 3)

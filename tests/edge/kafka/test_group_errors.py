@@ -7,8 +7,7 @@ from handler_calls import FakeCluster, ask, brokers, facade, image, service
 
 from moldau.api.broker import Broker
 from moldau.edge.kafka.handlers import delete_groups, describe_groups, list_groups
-from moldau.groups.group import GroupState
-from moldau.groups.results import DescribedGroup, ListedGroup
+from moldau.groups.results import DescribedGroup, GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse

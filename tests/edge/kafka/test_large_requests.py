@@ -1,6 +1,7 @@
 """Requests about many names: others are served between, and too many are refused."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ def refuse(name: int, error: RefusedError) -> str:
     return f"{name}: {error}"
 
 
-async def turns_during(work: asyncio.Task) -> int:
+async def turns_during(work: asyncio.Task[Any]) -> int:
     turns = 0
     while not work.done():
         turns += 1

@@ -1,6 +1,7 @@
 """What only the right broker can say or do: its logs, its own settings, deleting records."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
@@ -85,7 +86,7 @@ def test_log_dirs_are_those_of_this_broker_with_the_lag_that_it_knows(version: i
 
     broker = facade(
         three_brokers(),
-        replicas=LocalReplicas([hosted(0, 12, 10), hosted(1, 7, 10)]),
+        replicas=LocalReplicas(cast(Any, [hosted(0, 12, 10), hosted(1, 7, 10)])),
         data_dir="/data",
         disk_total_bytes=lambda: 1000,
         disk_free_bytes=lambda: 400,

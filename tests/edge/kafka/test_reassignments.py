@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, topic
@@ -55,7 +56,7 @@ class MovingCluster(FakeCluster):
 
 
 def alter(
-    cluster: MovingCluster, version: int, *wishes: tuple[int, list[int] | None], **fields: object
+    cluster: MovingCluster, version: int, *wishes: tuple[int, list[int] | None], **fields: Any
 ) -> AlterPartitionReassignmentsResponse:
     partitions = [
         ReassignablePartition(partition_index=index, replicas=replicas)

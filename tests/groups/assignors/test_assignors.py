@@ -1,5 +1,7 @@
 """What every assignor owes, and what `uniform` and `range` promise beyond that."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,7 +107,7 @@ def test_uniform_differs_by_one_at_most_where_all_want_the_same(spec):
 
 def least_moves(spec):
     """The lower bound: whatever is above the shares, if those who have most get the larger ones."""
-    seen = set()
+    seen: set[Any] = set()
     kept = []
     for member_id in sorted(spec.members):
         member = spec.members[member_id]
@@ -184,7 +186,7 @@ def test_range_cuts_topics_of_one_size_alike_and_in_runs(topics, members):
         topics=topics,
     )
     for assignment in RANGE.assign(spec).values():
-        by_size = {}
+        by_size: dict[int, Any] = {}
         for one, indexes in assignment.items():
             assert indexes == frozenset(range(min(indexes), max(indexes) + 1))
             assert by_size.setdefault(topics[one], indexes) == indexes

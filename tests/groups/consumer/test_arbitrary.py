@@ -101,7 +101,9 @@ def replayed(log, rng):
     pairs = [pair for pair in latest.items() if pair[1] is not None]
     rng.shuffle(pairs)
     for key, value in pairs:
-        group.apply(decode(key, value))
+        record = decode(key, value)
+        assert record is not None
+        group.apply(record)
     return group
 
 

@@ -55,15 +55,21 @@ def shown(world):
     return {one.member_id: one.assigned.get(world.t, frozenset()) for one in described.members}
 
 
+def partitions(assignment):
+    read = read_assignment(assignment)
+    assert read is not None
+    return read.partitions
+
+
 def shown_classic(world):
     members = world.coordinator.describe("g").members
-    return {one.member_id: read_assignment(one.assignment).partitions["t"] for one in members}
+    return {one.member_id: partitions(one.assignment)["t"] for one in members}
 
 
 def synced(world, member_id, generation):
     reply = world.sync(member_id, generation)
     assert reply.error is ErrorCode.NONE
-    return read_assignment(reply.assignment).partitions.get("t", frozenset())
+    return partitions(reply.assignment).get("t", frozenset())
 
 
 # ---- taken over
@@ -384,9 +390,7 @@ def test_a_static_member_comes_back_with_the_classic_protocol(world):
     back = world.join(instance_id="i")
     assert back.error is ErrorCode.NONE
     assert world.beat("n", 1, instance_id="i").error is ErrorCode.FENCED_INSTANCE_ID
-    mine = read_assignment(
-        world.sync(back.member_id, back.generation, instance_id="i").assignment
-    ).partitions["t"]
+    mine = partitions(world.sync(back.member_id, back.generation, instance_id="i").assignment)["t"]
     assert world.beat("m", 2, {}).assignment == {world.t: ALL - mine}
 
 

@@ -6,6 +6,7 @@ its answer lost, or is not there at all; in neither case may the member be told 
 
 import random
 from itertools import count
+from typing import Any
 
 import pytest
 from effort import seeds
@@ -23,13 +24,13 @@ class Member:
     def __init__(self, name) -> None:
         self.name = name
         self.epoch = 0
-        self.owned = frozenset()
+        self.owned: frozenset[int] = frozenset()
         self.is_changed = False
         self.is_full = False
-        self.lost = set()
+        self.lost: set[Any] = set()
 
     def send(self, world):
-        fields = {}
+        fields: dict[str, Any] = {}
         if self.epoch == 0:
             fields["topics"] = ("t",)
         elif self.is_full:
@@ -117,7 +118,7 @@ def test_who_stays_keeps_its_place_whenever_the_coordinator_dies_in_a_join(
 def test_nobody_starts_over_however_often_the_coordinator_dies(make_world, seed):
     rng = random.Random(seed)
     world = new_world(make_world)
-    members = []
+    members: list[Member] = []
     for turn in range(80):
         if len(members) < 5 and rng.random() < 0.1:
             members.append(Member(f"m{turn}"))

@@ -516,7 +516,12 @@ def test_topics_are_looked_at_only_when_they_changed(world, monkeypatch):
     world.beat("a", 0)
     looked = []
     size_of = world.topics.topic
-    monkeypatch.setattr(world.topics, "topic", lambda name: looked.append(name) or size_of(name))
+
+    def noting(name):
+        looked.append(name)
+        return size_of(name)
+
+    monkeypatch.setattr(world.topics, "topic", noting)
     for _ in range(3):
         world.beat("a", 1)
     assert looked == []

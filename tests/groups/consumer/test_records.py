@@ -149,4 +149,6 @@ def test_fields_that_newer_versions_add_are_skipped():
     value = bytes.fromhex(f"0000 00000002 00000001 00 02 {TOPIC.hex()} 02 00000004")
     value += bytes.fromhex("01 00 05 02 00000009 01 00")
     record = decode(bytes.fromhex("0008 0001 67 0001 6d"), value)
+    assert isinstance(record, CurrentAssignmentRecord)
+    assert record.value is not None
     assert record.value.assigned == {TOPIC: frozenset({4})}

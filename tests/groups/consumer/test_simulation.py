@@ -19,6 +19,7 @@ class Company:
         self.members = []
 
     def join(self, turn, instance=None):
+        one: ClassicConsumer | Consumer
         topics = self.rng.choice([("t",), ("u",), ("t", "u")])
         if instance is None and self.rng.random() < 0.3:
             instance = f"i{turn}"

@@ -2,8 +2,9 @@
 
 from moldau.groups.consumer.records import CurrentAssignment, CurrentAssignmentRecord
 from moldau.groups.consumer.state import ConsumerState
+from moldau.model.ids import TopicId
 
-TOPIC = b"t" * 16
+TOPIC = TopicId(b"t" * 16)
 
 
 def has(member_id, *indexes):

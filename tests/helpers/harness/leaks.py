@@ -5,7 +5,7 @@ last, so a broker that tests share is no leak. What libraries make once and keep
 process is made before the first test.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import asyncio
 import gc
 import logging
@@ -34,7 +34,7 @@ def _signal_handlers() -> dict[Any, Any]:
 
 
 def _environment() -> dict[Any, Any]:
-    found = os.environ._data.copy()
+    found: dict[Any, Any] = os.environ._data.copy()  # type: ignore[attr-defined]
     found.pop(_OF_PYTEST, None)
     return found
 
@@ -61,7 +61,7 @@ def _counts(handler: logging.Handler) -> bool:
 
 def _event_loop_policy() -> dict[Any, Any]:
     # Not asked by its function, which makes one.
-    policy = asyncio.events._event_loop_policy
+    policy = asyncio.events._event_loop_policy  # type: ignore[attr-defined]
     is_default = policy is None or type(policy) is asyncio.DefaultEventLoopPolicy
     return {} if is_default else {"policy": policy}
 

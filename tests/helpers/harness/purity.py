@@ -87,7 +87,9 @@ def _guarded(deed: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 sys.addaudithook(_audit)
 time.sleep = _guarded("sleeps", time.sleep)
-threading.Thread.start = _guarded("starts a thread", threading.Thread.start)
+threading.Thread.start = _guarded(  # type: ignore[method-assign]
+    "starts a thread", threading.Thread.start
+)
 for _name in _CLOCKS:
     setattr(time, _name, _guarded_clock(_name, getattr(time, _name)))
 

@@ -32,14 +32,16 @@ class VirtualLoop(asyncio.base_events.BaseEventLoop):
         self._now += max(timeout, 0.0)
         return []
 
-    def run_in_executor(
+    def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         future = self.create_future()
         self.call_soon(self._run, future, func, args)
         return future
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
         return self.call_soon(callback, *args, context=context)
 
     def _run(self, future: asyncio.Future[Any], func: Callable[..., Any], args: Any) -> None:

@@ -80,7 +80,7 @@ def write_some(log: PartitionLog, history: History, rng: random.Random, keys: in
     )
 
 
-def check(log: PartitionLog, history: History, dropped_before: set[int]) -> set[int]:
+def check(log: PartitionLog, history: History, dropped_before: set[Offset]) -> set[Offset]:
     """The log against its history; returns the offsets that are gone."""
     check_dense(log)
     start = log.start_offset
@@ -130,7 +130,7 @@ def test_random_histories_keep_the_last_value_of_every_key(
     rng = random.Random(seed)
     log = open_log(kind, tmp_path)
     history = History()
-    gone: set[int] = set()
+    gone: set[Offset] = set()
     now = NOW
     for _ in range(rng.choice((20, 70))):
         if rng.random() < 0.03:

@@ -302,7 +302,9 @@ def test_waiting_times_grow_up_to_a_bound_and_differ() -> None:
                 link._attempts = attempt
                 delays.append(link._next_delay())
             longest = [1, 2, 4, 8, 8, 8, 8, 8]
-            assert all(most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=1))
+            assert all(
+                most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=True)
+            )
             assert len(set(delays)) == 8
 
     run(scenario)

@@ -9,7 +9,8 @@ import pytest
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.wire.client import KafkaClient
-from moldau.records.record import Record, build_batch
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.record import Headers, Record, build_batch
 from moldau.spark import decode
 
 pytestmark = pytest.mark.spark
@@ -27,9 +28,9 @@ VALUES = [
 @pytest.fixture
 def filled(client: KafkaClient, topic: str) -> str:
     """A topic with good, bad and deleted rows; one died before."""
-    headers = [("moldau-dead-reason", b"old"), ("own", b"kept")]
-    now = int(time.time() * 1000)
-    records = [Record(0, now, b"k", value, headers) for value in VALUES]
+    headers: Headers = [("moldau-dead-reason", b"old"), ("own", b"kept")]
+    now = TimestampMs(int(time.time() * 1000))
+    records = [Record(Offset(0), now, b"k", value, headers) for value in VALUES]
     client.produce(topic, 1, build_batch(records))
     return topic
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 
@@ -28,7 +29,8 @@ def test_the_page_about_decoding_works_as_pasted(
     text = (ROOT / "docs/spark/decoding.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
     values = [b'{"id": 4711, "amount": 1.5}', b"broken"]
-    records = [Record(0, int(time.time() * 1000), None, value, []) for value in values]
+    now = TimestampMs(int(time.time() * 1000))
+    records = [Record(Offset(0), now, None, value, []) for value in values]
     client.produce(topic, 0, build_batch(records))
     client.create_topic(f"{topic}.dlq", partitions=1)
     code = code.replace("localhost:9092", broker.bootstrap).replace("orders.dlq", f"{topic}.dlq")

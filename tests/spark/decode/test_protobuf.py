@@ -23,7 +23,7 @@ from moldau.spark.decode import decoder
 F = descriptor_pb2.FieldDescriptorProto
 
 
-def field(name: str, number: int, kind: int, **more: Any) -> descriptor_pb2.FieldDescriptorProto:
+def field(name: str, number: int, kind: Any, **more: Any) -> descriptor_pb2.FieldDescriptorProto:
     return F(name=name, number=number, type=kind, label=more.pop("label", F.LABEL_OPTIONAL), **more)
 
 

@@ -102,7 +102,8 @@ def test_a_reader_of_delta_opens_only_files_that_can_hold_an_offset(filled: Any)
 def _bounds(found: Any) -> list[dict[str, Any]]:
     import pyarrow as pa
 
-    return pa.table(found.get_add_actions(flatten=False)).to_pylist()
+    actions: list[dict[str, Any]] = pa.table(found.get_add_actions(flatten=False)).to_pylist()
+    return actions
 
 
 def test_snapshots_expire_and_what_they_alone_named_is_cleaned_away(

@@ -44,6 +44,12 @@ def opened(kind: str, tmp_path: Path) -> Callable[[], LakeTable]:
     return lambda: open_table(str(tmp_path / "table"), kind)
 
 
+def schema_of(table: LakeTable) -> Any:
+    found = table.schema()
+    assert found is not None
+    return found
+
+
 @pytest.mark.safety
 def test_a_batch_is_in_the_table_once_however_often_it_is_appended(
     opened: Callable[[], LakeTable], schema: Any, rows: Any, offsets: Any
@@ -71,7 +77,7 @@ def test_rows_come_back_as_they_were_with_their_partition_column(
     table.ensure(schema)
     written = rows(0, 4)
     table.append(write_files(table.layout, schema, [written]), Writing("q", 0))
-    assert sorted(file.offsets for file in opened().snapshot().files) == [(0, 2), (1, 3)]
+    assert sorted(file.offsets or () for file in opened().snapshot().files) == [(0, 2), (1, 3)]
     back = pa.Table.from_batches(list(read_table(opened()))).sort_by("offset")
     assert back.schema.names == schema.names
     assert back.to_pylist() == written.to_pylist()
@@ -134,7 +140,7 @@ def test_new_columns_are_added_and_old_rows_have_nothing_in_them(
     wider = pa.schema([*schema, pa.field("country", pa.string())])
     again = opened()
     again.ensure(wider)
-    assert again.schema().names == [*schema.names[:-1], "country", "date"]
+    assert schema_of(again).names == [*schema.names[:-1], "country", "date"]
     batch = rows(2, 4)
     batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(["cz", "de"])], schema=wider)
     again.append(write_files(again.layout, wider, [batch]), Writing("q", 1))
@@ -174,7 +180,7 @@ def test_structs_take_new_fields_and_old_rows_have_nothing_in_them(
     ]
     # Whoever comes with the old schema goes on as before.
     opened().ensure(first.schema)
-    assert opened().schema().field("value").type == new
+    assert schema_of(opened()).field("value").type == new
 
 
 def test_numbers_become_wider_where_the_format_can(
@@ -196,7 +202,7 @@ def test_numbers_become_wider_where_the_format_can(
         assert "--schema" in refused.value.hint
         return
     opened().ensure(schema(pa.int64()))
-    assert opened().schema().field("value").type.field("n").type == pa.int64()
+    assert schema_of(opened()).field("value").type.field("n").type == pa.int64()
     # A narrow one fits into it.
     opened().ensure(schema(pa.int32()))
     with pytest.raises(LakeError, match="cannot change column"):

@@ -180,7 +180,7 @@ def test_a_null_counts_wherever_it_stands(spark: Any) -> None:
         "list array<int>"
     )
     one = {"a": 1, "b": None, "in": None}
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (one, None, None),
         ({**one, "a": None, "b": 1}, None, None),
         ({**one, "in": {"c": "x", "d.e": None}}, None, None),
@@ -212,7 +212,7 @@ def test_what_is_written_wrong_is_not_committed(
     for first in (0, 10):
         append(table, [row(n) for n in range(first, first + 10)])
     before = table.snapshot()
-    right = compact.deduplicated
+    from moldau.spark.pipelines.rows import deduplicated as right
 
     def wrong(change: str) -> Callable[..., Any]:
         return lambda rows: right(rows).selectExpr(

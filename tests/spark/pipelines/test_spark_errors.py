@@ -48,6 +48,7 @@ def test_errors_that_are_not_sparks_are_left_alone():
 
 def test_a_missing_package_is_told_with_the_extra_that_brings_it():
     missing = readable(ModuleNotFoundError("…", name="pyarrow.parquet"))
+    assert missing is not None
     assert str(missing) == "the Python package pyarrow is not installed"
     assert "moldau[spark]" in missing.hint
 

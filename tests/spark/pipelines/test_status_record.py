@@ -23,9 +23,9 @@ def test_a_pipeline_of_another_machine_is_lost_when_it_is_silent_for_long():
 
 
 def test_a_pipeline_of_this_machine_is_lost_when_its_process_is_gone():
-    mine = dataclasses.replace(
-        FAR, host=socket.gethostname(), pid=os.getpid(), process=started_at(os.getpid())
-    )
+    process = started_at(os.getpid())
+    assert process is not None
+    mine = dataclasses.replace(FAR, host=socket.gethostname(), pid=os.getpid(), process=process)
     assert mine.shown_state(NOW + 10**9) == "running", "silent, but there"
     assert dataclasses.replace(mine, process="another").shown_state(NOW) == LOST
 

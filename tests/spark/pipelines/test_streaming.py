@@ -20,10 +20,10 @@ from moldau.spark.pipelines.archive.pipeline import make_decoder
 from moldau.spark.pipelines.home import CheckpointError
 from moldau.spark.pipelines.settings.aggregate import AggregateSettings
 from moldau.spark.pipelines.settings.archive import ArchiveSettings
+from moldau.spark.pipelines.settings.stream import StreamSettings
 from moldau.spark.pipelines.spark_errors import WORKER_TIMED_OUT, PipelineError
 from moldau.spark.pipelines.streaming import (
     STARTS_MAX,
-    StreamSettings,
     decoder_of,
     load_state,
     ranges_of,

@@ -43,7 +43,7 @@ def committed(bootstrap: str, topic: str, partitions: int) -> Counter[str]:
         if message.error():
             ended += 1
         else:
-            found[message.value().decode()] += 1
+            found[(message.value() or b"").decode()] += 1
     consumer.close()
     return found
 

@@ -101,7 +101,10 @@ def test_a_batch_is_decided_once() -> None:
 
 
 def test_what_the_last_two_decisions_need_is_never_deleted() -> None:
-    second = [Decision(claim=1, batch=1, parts=(PART,)), Finish(claim=1, batch=1)]
+    second: list[LedgerEntry] = [
+        Decision(claim=1, batch=1, parts=(PART,)),
+        Finish(claim=1, batch=1),
+    ]
     assert ledger(*ENTRIES).deletable() == []
     gone = ledger(*ENTRIES, *second).deletable()
     assert gone == [entry.key("q") for entry in ENTRIES[1:]]

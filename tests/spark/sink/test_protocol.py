@@ -16,7 +16,6 @@ from moldau.spark.sink.protocol import (
     SupersededError,
     TaskAttempt,
     TaskResult,
-    Transaction,
 )
 
 pytestmark = pytest.mark.inprocess
@@ -105,15 +104,13 @@ def claims_nothing(port: Any, query: str, run: str, **_: bool) -> tuple[Ledger, 
     return port.read(query), 1
 
 
-def begins_with_one_name(
-    port: Any, ledger: Ledger, claim: int, task: TaskAttempt, key: Any
-) -> Transaction:
+def begins_with_one_name(port: Any, ledger: Ledger, claim: int, task: TaskAttempt, key: Any) -> Any:
     return port.begin(f"{protocol.prefix_of(QUERY)}{claim}-{task.number}")
 
 
 def goes_on_without_looking(
     port: Any, ledger: Ledger, claim: int, task: TaskAttempt, key: Any
-) -> Transaction:
+) -> Any:
     before = protocol.last_of(ledger, claim).get(task.number)
     follower = None if before is None else port.next_transaction(before, task.attempt)
     return follower or port.begin(f"{protocol.prefix_of(QUERY)}{claim}-{task.attempt}")
@@ -150,7 +147,7 @@ def test_a_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def port_of(world: World) -> ModelPort:
-    process = Process.__new__(Process)
+    process: Any = Process.__new__(Process)
     process.name, process.is_dead = "test", False
     process._thread = None
     return ModelPort(world.brokers, Call(world, process))

@@ -44,7 +44,8 @@ class Writer(RowWriter):
     """Writes to `topics` in place of brokers."""
 
     def __init__(self, options: WriteOptions, topics: Topics) -> None:
-        super().__init__(options, SimpleNamespace(data=None))
+        client: Any = SimpleNamespace(data=None)
+        super().__init__(options, client)
         self.topics = topics
 
     def _find_topic(self, topic: str) -> int:

@@ -79,7 +79,9 @@ class Writer:
                 "auto.offset.reset": "earliest",
             }
         )
-        places = [confluent_kafka.TopicPartition(self.options.topic, p, 0) for p in (0, 1)]
+        topic = self.options.topic
+        assert topic is not None
+        places = [confluent_kafka.TopicPartition(topic, p, 0) for p in (0, 1)]
         consumer.assign(places)
         found, ended = [], 0
         while ended < 2:
@@ -88,7 +90,7 @@ class Writer:
             if message.error():
                 ended += 1
             else:
-                found.append(message.value())
+                found.append(message.value() or b"")
         consumer.close()
         return sorted(found)
 

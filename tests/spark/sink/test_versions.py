@@ -88,7 +88,7 @@ def world() -> World:
 
 @pytest.fixture
 def port(world: World) -> ModelPort:
-    process = Process.__new__(Process)
+    process: Any = Process.__new__(Process)
     process.name, process.is_dead = "test", False
     process._thread = None
     return ModelPort(world.brokers, Call(world, process))

@@ -1,5 +1,7 @@
 """Options of writes: what they are without being set, and what is refused."""
 
+from typing import Any
+
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
@@ -7,7 +9,7 @@ from moldau.records.compression import Codec
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 
 
-def parsed(*, streaming: bool = True, **options: str) -> WriteOptions:
+def parsed(*, streaming: bool = True, **options: Any) -> WriteOptions:
     asked = {"kafka.bootstrap.servers": "localhost:1", **options}
     return parse_write_options(asked, streaming=streaming)
 
@@ -19,18 +21,14 @@ def test_streams_are_written_exactly_once_and_tables_as_they_come() -> None:
 
 
 def test_what_sparks_kafka_connector_takes_is_taken() -> None:
-    found = parsed(
-        exactlyOnce="false",
-        topic="t",
-        checkpointLocation="/somewhere",
-        **{
-            "kafka.acks": "1",
-            "kafka.compression.type": "zstd",
-            "kafka.linger.ms": "5",
-            "kafka.batch.size": "99999999",
-            "kafka.max.request.size": "2000000",
-        },
-    )
+    kafka: Any = {
+        "kafka.acks": "1",
+        "kafka.compression.type": "zstd",
+        "kafka.linger.ms": "5",
+        "kafka.batch.size": "99999999",
+        "kafka.max.request.size": "2000000",
+    }
+    found = parsed(exactlyOnce="false", topic="t", checkpointLocation="/somewhere", **kafka)
     assert (found.codec, found.topic) == (Codec.ZSTD, "t")
     # A batch is never larger than a request may be.
     assert found.batch_bytes_max == 2_000_000
@@ -50,7 +48,7 @@ def test_what_sparks_kafka_connector_takes_is_taken() -> None:
         ({"kafka.security.protocol": "SASL_SSL"}, "option kafka.sasl.mechanism is GSSAPI"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_name(options: dict[str, str], message: str) -> None:
+def test_what_cannot_be_meant_is_refused_by_its_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         parsed(**options)
 
@@ -73,7 +71,7 @@ def test_a_version_needs_its_application_and_writes_exactly_once() -> None:
         ({"txnAppId": "a", "txnVersion": "1", "exactlyOnce": "false"}, "exactlyOnce is false"),
     ],
 )
-def test_half_a_version_is_refused(options: dict[str, str], message: str) -> None:
+def test_half_a_version_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         parsed(streaming=False, **options)
 

@@ -240,7 +240,7 @@ def test_a_version_is_written_once_wherever_the_driver_ends(
 ) -> None:
     for version, step in enumerate(STEPS):
         frame = spark.range(version * 10, version * 10 + 10, 1, 2).selectExpr("string(id) value")
-        asked = {"topic": target, "txnAppId": f"a/{target}-x", "txnVersion": version}
+        asked: Any = {"topic": target, "txnAppId": f"a/{target}-x", "txnVersion": version}
         crash = {"crashAt": f"{step}:{version}", "crashHow": "fail"}
         with pytest.raises(Exception, match="CrashedError"):
             save(frame, broker, kind=crashing, **asked, **crash)

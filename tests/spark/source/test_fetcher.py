@@ -91,7 +91,7 @@ def test_a_reader_that_stops_half_way_leaves_a_client_that_works(
     for _ in range(30):
         client.produce(topic, 0, batch([b"x" * 200] * 10))
     small = replace(OPTIONS, fetch_bytes_max=5000)
-    reading = iter(RangesFetcher(client, [the_range(topic, 0, 300)], small))
+    reading: Any = iter(RangesFetcher(client, [the_range(topic, 0, 300)], small))
     next(reading)
     reading.close()
     assert read(client, the_range(topic, 0, 300)) == list(range(300))
@@ -212,6 +212,7 @@ def test_a_damaged_batch_is_named_by_its_place(
     answers = RangesFetcher._results
 
     def spoilt(self: RangesFetcher) -> Iterator[tuple[Any, Any]]:
+        answer: Any
         for part, answer in answers(self):
             changed = bytearray(answer.records)
             changed[-1] ^= 1

@@ -65,7 +65,8 @@ def one_by_one(batches: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def without_time(rows: Any) -> list[dict[str, Any]]:
-    return rows.drop_columns(["timestamp"]).to_pylist()
+    left: list[dict[str, Any]] = rows.drop_columns(["timestamp"]).to_pylist()
+    return left
 
 
 def times(rows: Any) -> list[int]:

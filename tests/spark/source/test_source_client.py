@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -34,12 +35,12 @@ def options(broker: Broker, streaming: bool = False, **given: str) -> ReadOption
 
 
 @contextmanager
-def asked(broker: Broker, **given: str) -> Iterator[SourceClient]:
+def asked(broker: Broker, **given: Any) -> Iterator[SourceClient]:
     with closing(SourceClient(options(broker, **given))) as cluster:
         yield cluster
 
 
-def resolved(broker: Broker, topic: str, **given: str) -> tuple[list[int], list[int]]:
+def resolved(broker: Broker, topic: str, **given: Any) -> tuple[list[int], list[int]]:
     """Where a batch read of both partitions starts and ends."""
     parsed = options(broker, subscribe=topic, **given)
     with closing(SourceClient(parsed)) as cluster:

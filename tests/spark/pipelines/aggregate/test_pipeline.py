@@ -12,6 +12,7 @@ import pytest
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import aggregate
 from moldau.spark.pipelines.aggregate import transforms
@@ -69,8 +70,8 @@ def world(
 
     def send(values: Iterable[bytes | None]) -> None:
         # Of now: older ones would be deleted while a slow machine is at work.
-        now = int(time.time() * 1000)
-        records = [Record(0, now, b"k", value, []) for value in values]
+        now = TimestampMs(int(time.time() * 1000))
+        records = [Record(Offset(0), now, b"k", value, []) for value in values]
         client.produce(topic, 0, build_batch(records))
 
     def values(name: str) -> list[bytes]:

@@ -9,6 +9,7 @@ import pytest
 
 from moldau.client.errors import NotFoundError
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines.aggregate import AggregateSettings, plan
 from moldau.spark.pipelines.streaming import load_state, missing_topics, resolve_start, save_state
@@ -17,6 +18,7 @@ from moldau.testing.broker import Broker
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[4]
+EMPTY = Record(Offset(0), TimestampMs(1_700_000_000_000), None, b"{}", [])
 
 
 @pytest.fixture
@@ -34,8 +36,7 @@ def settings(broker: Broker, topic: str, tmp_path: Path) -> AggregateSettings:
 def test_a_plan_counts_what_is_there_and_names_what_would_be_made(
     settings: AggregateSettings, client: KafkaClient, topic: str, tmp_path: Path
 ) -> None:
-    records = [Record(0, 1_700_000_000_000, None, b"{}", []) for _ in range(3)]
-    client.produce(topic, 1, build_batch(records))
+    client.produce(topic, 1, build_batch([EMPTY] * 3))
     found = plan(settings)
     assert found.reads == (topic,)
     assert found.writes == (f"{topic}.sums", f"{topic}.late", f"{topic}.dlq")
@@ -53,7 +54,7 @@ def test_where_to_begin_stays_what_it_was_and_what_is_new_is_read_from_its_begin
     settings: AggregateSettings, client: KafkaClient, topic: str, new_name: Callable[[str], str]
 ) -> None:
     def send() -> None:
-        client.produce(topic, 1, build_batch([Record(0, 1_700_000_000_000, None, b"{}", [])]))
+        client.produce(topic, 1, build_batch([EMPTY]))
 
     send()
     late = replace(settings, start="latest")

@@ -55,7 +55,7 @@ def test_what_is_on_time_is_never_dropped_by_spark(
 
 
 def test_a_task_that_runs_again_is_counted_once() -> None:
-    told = [{(3, 0): (5, 0, 1)}, {(3, 1): (2, 0, 0)}, {(3, 0): (5, 0, 1)}]
+    told: list[Counts] = [{(3, 0): (5, 0, 1)}, {(3, 1): (2, 0, 0)}, {(3, 0): (5, 0, 1)}]
     seen: Counts = {}
     for each in told:
         seen = Counting().addInPlace(seen, each)

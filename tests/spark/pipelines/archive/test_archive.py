@@ -14,6 +14,7 @@ from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.delta import DeltaLakeTable
@@ -123,7 +124,9 @@ def test_values_are_decoded_and_bad_ones_go_to_the_dead_letter_topic(
     spark: Any, new: New, topic: str, client: KafkaClient, table: Callable[..., Any]
 ) -> None:
     values = [b'{"id": 1, "name": "a"}', b"nonsense", b'{"id": 2, "name": "b"}']
-    records = [Record(0, 1_700_000_000_000, b"k", value, []) for value in values]
+    records = [
+        Record(Offset(0), TimestampMs(1_700_000_000_000), b"k", value, []) for value in values
+    ]
     client.produce(topic, 0, build_batch(records))
     settings = new(decode="json", schema="id bigint, name string", table_per_topic=True)
     context = PlainContext(spark)
@@ -150,7 +153,9 @@ def test_fields_that_come_later_are_told_kept_as_bytes_and_added_at_the_next_sta
     spark: Any, new: New, topic: str, client: KafkaClient, broker: Broker
 ) -> None:
     def send(*values: bytes) -> None:
-        records = [Record(0, 1_700_000_000_000, b"k", value, []) for value in values]
+        records = [
+            Record(Offset(0), TimestampMs(1_700_000_000_000), b"k", value, []) for value in values
+        ]
         client.produce(topic, 0, build_batch(records))
 
     send(b'{"id": 1}')

@@ -9,6 +9,7 @@ from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.wire.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import replay
@@ -62,8 +63,8 @@ def some(partition: int, count: int, first: int = 0) -> list[Record]:
     """Keys come again after five; headers and a tombstone are among them."""
     return [
         Record(
-            0,
-            T0 + number * 1000,
+            Offset(0),
+            TimestampMs(T0 + number * 1000),
             b"k%d-%d" % (partition, number % 5),
             None if number == 3 else b"v%d-%d" % (partition, number),
             [("n", b"%d" % number)] if number % 2 else [],
@@ -148,7 +149,7 @@ def test_times_offsets_and_keys_select_together(
 ) -> None:
     records = some(0, 50)
     # A record that comes late is found behind others that are too young.
-    late = Record(0, T0 + 21_500, b"k0-1", b"late", [])
+    late = Record(Offset(0), TimestampMs(T0 + 21_500), b"k0-1", b"late", [])
     write(client, topic, 0, [*records, late])
     write(client, topic, 1, some(1, 20))
     settings = new(
@@ -190,7 +191,9 @@ def test_a_target_with_fewer_partitions_keeps_the_order_of_keys(
     client.create_topic(wide, partitions=3)
     for partition in (0, 1):
         records = some(partition, 30)
-        records += [Record(0, T0 + n, None, b"no key %d" % n, []) for n in range(10)]
+        records += [
+            Record(Offset(0), TimestampMs(T0 + n), None, b"no key %d" % n, []) for n in range(10)
+        ]
         write(client, topic, partition, records)
     with pytest.raises(InvalidArgumentError, match="--keep-partitions needs"):
         replay.plan(new(target=narrow, keep_partitions=True))

@@ -9,7 +9,6 @@ import pytest
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.replay.selection import (
-    ReplaySettings,
     ReplayState,
     Span,
     check_same,
@@ -17,6 +16,7 @@ from moldau.spark.pipelines.replay.selection import (
     save,
     selection_of,
 )
+from moldau.spark.pipelines.settings.replay import ReplaySettings
 from moldau.spark.source.planning import OffsetRange
 
 NOW_MS = 1_800_000_000_000
@@ -73,7 +73,7 @@ def test_keys_come_from_the_command_line_and_from_a_file(tmp_path: Path) -> None
     file = tmp_path / "keys"
     file.write_bytes(b"one\n\ntwo\r\nb\xff\xfe\n")
     found = selection_of(asked(keys=("three",), key_file=str(file)), now_ms=NOW_MS)
-    assert found.keys == {b"one", b"two", b"b\xff\xfe", b"three"}
+    assert found.keys == frozenset({b"one", b"two", b"b\xff\xfe", b"three"})
 
 
 def test_an_empty_file_of_keys_is_refused(tmp_path: Path) -> None:
