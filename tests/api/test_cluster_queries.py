@@ -83,7 +83,7 @@ def test_leaders_are_asked_and_who_has_none_or_does_not_answer_is_missing():
 
 
 @pytest.mark.parametrize("change", [{"topic_id": b"j" * 16}, {"is_ready": False}])
-def test_a_broker_that_cannot_know_tells_nothing(change):
+def test_a_broker_that_cannot_know_reports_nothing(change):
     world = World()
     world.peers = {2: World(2)}
     vars(world.peers[2].replica).update(change)
@@ -92,7 +92,7 @@ def test_a_broker_that_cannot_know_tells_nothing(change):
     }
 
 
-def test_groups_of_all_are_in_order_and_the_silent_are_named():
+def test_groups_of_all_are_in_order_and_unresponsive_brokers_are_named():
     world = World()
     world.listed = ["b"]
     world.peers = {2: World(2)}
@@ -102,7 +102,7 @@ def test_groups_of_all_are_in_order_and_the_silent_are_named():
     assert silent == [3]
 
 
-def test_a_broker_that_still_loads_or_is_not_heard_of_is_silent():
+def test_a_broker_that_still_loads_or_is_not_reachable_is_unresponsive():
     world = World()
     world.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.peers = {2: World(2), 3: World(3)}
@@ -111,7 +111,7 @@ def test_a_broker_that_still_loads_or_is_not_heard_of_is_silent():
     assert run_virtually(world.views.groups()) == ([], [1, 2, 3])
 
 
-def test_more_groups_than_fit_into_an_answer_are_not_told_in_part(monkeypatch):
+def test_more_groups_than_fit_into_a_response_are_not_returned_in_part(monkeypatch):
     monkeypatch.setattr(cluster_queries, "GROUPS_PER_BROKER_MAX", 1)
     world = World()
     world.listed = ["a", "b"]
@@ -119,7 +119,7 @@ def test_more_groups_than_fit_into_an_answer_are_not_told_in_part(monkeypatch):
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode([("t", "x", ID)])])
-def test_a_question_that_is_none_is_refused(payload):
+def test_a_malformed_request_is_refused(payload):
     with pytest.raises(RefusedError) as caught:
         run_virtually(World().views.on_extents_request(BrokerId(2), payload))
     assert caught.value.code is ErrorCode.INVALID_REQUEST

@@ -52,7 +52,7 @@ def test_records_go_where_they_ask_to_or_where_their_key_says():
     assert sender.partitions_for(topic(1), [(None, b"k"), (None, None)]) == [0, 0]
 
 
-def test_records_without_a_key_stay_together_and_here_each_time_elsewhere():
+def test_records_without_a_key_stay_together_and_here_each_time_in_another_partition():
     sender = World(0, 2).sender
     places = [sender.partitions_for(topic(3), [(None, None)] * 2) for _ in range(6)]
     assert all(first == second for first, second in places)

@@ -55,7 +55,7 @@ def test_topics_of_queue_commands_are_completed_over_grpc(moldau_session_broker,
     assert complete(["moldau", "queue", "s"]) == ["send", "stats"]
 
 
-def test_completion_is_silent_when_no_broker_answers(nobody):
+def test_completion_prints_nothing_when_no_broker_responds(nobody):
     assert complete(["moldau", "queue", "send", "x"], env={"MOLDAU_GRPC": nobody}) == []
     assert complete(["moldau", "consume", "x"], env={"MOLDAU_BROKERS": nobody}) == []
     assert complete(["moldau", "group", "describe", "x"], env={"MOLDAU_BROKERS": nobody}) == []

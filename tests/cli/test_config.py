@@ -19,7 +19,7 @@ def test_init_writes_a_file_that_a_broker_reads(cli, tmp_path):
     assert load_config({}, {}, str(path)).config == ServerConfig()
 
 
-def test_init_sets_what_it_is_told_and_checks_it(cli, tmp_path):
+def test_init_sets_the_given_values_and_checks_them(cli, tmp_path):
     path = tmp_path / "broker.yaml"
     assert cli("config", "init", path, "--set", "broker_id=4", "--set", "port=9999").code == 0
     config = load_config({}, {}, str(path)).config

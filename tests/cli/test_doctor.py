@@ -95,7 +95,7 @@ def test_a_running_broker_is_named_and_no_trouble(mock_brokers, tmp_path):
     assert "reachable" in results["advertised"].detail
 
 
-def test_an_advertised_address_that_nobody_can_reach_is_trouble(nobody):
+def test_an_unreachable_advertised_address_is_trouble(nobody):
     flags = {"kafka.advertised": "no-such-host.invalid:9092"}
     result = check_advertised(load_config(flags, {}).config, running=False)
     assert result.verdict is CheckStatus.TROUBLE

@@ -82,7 +82,7 @@ def test_groups_are_listed(cli, brokers, topic):
     assert {"name": topic, "state": "empty", "type": "classic"} in listed
 
 
-def test_a_group_that_nobody_knows_is_not_found(cli, brokers):
+def test_an_unknown_group_is_not_found(cli, brokers):
     outcome = cli("group", "describe", "no-such-group", "-b", brokers)
     assert outcome.code == ExitCode.NOT_FOUND
     assert "moldau group list" in outcome.err

@@ -32,7 +32,7 @@ def damaged(tmp_path_factory):
         yield address
 
 
-def test_a_description_tells_an_offline_partition_from_an_empty_one(cli, damaged):
+def test_a_description_distinguishes_an_offline_partition_from_an_empty_one(cli, damaged):
     outcome = cli("topic", "describe", "half", *damaged)
     assert outcome.out.startswith(
         "half: 2 partitions, replication factor 1, about 1 message (1 partition offline)\n"

@@ -96,7 +96,7 @@ def test_a_move_asks_first(cli, admin):
     assert admin.moved == {}
 
 
-def test_a_move_is_waited_for_unless_told_otherwise(cli, admin, monkeypatch):
+def test_a_move_is_waited_for_by_default(cli, admin, monkeypatch):
     monkeypatch.setattr("moldau.cli.partition._POLL_SECONDS", 0.01)
     admin.under_way = [[going(0)], [going(0)], []]
     assert cli("partition", "move", "orders:0", "--to", "1,2,4", "-y").code == 0
@@ -110,7 +110,7 @@ def test_a_move_is_waited_for_unless_told_otherwise(cli, admin, monkeypatch):
     assert "not moved within 0.05 s" in outcome.err
 
 
-def test_a_move_that_somebody_changed_is_an_error(cli, admin, monkeypatch):
+def test_a_move_that_was_changed_meanwhile_is_an_error(cli, admin, monkeypatch):
     monkeypatch.setattr("moldau.cli.partition._POLL_SECONDS", 0.01)
     monkeypatch.setattr(admin, "move", lambda targets: [])
     outcome = cli("partition", "move", "orders:0", "--to", "2,4", "-y")

@@ -124,7 +124,7 @@ def test_an_unknown_broker_is_not_found():
         client_of([world.address]).keep(9)
 
 
-def test_when_nobody_answers_all_addresses_are_named():
+def test_without_a_response_all_addresses_are_named():
     with (
         closed_port() as one,
         closed_port() as two,
@@ -181,7 +181,7 @@ def test_an_answer_that_trickles_ends_too():
     ],
     ids=["nothing", "junk", "a web page", "another 404", "other json", "cut off"],
 )
-def test_what_is_no_broker_is_told_as_such(reply, kind, words):
+def test_what_is_not_a_broker_is_reported_as_such(reply, kind, words):
     with answering(reply) as address, pytest.raises(kind, match=words) as caught:
         client_of([address]).topology()
     assert type(caught.value) is kind

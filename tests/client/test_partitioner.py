@@ -91,7 +91,7 @@ def by_kafka_python(broker: Broker, topic: str) -> None:
         by_kafka_python,
     ],
 )
-def test_all_doors_put_a_key_into_the_same_partition(
+def test_all_protocols_put_a_key_into_the_same_partition(
     moldau_session_broker: Broker, door: Callable[[Broker, str], None]
 ) -> None:
     topic = f"keys-{door.__name__}"

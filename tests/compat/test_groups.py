@@ -198,7 +198,7 @@ def move_and_come_back(broker: Broker, topic: str, client: str) -> None:
         ("confluent consumer", "confluent cooperative"),
     ],
 )
-def test_a_static_member_that_restarts_keeps_its_partitions_and_disturbs_nobody(
+def test_a_static_member_that_restarts_keeps_its_partitions_and_disturbs_no_other(
     broker: Broker, topic: str, client: str, successor: str
 ) -> None:
     writer = Writer(broker, topic)

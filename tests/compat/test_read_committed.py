@@ -270,7 +270,7 @@ def test_with_rising_epochs_whatever_comes_late_is_refused(
     assert [each.value for each in records(read(raw, topic).records)][::2] == [b"a", b"b"]
 
 
-def test_a_producer_that_nobody_added_is_refused(
+def test_a_producer_that_was_not_added_is_refused(
     raw: RawClient, topic: str, new_name: Callable[[str], str]
 ) -> None:
     producer = Transactional(raw, new_name("tx"), version=V1)

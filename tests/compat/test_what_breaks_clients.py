@@ -390,7 +390,7 @@ def test_24_acks_0_gets_no_response_at_all(raw: RawClient, topic: str) -> None:
     assert [item.value for item in raw.read_all(topic)] == [b"%d" % n for n in range(6)]
 
 
-def test_24_nobody_is_throttled(raw: RawClient, topic: str) -> None:
+def test_24_no_client_is_throttled(raw: RawClient, topic: str) -> None:
     assert raw.fetch_response(topic, 0).throttle_time_ms == 0
     assert raw.request(MetadataRequest(topics=[]), MetadataResponse).throttle_time_ms == 0
 

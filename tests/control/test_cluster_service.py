@@ -239,7 +239,7 @@ async def test_a_broker_that_is_gone_leads_nothing() -> None:
     assert world.in_sync == ()
 
 
-async def test_a_broker_is_cut_off_when_nobody_says_that_it_leads_although_all_are_alive() -> None:
+async def test_a_broker_is_cut_off_when_no_peer_leads_although_all_are_alive() -> None:
     world = World()
     for seconds in (0, 3, 3, 3):
         world.clock.steady += seconds
@@ -260,7 +260,7 @@ async def test_a_broker_is_cut_off_when_nobody_says_that_it_leads_although_all_a
     assert world.service.health() == []
 
 
-async def test_alive_is_who_is_heard_and_can_be_reached_and_this_broker() -> None:
+async def test_brokers_with_contact_both_ways_and_this_one_are_alive() -> None:
     world = World()
     assert world.service.alive == {ONE, TWO, THREE}
     world.alive = {TWO}
@@ -357,7 +357,7 @@ async def test_a_directory_of_another_cluster_is_not_taken_in() -> None:
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-async def test_one_that_is_itself_not_registered_takes_nobody_in_yet(is_named: bool) -> None:
+async def test_one_that_is_itself_not_registered_accepts_no_broker_yet(is_named: bool) -> None:
     # Founding: a joiner would get its number. Or started again: it knows nothing yet.
     world = World()
     world.image = EMPTY_IMAGE
@@ -370,7 +370,7 @@ async def test_one_that_is_itself_not_registered_takes_nobody_in_yet(is_named: b
     assert world.submitted == []
 
 
-async def test_one_that_was_removed_again_at_once_is_told_so() -> None:
+async def test_one_that_was_removed_again_at_once_is_refused_as_such() -> None:
     world = World()
 
     def lose() -> None:
@@ -422,7 +422,7 @@ async def test_nothing_is_handed_over_to_a_broker_that_lags() -> None:
     assert world.transfers == []
 
 
-async def test_a_leader_elsewhere_is_asked_to_hand_over() -> None:
+async def test_a_leader_on_another_broker_is_asked_to_hand_over() -> None:
     world = World()
     world.announce(THREE, 4, THREE, TWO)
     electing = asyncio.create_task(world.service.elect("t", 0, ElectionType.PREFERRED))
@@ -449,7 +449,7 @@ async def test_a_preferred_leader_that_does_not_come_is_a_refusal() -> None:
     assert caught.value.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-async def test_what_the_giver_refuses_is_told_as_it_is() -> None:
+async def test_what_the_sender_refuses_is_returned_as_it_is() -> None:
     world = World()
     world.announce(THREE, 4, THREE)
     world.call_failure = RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -109,7 +109,7 @@ async def test_what_a_broker_leads_is_known_to_itself_at_once_and_to_others_soon
     await stop(tasks)
 
 
-async def test_replicas_in_sync_are_those_that_this_leader_told_and_no_other() -> None:
+async def test_replicas_in_sync_are_those_that_this_leader_announced_and_no_other() -> None:
     one = Net().start(ONE)
     one.lead(key(), Epoch(5), (ONE, TWO))
     assert one.in_sync(key(), Leader(TWO, Epoch(5))) == ()
@@ -117,7 +117,7 @@ async def test_replicas_in_sync_are_those_that_this_leader_told_and_no_other() -
     assert one.in_sync(key(1), Leader(ONE, Epoch(5))) == ()
 
 
-async def test_the_later_epoch_wins_whoever_comes_last() -> None:
+async def test_the_later_epoch_wins_in_any_order() -> None:
     net = Net()
     one, two, three = net.start(ONE), net.start(TWO), net.start(THREE)
     two.lead(key(), Epoch(7), (TWO,))
@@ -153,7 +153,7 @@ async def test_only_news_travels() -> None:
     await stop(tasks)
 
 
-async def test_a_restarted_peer_is_told_everything() -> None:
+async def test_a_restarted_peer_is_sent_everything() -> None:
     net = Net()
     one, _ = net.start(ONE), net.start(TWO)
     one.lead(key(0), Epoch(0), (ONE,))
@@ -189,7 +189,7 @@ async def test_a_restarted_broker_is_believed_though_it_counts_from_the_beginnin
     await stop(tasks)
 
 
-async def test_a_peer_that_was_away_hears_what_it_missed() -> None:
+async def test_a_peer_that_was_away_gets_what_it_missed() -> None:
     net = Net()
     one, two = net.start(ONE), net.start(TWO)
     tasks = await running(one)
@@ -261,7 +261,7 @@ async def test_what_changes_between_two_parts_is_not_forgotten(
     await stop(tasks)
 
 
-async def test_what_is_led_no_more_is_not_told_to_who_comes_later() -> None:
+async def test_what_is_led_no_more_is_not_announced_to_later_peers() -> None:
     net = Net()
     one = net.start(ONE)
     one.lead(key(0), Epoch(0), (ONE,))
@@ -274,7 +274,7 @@ async def test_what_is_led_no_more_is_not_told_to_who_comes_later() -> None:
     await stop(tasks)
 
 
-async def test_one_peer_that_does_not_answer_keeps_nobody_else_waiting() -> None:
+async def test_one_peer_that_does_not_respond_delays_no_other() -> None:
     net = Net()
     one, two, three = net.start(ONE), net.start(TWO), net.start(THREE)
     hanging = asyncio.Event()

@@ -111,7 +111,7 @@ async def test_a_leader_that_is_deposed_while_it_decides_has_the_next_one_do_it(
         assert len((await one_image(cluster)).topics) == 1
 
 
-async def test_a_deletion_is_not_repeated_when_nobody_knows_whether_it_was_done() -> None:
+async def test_a_deletion_is_not_repeated_when_its_result_is_unknown() -> None:
     async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         await leader.store.submit(topic("t", 1))
@@ -266,7 +266,7 @@ async def test_a_fresh_image_has_all_that_was_committed_before_it_was_asked_for(
             assert await leader.store.fresh() == leader.store.image
 
 
-async def test_a_full_disk_between_snapshot_and_cut_ends_nobody() -> None:
+async def test_a_full_disk_between_snapshot_and_truncation_ends_no_broker() -> None:
     async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         behind, _ = await cluster.followers()
@@ -340,7 +340,7 @@ async def test_nothing_is_left_by_an_image_that_lags() -> None:
         assert all(me in partition.replicas for partition in known)
 
 
-async def test_a_leader_that_nobody_hears_has_no_fresh_image_to_give() -> None:
+async def test_an_isolated_leader_has_no_fresh_image_to_give() -> None:
     async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         cluster.cut_off(leader)

@@ -64,7 +64,7 @@ async def test_who_gives_up_waiting_leaves_no_half_decision_behind(
     world.crash()
 
 
-async def test_a_refusal_that_nobody_waits_for_is_no_failure(
+async def test_a_refusal_without_a_waiting_request_is_not_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await set_up()
@@ -182,7 +182,7 @@ async def test_a_fresh_image_is_one_that_the_broker_has_followed() -> None:
     world.crash()
 
 
-async def test_who_waits_too_long_for_the_broker_is_told_that_the_change_is_made() -> None:
+async def test_a_wait_for_the_broker_that_times_out_says_that_the_change_is_made() -> None:
     world = await set_up()
     world.gate.clear()
     with pytest.raises(RefusedError, match="the change is committed") as refused:
@@ -362,7 +362,7 @@ async def test_a_partition_is_gone_when_its_move_is_over_and_not_before() -> Non
     world.crash()
 
 
-async def test_what_was_gone_before_a_crash_is_told_again_until_the_broker_has_followed() -> None:
+async def test_what_was_removed_before_a_crash_is_reported_until_the_broker_has_followed() -> None:
     world = await set_up()
     await world.store.submit(topic("t", 1))
     world.gate.clear()
@@ -414,7 +414,7 @@ async def test_a_leader_sends_no_snapshot_that_is_not_that_of_its_start() -> Non
     world.crash()
 
 
-async def test_a_topic_that_is_made_again_at_once_is_told_as_deleted_first() -> None:
+async def test_a_topic_that_is_recreated_at_once_is_reported_as_deleted_first() -> None:
     world = await set_up()
     store = world.store
     await store.submit(topic("t", 1))

@@ -311,7 +311,7 @@ async def test_a_leader_that_shall_go_hands_over_to_one_that_stays() -> None:
     assert len(world.transfers) == 1
 
 
-async def test_one_wish_that_is_refused_does_not_end_the_steward() -> None:
+async def test_one_change_that_is_refused_does_not_end_the_reconciler() -> None:
     world = World(4)
     world.create([1, 2, 3])
     world.move(0, 1, 2, 4)
@@ -322,7 +322,7 @@ async def test_one_wish_that_is_refused_does_not_end_the_steward() -> None:
     assert len(world.changes) == 1
 
 
-async def test_a_wish_that_changed_while_another_was_waited_for_is_followed_as_it_is_now() -> None:
+async def test_desired_replicas_that_changed_meanwhile_are_followed_as_they_are_now() -> None:
     world = World(4)
     world.create([1, 2], [1, 2])
     # The first only has to be reported; meanwhile the second is called off, and nothing is left.
@@ -344,7 +344,7 @@ async def test_a_wish_that_changed_while_another_was_waited_for_is_followed_as_i
     assert world.changes == []
 
 
-async def test_a_wish_that_was_reached_before_this_leader_led_is_not_followed_again() -> None:
+async def test_desired_replicas_reached_before_this_leader_led_are_not_followed_again() -> None:
     world = World(4)
     world.create([1, 2, 3])
     world.move(0, 1, 2, 4)
@@ -448,7 +448,7 @@ async def test_what_cannot_be_submitted_is_tried_again(monkeypatch: pytest.Monke
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_defect_ends_the_steward_and_is_told() -> None:
+async def test_an_internal_error_ends_the_reconciler_and_is_reported() -> None:
     world = World(3)
 
     async def broken() -> None:
@@ -460,7 +460,7 @@ async def test_a_defect_ends_the_steward_and_is_told() -> None:
     assert caught.group_contains(ZeroDivisionError)
 
 
-async def test_who_is_in_sync_is_told_by_ready_leaders_only() -> None:
+async def test_replicas_in_sync_are_reported_by_ready_leaders_only() -> None:
     world = World(3)
     world.create([1, 2, 3], [2, 1, 3])
     world.hosted["t", 0].behind = set(ids(3))
@@ -516,7 +516,7 @@ async def test_before_a_stop_others_lead_everything_and_share_it() -> None:
     assert abs(takers.count(BrokerId(2)) - takers.count(BrokerId(3))) <= 1
 
 
-async def test_what_nobody_can_take_does_not_delay_the_stop(
+async def test_leadership_that_no_replica_can_take_does_not_delay_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(steward_module, "_HAND_OVER_SECONDS_MAX", 1e9)

@@ -125,7 +125,7 @@ async def test_what_was_deleted_in_the_log_is_not_there_when_it_is_loaded() -> N
     assert [group.group_id for group in world.groups.list_groups((), ())[1]] == [names[1]]
 
 
-async def test_requests_that_come_while_it_loads_are_told_to_wait() -> None:
+async def test_requests_that_come_while_it_loads_are_asked_to_wait() -> None:
     world = World()
     replica = world.host()
     await stored(world, replica, groups=1, repeats=3 * LOAD_RECORDS_PER_TURN)
@@ -220,7 +220,7 @@ async def test_damage_takes_the_partition_offline_and_its_groups_are_refused(dam
     assert world.committed(G) is ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_defect_while_it_loads_is_told_and_the_groups_are_refused() -> None:
+async def test_an_internal_error_while_it_loads_is_reported_and_the_groups_are_refused() -> None:
     world = World()
     replica = world.host()
     defect = ZeroDivisionError()
@@ -256,7 +256,7 @@ async def test_a_rebalance_that_is_under_way_ends_with_leadership() -> None:
     assert world.groups._coordinators == {}
 
 
-async def test_a_leader_that_stands_down_within_its_epoch_serves_nobody() -> None:
+async def test_a_leader_that_steps_down_within_its_epoch_serves_no_request() -> None:
     world = World()
     replica = world.lead()
     await world.loaded()
@@ -322,7 +322,7 @@ async def test_a_commit_of_unknown_outcome_is_as_the_log_says_once_it_is_loaded_
         (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-async def test_lost_leadership_that_only_the_write_tells_ends_the_coordinator(
+async def test_lost_leadership_that_only_the_write_reports_ends_the_coordinator(
     code: ErrorCode, told: ErrorCode
 ) -> None:
     world = World()
@@ -386,7 +386,7 @@ async def test_to_lead_in_a_later_epoch_ends_what_the_earlier_one_left() -> None
     assert replica.epochs_written[-1] == replica.epoch
 
 
-async def test_nobody_waits_for_ever_even_if_the_coordinator_forgets_to_answer() -> None:
+async def test_no_request_waits_forever_even_if_the_coordinator_forgets_to_answer() -> None:
     world = World()
     replica = world.lead()
     await world.loaded()
@@ -487,7 +487,7 @@ async def test_timers_of_an_ended_coordinator_stand_still() -> None:
         (DiskFullError("no room"), ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_a_write_that_is_refused_is_told_and_the_coordinator_goes_on(
+async def test_a_write_that_is_refused_is_reported_and_the_coordinator_continues(
     refusal: Any, told: ErrorCode
 ) -> None:
     world = World()

@@ -31,20 +31,20 @@ async def test_the_coordinator_is_the_leader_of_the_partition_that_the_group_has
     assert await world.groups.find_coordinator(group_of(1)) == OTHER
 
 
-async def test_whoever_asks_during_an_election_waits_for_its_end() -> None:
+async def test_a_request_during_an_election_waits_for_its_end() -> None:
     world = World()
     asyncio.get_running_loop().call_later(0.05, world.lead)
     assert await world.groups.find_coordinator(group_of(0)) == ME
 
 
-async def test_without_a_leader_the_client_is_told_to_try_again(
+async def test_without_a_leader_the_client_is_asked_to_retry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordination_module, "_POLL_SECONDS", 0.0)
     assert await not_found(World(), group_of(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_whoever_asks_first_waits_until_the_new_topic_is_led_and_loaded() -> None:
+async def test_the_first_request_waits_until_the_new_topic_is_led_and_loaded() -> None:
     world = World(bare=True)
     loop = asyncio.get_running_loop()
 
@@ -72,7 +72,7 @@ async def test_the_wait_for_the_first_leader_has_an_end(monkeypatch: pytest.Monk
     assert await not_found(world, group_of(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_whoever_asks_while_it_loads_waits_a_little() -> None:
+async def test_a_request_while_it_loads_waits_a_little() -> None:
     world = World()
     replica = world.host()
     loop = asyncio.get_running_loop()
@@ -119,12 +119,12 @@ async def test_a_broker_that_is_said_to_lead_and_does_not_is_not_named(
     assert await not_found(world, group_of(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_where_no_topic_of_offsets_is_known_nobody_is_told_that_nothing_is_stored() -> None:
+async def test_where_no_topic_of_offsets_is_known_no_response_says_that_nothing_is_stored() -> None:
     world = World(bare=True)
     assert world.committed(group_of(0)) is ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_leader_that_was_deposed_unawares_tells_no_old_offsets() -> None:
+async def test_a_leader_that_was_deposed_unawares_returns_no_old_offsets() -> None:
     world = World()
     replica = world.lead()
     await world.loaded()
@@ -154,7 +154,7 @@ async def test_offsets_that_are_still_loading_are_refused_without_asking_others(
     assert found.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-async def test_groups_that_are_led_elsewhere_are_refused() -> None:
+async def test_groups_that_another_broker_coordinates_are_refused() -> None:
     world = World()
     world.lead(0)
     world.leaders[1] = Leader(OTHER, Epoch(3))
@@ -166,7 +166,7 @@ async def test_groups_that_are_led_elsewhere_are_refused() -> None:
     assert await world.groups.delete_groups([elsewhere]) == {elsewhere: ErrorCode.NOT_COORDINATOR}
 
 
-async def test_a_deletion_that_leadership_overtakes_is_told_to_look_elsewhere() -> None:
+async def test_a_deletion_that_loses_the_leadership_is_sent_to_another_broker() -> None:
     world = World()
     replica = world.lead()
     await world.loaded()
@@ -190,7 +190,7 @@ async def test_to_lead_what_is_led_already_keeps_the_members() -> None:
     assert (await world.heartbeat(group_of(0), waiting)).error is ErrorCode.NONE
 
 
-async def test_a_replica_that_was_opened_anew_is_loaded_anew() -> None:
+async def test_a_replica_that_was_opened_again_is_loaded_again() -> None:
     world = World()
     world.lead()
     await world.loaded()

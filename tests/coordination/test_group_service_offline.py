@@ -92,7 +92,7 @@ def test_damaged_offsets_take_their_groups_offline_and_nothing_else(
         assert stored[0].read_bytes() == damaged
 
 
-def test_without_room_for_the_topic_of_offsets_clients_are_told_to_try_again() -> None:
+def test_without_room_for_the_topic_of_offsets_clients_are_asked_to_retry() -> None:
     with (
         Broker(settings={"LOG__DISK_RESERVE_BYTES": str(1 << 60)}) as broker,
         KafkaConnection(broker.host, broker.port, client_id="c") as connection,

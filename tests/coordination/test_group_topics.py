@@ -32,7 +32,7 @@ def test_the_version_changes_with_the_topics_and_with_nothing_else():
     assert world.topics.version == world.topics.version
 
 
-def test_topics_are_told_with_their_size_and_internal_ones_match_no_pattern():
+def test_topics_are_returned_with_their_size_and_internal_ones_match_no_pattern():
     world = World()
     world.put(topic("a", 3))
     world.put(topic("__consumer_offsets", 1, internal=True))

@@ -75,7 +75,7 @@ async def test_an_end_reaches_every_partition_and_is_then_complete() -> None:
     assert world.service.describe(X).state == "CompleteCommit"
 
 
-async def test_a_client_hears_of_the_end_before_the_partitions_do() -> None:
+async def test_a_client_gets_the_end_before_the_partitions_do() -> None:
     world = await TransactionWorld().ready()
     assert (await end(world, await opened(world))).error is NONE
     assert world.replica(A).markers == []
@@ -168,7 +168,7 @@ async def test_internal_topics_are_entered_into_no_transaction_by_clients() -> N
     assert world.service.describe(X).state == "Empty"
 
 
-async def test_without_a_producer_id_to_be_had_clients_are_told_to_ask_again() -> None:
+async def test_without_an_available_producer_id_clients_are_asked_to_retry() -> None:
     world = await TransactionWorld().ready()
     world.no_producer_ids = True
     with pytest.raises(RefusedError) as refused:
@@ -295,7 +295,7 @@ async def test_a_broker_that_is_cut_off_is_asked_again() -> None:
     assert here.service.describe(X).state == "CompleteCommit"
 
 
-async def test_a_question_that_was_held_up_is_ignored_once_a_later_one_came() -> None:
+async def test_a_delayed_request_is_ignored_once_a_later_one_came() -> None:
     world = await TransactionWorld().ready()
     codes: list[ErrorCode] = []
     first = MarkerRequest(0, 5, 1, 7, 0, True, 0, (A,))

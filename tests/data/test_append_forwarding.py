@@ -92,7 +92,7 @@ def test_the_leader_alone_is_enough_if_that_is_asked(leader):
     assert World(leader).append(acks=ACKS_LEADER).base_offset == 7
 
 
-def test_nobody_leads(leader):
+def test_there_is_no_leader(leader):
     leader.leader = NO_LEADER
     assert leader.append().error is ErrorCode.LEADER_NOT_AVAILABLE
     assert leader.appended == []
@@ -112,7 +112,7 @@ def test_a_refusal_comes_back_with_its_words(leader, through_another):
 
 
 @pytest.mark.parametrize("through_another", [False, True])
-def test_what_is_not_acknowledged_is_told_as_doubtful(leader, through_another):
+def test_what_is_not_acknowledged_is_reported_as_doubtful(leader, through_another):
     leader.acknowledges = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     answer = (World(leader) if through_another else leader).append()
     assert answer.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -148,20 +148,20 @@ def test_a_topic_of_the_same_name_that_is_another_is_not_written_to(leader):
     assert leader.appended == []
 
 
-def test_a_leader_that_has_not_heard_of_the_topic_yet_is_asked_again(leader):
+def test_a_leader_that_does_not_know_the_topic_yet_is_asked_again(leader):
     leader.topics = {}
     assert World(leader).append().error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.appended == []
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode(["t"])])
-def test_a_question_that_is_none_is_refused(leader, payload):
+def test_a_malformed_request_is_refused(leader, payload):
     with pytest.raises(RefusedError) as caught:
         run_virtually(leader.service.on_request(1, payload))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_an_answer_that_is_none_is_told(leader):
+def test_a_malformed_response_is_reported(leader):
     world = World(leader)
 
     async def call(peer, method, payload, timeout_seconds):

@@ -47,7 +47,7 @@ async def test_a_batch_is_answered_when_it_is_committed() -> None:
     world.stop()
 
 
-async def test_a_full_disk_is_told_and_nothing_is_stored() -> None:
+async def test_a_full_disk_is_reported_and_nothing_is_stored() -> None:
     world = await World.make()
 
     def full(*arguments: object) -> None:
@@ -76,7 +76,7 @@ async def test_a_batch_of_a_leader_that_falls_is_answered_with_that() -> None:
         assert leader.replica.log.start_offset == 0
 
 
-async def test_who_gives_up_waiting_disturbs_nobody() -> None:
+async def test_a_request_that_gives_up_waiting_disturbs_no_other() -> None:
     world = await World.make()
     given_up = [
         asyncio.create_task(commit_batch(world.replica, bytes(make_batch(b"a")))),

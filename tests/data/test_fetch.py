@@ -86,7 +86,7 @@ async def test_no_wait_means_an_empty_answer_at_once() -> None:
     assert world.sizes == [[0]]
 
 
-async def test_an_error_is_told_at_once_and_does_not_stop_the_others() -> None:
+async def test_an_error_is_returned_at_once_and_does_not_stop_the_others() -> None:
     world = await World.make()
     size = await world.append(0)
     world.fetch((7, 0), (0, 5), (0, 0))
@@ -165,7 +165,7 @@ async def test_a_second_partition_fills_what_is_left_and_no_more() -> None:
     ("epoch", "error"),
     [(0, ErrorCode.NONE), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, ErrorCode.NONE)],
 )
-async def test_a_client_with_a_newer_epoch_is_told(epoch: int, error: ErrorCode) -> None:
+async def test_a_client_with_a_newer_epoch_is_refused(epoch: int, error: ErrorCode) -> None:
     world = await World.make()
     await world.append(0)
     world.fetch((0, 0), epoch=epoch)

@@ -71,7 +71,7 @@ async def test_damage_that_a_thread_finds_takes_the_partition_offline(tmp_path: 
     assert world.answers[0][0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_whoever_goes_away_meanwhile_gets_no_answer(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_meanwhile_gets_no_response(tmp_path: Path) -> None:
     world = await opened(tmp_path)
     parked = world.fetch((0, 0))
     assert parked is not None
@@ -81,7 +81,7 @@ async def test_whoever_goes_away_meanwhile_gets_no_answer(tmp_path: Path) -> Non
     assert (again is not None, len(world.answers), world.service.parked_count) == (True, 1, 0)
 
 
-async def test_whoever_is_hurried_gets_what_the_thread_read(tmp_path: Path) -> None:
+async def test_a_fetch_that_is_completed_early_gets_what_the_thread_read(tmp_path: Path) -> None:
     world = await opened(tmp_path)
     parked = world.fetch((0, 0), bytes_min=1 << 20)
     assert parked is not None

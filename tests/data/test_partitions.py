@@ -83,7 +83,7 @@ async def test_a_topic_of_many_partitions_is_opened_and_dropped_in_turns_of_the_
     world.stop()
 
 
-async def test_who_waits_for_a_deleted_topic_is_told_and_its_log_is_not_flushed() -> None:
+async def test_a_request_that_waits_for_a_deleted_topic_fails_and_its_log_is_not_flushed() -> None:
     world = World()
     await world.create(1)
     replica, log = world.replica(), world.logs[0]
@@ -101,7 +101,7 @@ async def test_who_waits_for_a_deleted_topic_is_told_and_its_log_is_not_flushed(
     world.stop()
 
 
-async def test_a_topic_that_is_made_anew_under_its_name_is_another_one() -> None:
+async def test_a_topic_that_is_recreated_under_its_name_is_another_one() -> None:
     world = World()
     await world.create(2)
     old = world.replica()
@@ -285,7 +285,7 @@ async def test_a_follower_serves_no_client() -> None:
     world.stop()
 
 
-async def test_too_few_in_sync_refuse_who_wants_all_and_nobody_else() -> None:
+async def test_too_few_in_sync_refuse_acks_all_and_nothing_else() -> None:
     world = World()
     world.submit(creation(1, configs={"min.insync.replicas": "2"}))
     await world.partitions.wait_until_led()
@@ -393,7 +393,7 @@ async def test_the_first_replica_of_a_fresh_group_leads_it_at_once() -> None:
         await until(lambda: cluster.leaders(len(firsts)) == firsts, "the leaders")
 
 
-async def test_only_the_first_replica_of_a_fresh_group_that_nobody_leads_stands_for_it() -> None:
+async def test_only_the_first_replica_of_a_fresh_group_without_a_leader_stands_for_it() -> None:
     config = RaftConfig(election_ms_min=60_000, election_ms_max=90_000)
     world = World(2, config)
     world.driver.add_peer(OTHER, ("127.0.0.1", 9))

@@ -260,7 +260,7 @@ async def test_what_was_deleted_or_moved_just_before_a_crash_is_gone_after_the_n
     again.crash()
 
 
-async def test_what_was_moved_away_and_back_is_kept_when_a_start_hears_of_both_again(
+async def test_what_was_moved_away_and_back_is_kept_when_a_start_reads_both_again(
     tmp_path: Path,
 ) -> None:
     disk = Disk(tmp_path)

@@ -55,7 +55,7 @@ CONTRADICTED = RaftError("the leader contradicts what is committed")
 
 
 @pytest.mark.parametrize(("error", "flush"), [(DAMAGE, "always"), (CONTRADICTED, "interval")])
-async def test_one_that_can_be_spared_begins_anew_with_a_log_that_has_no_vote(
+async def test_one_that_can_be_spared_is_rebuilt_with_a_log_that_has_no_vote(
     error: MoldauError, flush: str
 ) -> None:
     damaged = Damaged(error, flush=flush)

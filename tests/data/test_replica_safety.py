@@ -71,14 +71,14 @@ class World:
         return answer
 
 
-async def test_one_at_a_time_is_told_yes() -> None:
+async def test_one_at_a_time_is_granted() -> None:
     world = World(leader=ME)
     assert [await world.told(broker) for broker in (OTHER, THIRD, OTHER)] == [True, False, True]
     world.clock.steady += 601
     assert await world.told(THIRD)
 
 
-async def test_nobody_is_told_yes_whom_the_group_needs() -> None:
+async def test_no_replica_is_granted_that_the_group_needs() -> None:
     world = World(leader=ME)
     world.spare.clear()
     assert not await world.told(OTHER)
@@ -110,13 +110,13 @@ async def test_without_an_answer_it_is_no(reply: bytes | RefusedError) -> None:
     assert not await world.spares.may_rebuild(TOPIC, FIRST)
 
 
-async def test_a_leader_asks_itself_and_grants_nobody_else_meanwhile() -> None:
+async def test_a_leader_asks_itself_and_grants_no_other_meanwhile() -> None:
     world = World(leader=ME)
     assert await world.spares.can_lose(cast(HostedPartition, world.hosted))
     assert not await world.told(OTHER)
     assert world.asked == []
 
 
-async def test_a_question_that_cannot_be_read_is_refused() -> None:
+async def test_an_unreadable_request_is_refused() -> None:
     with pytest.raises(RefusedError):
         await World(leader=ME).spares.on_request(OTHER, b"?")

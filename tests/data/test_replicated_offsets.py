@@ -80,6 +80,6 @@ async def test_each_leader_is_asked_once_for_all_that_it_leads() -> None:
     assert net.calls == 2
 
 
-async def test_what_is_no_question_is_refused() -> None:
+async def test_a_malformed_request_is_refused() -> None:
     with pytest.raises(RefusedError):
         await service().on_request(LEADER, msgspec.msgpack.encode({"a": 1}))

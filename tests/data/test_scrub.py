@@ -78,7 +78,7 @@ async def test_a_damaged_replica_that_can_be_spared_goes_offline_to_be_repaired(
     scrubbed.stop()
 
 
-async def test_one_that_cannot_be_spared_is_served_on_and_told_of(
+async def test_one_that_cannot_be_spared_is_still_served_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scrubbed = Scrubbed(can_lose=False)

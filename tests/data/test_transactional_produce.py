@@ -243,7 +243,7 @@ async def test_the_marker_of_a_transaction_does_not_keep_the_next_one_out() -> N
         assert world.replica.producers.first_unstable is not None
 
 
-async def test_each_transaction_is_asked_about_anew() -> None:
+async def test_each_transaction_is_verified_again() -> None:
     async with opened() as world:
         world.write(0)
         await world.answer()
@@ -265,7 +265,7 @@ async def test_a_retry_of_a_batch_whose_transaction_has_ended_is_recognised() ->
         assert len(world.gate.asked) == 1
 
 
-async def test_a_batch_of_an_earlier_epoch_is_refused_without_a_question() -> None:
+async def test_a_batch_of_an_earlier_epoch_is_refused_without_a_request() -> None:
     async with opened() as world:
         world.write(0, version=NEW)
         await world.answer()
@@ -301,7 +301,7 @@ async def test_a_plain_batch_of_a_transactional_producer_is_not_asked_about() ->
         assert world.outcomes == [0, 1, ErrorCode.INVALID_TXN_STATE]
 
 
-async def test_nobody_is_asked_to_enter_an_internal_topic_into_a_transaction() -> None:
+async def test_no_coordinator_is_asked_to_add_an_internal_topic_to_a_transaction() -> None:
     async with opened() as world:
         world.hosted.internal = True
         world.write(0, version=NEW)
@@ -327,7 +327,7 @@ async def test_a_transactional_batch_without_a_transactional_id_is_refused() -> 
         assert refused.value.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-async def test_what_is_no_batch_is_refused_without_a_question() -> None:
+async def test_what_is_not_a_batch_is_refused_without_a_request() -> None:
     async with opened() as world:
         for data in (b"", b"nonsense", bytes(100)):
             write = TransactionalWrite("tx", "t", 0, memoryview(data), ACKS_ALL, OLD)
@@ -348,7 +348,7 @@ async def test_a_coordinator_that_never_answers_is_given_up(
         assert world.waiting_count == 0
 
 
-async def test_a_write_that_comes_while_another_is_given_up_is_asked_about_anew(
+async def test_a_write_that_comes_while_another_is_given_up_is_verified_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transactional_produce, "_VERIFY_SECONDS_MAX", 0.01)
@@ -410,7 +410,7 @@ async def test_a_leader_that_lost_its_place_meanwhile_appends_nothing() -> None:
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 9, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_an_error_of_the_coordinator_is_told_as_the_producer_knows_it(
+def test_an_error_of_the_coordinator_is_returned_as_the_producer_knows_it(
     code: ErrorCode, version: int, told: ErrorCode
 ) -> None:
     assert error_for(code, version) is told

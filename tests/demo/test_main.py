@@ -122,7 +122,7 @@ def test_the_help_says_how_long_it_takes() -> None:
     ],
     ids=lambda command: command[0],
 )
-def test_the_pipelines_take_what_the_demo_tells_them(command: tuple[str, ...]) -> None:
+def test_the_pipelines_take_the_options_of_the_demo(command: tuple[str, ...]) -> None:
     pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
     kind, *words = command
     assert settings_from(kind, words).kind == kind

@@ -58,7 +58,7 @@ def test_describe_cluster_names_the_brokers(
     assert response.cluster_authorized_operations == authorized_operations.ON_CLUSTER
 
 
-def test_operations_are_told_only_to_who_asks(connection: KafkaConnection) -> None:
+def test_operations_are_returned_only_if_asked_for(connection: KafkaConnection) -> None:
     response = connection.request(
         DescribeClusterRequest(include_cluster_authorized_operations=False),
         DescribeClusterResponse,

@@ -372,7 +372,7 @@ def test_any_retention_that_an_old_client_asks_for_is_taken(
         assert topic.partitions[0].error_code == 0
 
 
-def test_a_commit_of_a_stranger_is_refused(
+def test_a_commit_of_an_unknown_member_is_refused(
     connection: KafkaConnection, group: str, moldau_topic: str
 ) -> None:
     joined = settle(connection, group)
@@ -474,7 +474,7 @@ def test_an_unknown_group_is_dead(connection: KafkaConnection, group: str, versi
         assert described.error_code == 0
 
 
-def test_operations_on_a_group_are_told_if_asked_for(
+def test_operations_on_a_group_are_returned_if_asked_for(
     connection: KafkaConnection, group: str
 ) -> None:
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)

@@ -56,7 +56,9 @@ def test_all_topics_are_listed(
 
 
 @pytest.mark.parametrize("version", range(4, 14))
-def test_an_unknown_topic_is_not_created_unasked(connection: KafkaConnection, version: int) -> None:
+def test_an_unknown_topic_is_not_created_by_default(
+    connection: KafkaConnection, version: int
+) -> None:
     (topic,) = ask(connection, [MetadataRequestTopic(name="not-there")], version).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert topic.partitions == []
@@ -89,7 +91,7 @@ def test_a_topic_is_found_by_id(
 
 
 @pytest.mark.parametrize("version", range(8, 14))
-def test_operations_are_told_if_asked_for(
+def test_operations_are_returned_if_asked_for(
     connection: KafkaConnection, moldau_topic: str, version: int
 ) -> None:
     request = MetadataRequest(

@@ -115,7 +115,9 @@ def test_a_topic_that_exists_is_refused_with_a_message(
     assert result.configs == []
 
 
-def test_validate_only_tells_what_would_be_and_creates_nothing(connection: KafkaConnection) -> None:
+def test_validate_only_returns_what_would_be_and_creates_nothing(
+    connection: KafkaConnection,
+) -> None:
     name = fresh_name()
     (result,) = create(connection, topic(name, partitions=4), validate_only=True)
     assert (result.error_code, result.num_partitions, result.topic_id) == (0, 4, NO_ID)

@@ -69,7 +69,7 @@ def test_a_deleted_topic_that_is_back_is_found(setting: Setting) -> None:
 
 @pytest.mark.safety
 @pytest.mark.parametrize("offset", [5, 7])
-def test_a_commit_that_went_back_or_that_nobody_asked_for_is_found(
+def test_a_commit_that_went_back_or_was_never_requested_is_found(
     setting: Setting, offset: int
 ) -> None:
     setting.commit(offset)

@@ -56,12 +56,12 @@ def test_two_acks_of_one_message_are_found() -> None:
     assert verdict_of(got(1), acked(1), acked(1)) == [Breach.TWO_ACKS]
 
 
-def test_a_message_that_nobody_settled_is_lost_also_if_nobody_ever_got_it() -> None:
+def test_a_message_that_was_never_settled_is_lost_also_if_it_was_never_delivered() -> None:
     assert verdict_of(got(1), acking(1), acked(1, "EXPIRED")) == [Breach.LOST]
     assert verdict_of(got(1), acked(1), end=2) == [Breach.LOST]
 
 
-def test_a_message_that_is_called_settled_by_nobody_is_found() -> None:
+def test_a_message_that_is_reported_as_settled_but_never_was_is_found() -> None:
     assert verdict_of(got(1), acked(1, "SETTLED")) == [Breach.DENIED]
 
 

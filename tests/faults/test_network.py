@@ -73,7 +73,7 @@ def test_the_harness_reaches_a_broker_in_its_namespace_whatever_is_cut() -> None
         network.close()
 
 
-def test_connections_of_the_harness_are_ordinary_ones_elsewhere() -> None:
+def test_connections_of_the_harness_are_ordinary_ones_without_namespaces() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

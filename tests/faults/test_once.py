@@ -30,7 +30,7 @@ def test_each_input_once_and_in_order_is_right() -> None:
     assert (verdict.acked, verdict.records_distinct) == (6, 6)
 
 
-def test_an_input_that_nobody_transformed_is_lost() -> None:
+def test_an_input_that_was_not_transformed_is_lost() -> None:
     assert judge_output(INPUTS, outputs(0, 1, 3), "out").count(Anomaly.LOST) == 1
     assert judge_output(INPUTS, outputs(0, 1, 2, 3, second=()), "out").count(Anomaly.LOST) == 2
 

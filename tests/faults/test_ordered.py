@@ -39,5 +39,5 @@ def test_an_earlier_ack_that_comes_late_takes_nothing_back() -> None:
     assert found(got(0, 1), got(1, 1), acked(1, 3), acked(0, 5), got(1, 6)) == {AGAIN: 1}
 
 
-def test_what_nobody_got_was_skipped() -> None:
+def test_what_was_never_delivered_was_skipped() -> None:
     assert found(got(0, 1), got(2, 1), acked(2, 3)) == {SKIPPED: 1}

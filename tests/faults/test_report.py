@@ -44,7 +44,7 @@ def test_a_scenario_that_cannot_be_played_is_listed_with_the_reason() -> None:
     assert "| not run: needs root |" in markdown(missing)
 
 
-def test_a_failed_run_is_told_with_its_problems() -> None:
+def test_a_failed_run_is_reported_with_its_problems() -> None:
     failed = played(problems=["lost write ×3"], proofs=["a", "a"])
     assert failed.status == "FAILED"
     text = report.line(failed)
@@ -65,7 +65,7 @@ def test_anomalies_are_counted_in_their_columns() -> None:
     ]  # fmt: skip
 
 
-def test_the_slowest_start_of_each_size_is_told() -> None:
+def test_the_slowest_start_of_each_size_is_reported() -> None:
     run = played(recoveries=[(5 << 20, 0.5), (6 << 20, 0.75), (200 << 20, 1.5)])
     text = markdown(run)
     assert "| under 8 MiB | 0.75 s |" in text

@@ -33,7 +33,7 @@ def record(value: str, *, removes: bool = False) -> Record:
     return Record(Offset(0), TimestampMs(1), b"k1", data, headers)
 
 
-def test_records_are_told_by_their_names_also_those_that_remove_a_key(tmp_path: Path) -> None:
+def test_records_are_identified_by_their_names_also_those_that_remove_a_key(tmp_path: Path) -> None:
     write_replica(tmp_path, [record("p1:0"), record("p2:0")], [record("p1:1", removes=True)])
     file = io.StringIO()
     assert record_replica(tmp_path, TOPIC, 0, "replica 1", History(file))
@@ -43,7 +43,7 @@ def test_records_are_told_by_their_names_also_those_that_remove_a_key(tmp_path: 
     assert (end["op"], end["c"], end["start"], end["end"]) == ("end", "replica 1", 0, 3)
 
 
-def test_compacted_segments_are_told_by_the_number_in_their_names(tmp_path: Path) -> None:
+def test_compacted_segments_are_recognized_by_the_number_in_their_names(tmp_path: Path) -> None:
     directory = tmp_path / "topics" / TOPIC / "id" / "0"
     directory.mkdir(parents=True)
     for name in ("0" * 20 + ".log", "0" * 20 + ".3.log", "0" * 20 + "-1.log", "0" * 20 + ".index"):

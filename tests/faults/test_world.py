@@ -139,7 +139,7 @@ def test_a_paused_broker_stands_still_until_it_is_resumed_or_killed(tmp_path: Pa
         broker.close()
 
 
-def test_a_broker_that_refuses_to_start_is_told_with_what_it_said(tmp_path: Path) -> None:
+def test_a_broker_that_refuses_to_start_is_reported_with_its_output(tmp_path: Path) -> None:
     broker = node(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "broker.json").write_text("{}")

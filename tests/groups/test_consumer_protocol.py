@@ -55,7 +55,7 @@ def test_an_assignment_is_what_kafka_writes():
     )
 
 
-def test_no_bytes_are_no_partitions_and_data_of_an_assignor_is_told():
+def test_no_bytes_are_no_partitions_and_data_of_an_assignor_is_returned():
     assert read_assignment(b"") == ConsumerAssignment(partitions={})
     data = assignment_bytes({})[:-4] + struct.pack(">i", 2) + b"ab"
     assert read_assignment(data) == ConsumerAssignment(partitions={}, user_data=b"ab")

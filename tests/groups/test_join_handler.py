@@ -101,7 +101,7 @@ def test_a_newcomer_makes_the_others_join_again(world):
     assert len(rejoined.members) == 2
 
 
-def test_whoever_does_not_join_again_in_time_is_out(world):
+def test_a_member_that_does_not_join_again_in_time_is_removed(world):
     leader, second = world.stable(2, session_timeout_ms=60_000)
     rejoin = world.send_join(second, topics=("other",), session_timeout_ms=60_000)
     world.advance(29)
@@ -121,7 +121,7 @@ def test_the_leader_joining_again_rebalances_even_if_nothing_changed(world):
     assert world.reply(rejoin).generation == 3
 
 
-def test_a_follower_joining_again_without_change_is_told_the_generation(world):
+def test_a_follower_joining_again_without_change_gets_the_generation(world):
     leader, second = world.stable(2)
     rejoined = world.join(second)
     assert (rejoined.error, rejoined.generation) == (ErrorCode.NONE, 2)
@@ -136,7 +136,7 @@ def test_a_follower_with_a_new_subscription_rebalances(world):
     assert world.state() == "PreparingRebalance"
 
 
-def test_a_join_repeated_before_the_sync_is_told_the_same(world):
+def test_a_join_repeated_before_the_sync_gets_the_same_response(world):
     first = world.join()
     again = world.join(first.member_id)
     assert again == first
@@ -222,7 +222,7 @@ def test_during_a_rebalance_of_a_full_group_the_first_come_are_in(make_world):
     assert world.reply(first).error is ErrorCode.NONE
 
 
-def test_a_new_member_whose_client_is_gone_does_not_wait_for_ever(make_world):
+def test_a_new_member_whose_client_is_disconnected_does_not_wait_forever(make_world):
     world = make_world(new_member_timeout_ms=20_000)
     (leader,) = world.stable(rebalance_timeout_ms=3_600_000, session_timeout_ms=60_000)
     ghost = world.send_join(rebalance_timeout_ms=3_600_000)

@@ -22,7 +22,7 @@ def test_members_survive_a_restart_without_a_rebalance(world):
     assert again.join(second).generation == 2
 
 
-def test_sessions_begin_anew_after_loading(world):
+def test_sessions_begin_again_after_loading(world):
     leader, second = world.stable(2)
     again = world.restarted()
     again.advance(9)

@@ -70,7 +70,7 @@ def test_a_commit_during_the_join_phase_is_accepted(world):
     assert world.commit({world.tp("t"): 1}, leader, 1) is ErrorCode.NONE
 
 
-def test_a_commit_before_the_sync_is_told_to_wait(world):
+def test_a_commit_before_the_sync_is_asked_to_wait(world):
     joined = world.join()
     commit = world.commit({world.tp("t"): 1}, joined.member_id, 1)
     assert commit is ErrorCode.REBALANCE_IN_PROGRESS
@@ -147,7 +147,7 @@ def test_a_commit_that_waited_is_judged_by_the_generation_of_its_turn(world):
         (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_a_commit_that_cannot_be_stored_tells_why(world, error, told):
+def test_a_commit_that_cannot_be_stored_returns_the_reason(world, error, told):
     t = world.tp("t")
     world.hold_writes = True
     request = world.send_commit({t: 1})

@@ -61,7 +61,7 @@ def runtime() -> Runtime:
         (offset_record(1 << 70), struct.error),
     ],
 )
-def test_a_defect_in_a_write_is_told_and_the_group_goes_on(
+def test_an_internal_error_in_a_write_is_reported_and_the_group_continues(
     broken: GroupsRecord | None, error: type[Exception]
 ) -> None:
     shared = runtime()

@@ -24,7 +24,7 @@ def test_the_replaced_id_is_fenced(world):
     assert world.heartbeat(old, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_older_client_that_led_is_not_told_to_assign(world):
+def test_an_older_client_that_led_is_not_asked_to_assign(world):
     (old,) = world.stable(instance_id="i")
     back = world.join(instance_id="i")
     assert back.leader == old
@@ -40,7 +40,7 @@ def test_a_newer_client_that_leads_skips_the_assignment(world):
     assert back.skip_assignment
 
 
-def test_the_new_id_is_stored_before_it_is_told(world):
+def test_the_new_id_is_stored_before_it_is_returned(world):
     world.stable(instance_id="i")
     world.hold_writes = True
     request = world.send_join(instance_id="i")

@@ -25,7 +25,7 @@ def test_a_member_that_the_leader_forgot_gets_an_empty_assignment(world):
     assert world.reply(late).assignment == b""
 
 
-def test_nobody_is_told_before_the_generation_is_stored(world):
+def test_no_member_gets_a_response_before_the_generation_is_stored(world):
     joined = world.join()
     world.hold_writes = True
     request = world.send_sync(joined.member_id, 1, {joined.member_id: b"a"})
@@ -35,7 +35,7 @@ def test_nobody_is_told_before_the_generation_is_stored(world):
     assert world.reply(request).assignment == b"a"
 
 
-def test_a_generation_that_cannot_be_stored_is_joined_anew(world):
+def test_a_generation_that_cannot_be_stored_is_joined_again(world):
     joined = world.join()
     world.hold_writes = True
     request = world.send_sync(joined.member_id, 1, {joined.member_id: b"a"})
@@ -96,7 +96,7 @@ def test_the_sync_checks_member_generation_and_protocol(world):
     assert right.error is ErrorCode.NONE
 
 
-def test_a_sync_during_the_join_phase_is_told_to_join(world):
+def test_a_sync_during_the_join_phase_is_asked_to_join(world):
     (leader,) = world.stable()
     world.send_join()
     assert world.sync(leader, 1).error is ErrorCode.REBALANCE_IN_PROGRESS
@@ -161,7 +161,7 @@ def test_a_member_that_waits_is_not_taken_for_dead(world):
     assert world.reply(rejoin).error is ErrorCode.NONE
 
 
-def test_a_silent_member_makes_the_others_rebalance(world):
+def test_a_member_without_heartbeats_makes_the_others_rebalance(world):
     leader, second = world.stable(2)
     world.advance(9)
     world.heartbeat(leader, 2)

@@ -262,7 +262,7 @@ def test_a_second_report_of_a_write_changes_nothing(world, transactions):
 
 
 @pytest.mark.parametrize("seed", seeds(25))
-def test_whoever_loads_the_log_comes_to_the_same_offsets(world, transactions, seed):
+def test_every_load_of_the_log_gives_the_same_offsets(world, transactions, seed):
     rng = random.Random(seed)
     places = [world.tp("t", index) for index in range(3)]
     groups = ["g", "h"]

@@ -119,7 +119,7 @@ def test_offsets_that_hold_no_message_are_passed():
     assert (queue.state.floor, queue.state.next) == (2, 8)
 
 
-def test_what_nobody_can_read_is_a_dead_letter_that_was_never_delivered():
+def test_what_is_unreadable_is_a_dead_letter_that_was_never_delivered():
     queue = Queue()
     read = LogSlice(
         first=0, end=9, messages=(LogMessage(0), LogMessage(1, fault="too much"), LogMessage(8))
@@ -131,7 +131,7 @@ def test_what_nobody_can_read_is_a_dead_letter_that_was_never_delivered():
     assert queue.state.dead == ((1, Dead(0, "too much")),)
 
 
-def test_what_nobody_can_read_waits_for_room_as_others_do():
+def test_what_is_unreadable_waits_for_room_as_others_do():
     queue = Queue()
     queue.poll(4)
     read = LogSlice(first=4, end=9, messages=(LogMessage(4, fault="too much"),))
@@ -223,7 +223,7 @@ def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
     assert queue.state.floor == 1
 
 
-def test_a_shelf_has_room_only_while_there_may_be_more_shelves(monkeypatch):
+def test_a_delay_bucket_has_room_only_while_there_may_be_more_of_them(monkeypatch):
     queue = Queue(1)
     queue.log[0] = LogMessage(0, 5 * DAY_MS)
     queue.poll()
@@ -246,7 +246,7 @@ def test_many_for_soon_are_recalled_as_there_is_room():
     assert offsets(queue.poll(8, now=100)) == [3, 4]
 
 
-def test_shelves_outlive_their_leader_and_what_the_log_lost_is_on_none():
+def test_delay_buckets_outlive_their_leader_and_what_the_log_lost_is_in_none():
     queue = Queue(4)
     queue.log[1:] = [LogMessage(offset, 5 * DAY_MS) for offset in (1, 2, 3)]
     queue.poll(2)
@@ -266,7 +266,7 @@ def test_a_time_too_far_ahead_makes_a_dead_letter():
     assert "366 days" in queue.state.open[0].reason
 
 
-def test_shelves_are_bounded(monkeypatch):
+def test_delay_buckets_are_bounded(monkeypatch):
     monkeypatch.setattr(draft, "BUCKETS_MAX", 2)
     queue = Queue(4)
     queue.log[:] = [LogMessage(offset, (5 + offset) * DAY_MS) for offset in range(4)]
@@ -304,7 +304,7 @@ def test_a_poll_out_of_bounds_is_refused(wrong):
 # ---- what workers say
 
 
-def test_an_ack_twice_is_told_so():
+def test_a_second_ack_is_reported_as_such():
     queue = Queue()
     (token,) = queue.poll()
     assert queue.settle(Ack, token, token) == [Refusal.NONE, Refusal.SETTLED]
@@ -324,7 +324,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused_and_another_gets_the_mess
     assert queue.settle(Ack, token, now=101) == [Refusal.SETTLED]
 
 
-def test_a_stranger_is_told_so():
+def test_a_token_that_does_not_match_is_refused_with_the_reason():
     queue = Queue()
     (token,) = queue.poll()
     assert queue.settle(Ack, token, member="bob") == [Refusal.NOT_HOLDER]
@@ -334,7 +334,7 @@ def test_a_stranger_is_told_so():
     assert queue.settle(Ack, token) == [Refusal.NONE]
 
 
-def test_a_token_of_another_group_is_told_so():
+def test_a_token_of_another_group_is_refused_as_such():
     tokens = tuple(Queue().poll())
     other = QueueStateMachine(QUEUE._replace(group="h"), CONFIG, 1)
     other.apply(other.decide(TakeOver(epoch=1, now=0, start=0, end=5)).record)
@@ -521,7 +521,7 @@ def test_nothing_is_decided_before_a_leader_has_taken_over():
     assert machine.decide(other).result == CommandRefused(Refusal.BAD_ARGUMENT)
 
 
-def test_a_new_queue_begins_where_it_is_told_to():
+def test_a_new_queue_begins_where_it_is_configured():
     machine = QueueStateMachine(QUEUE, CONFIG, 1)
     machine.apply(machine.decide(TakeOver(epoch=1, now=0, start=40, end=50)).record)
     assert machine.state.floor == machine.state.next == 40
@@ -530,7 +530,7 @@ def test_a_new_queue_begins_where_it_is_told_to():
     )
 
 
-def test_offsets_that_the_log_lost_are_looked_at_anew():
+def test_offsets_that_the_log_lost_are_looked_at_again():
     queue = Queue()
     tokens = queue.poll(4)
     queue.settle(Ack, tokens[2])

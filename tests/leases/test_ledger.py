@@ -69,7 +69,7 @@ def test_a_tombstone_in_the_log_forgets():
     assert ledger.check(encode(snapshot(1))) is Refusal.NONE
 
 
-def test_a_queue_that_is_forgotten_begins_anew():
+def test_a_queue_that_is_forgotten_begins_again():
     ledger = loaded(snapshot(4))
     ledger.forget(QUEUE)
     assert ledger.check(encode(change(5))) is Refusal.OUT_OF_STEP

@@ -83,7 +83,7 @@ def test_the_bytes_are_as_documented():
     )
 
 
-def test_the_bytes_of_shelves_are_as_documented():
+def test_the_bytes_of_delay_buckets_are_as_documented():
     buckets = (
         DelayBucket(MINUTE_MS, 2 * MINUTE_MS, 1, 9, 5),
         DelayBucket(DAY_MS, DAY_MS, 10, 12, 130),
@@ -100,7 +100,7 @@ def test_the_bytes_of_shelves_are_as_documented():
 @pytest.mark.parametrize(
     ("bucket", "said"), [("03 00 00 00 00", "kind 3"), ("00 00 00 15 00", "beyond its next")]
 )
-def test_a_shelf_that_cannot_be_is_corrupt(bucket, said):
+def test_an_impossible_delay_bucket_is_corrupt(bucket, said):
     buckets = (DelayBucket(MINUTE_MS, 0, 0, 1, 1),)
     record = QueueRecord(queue=QUEUE, sequence=1, epoch=0, next=20, buckets=buckets)
     key, value = encode(record)

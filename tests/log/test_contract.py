@@ -414,7 +414,7 @@ def test_without_the_delete_policy_nothing_is_let_go(make: Make) -> None:
     assert log.start_offset == 0
 
 
-def test_a_reset_log_begins_anew_where_it_is_told(make: Make) -> None:
+def test_a_reset_log_starts_empty_at_the_given_offset(make: Make) -> None:
     log = make()
     log.append_control(Epoch(1), ControlKind.NOOP, b"")
     for _ in range(5):

@@ -33,7 +33,7 @@ TOPIC_ID = TopicId(bytes(range(16)))
 ZERO = PartitionIndex(0)
 
 
-def test_a_second_process_is_kept_out_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_process_is_kept_out_with_the_name_of_the_holder(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     lock.acquire()
     code = (
@@ -89,7 +89,7 @@ def test_an_identity_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert [name for name in files.listdir("") if "broker" in name] == ["broker.json"]
 
 
-def test_only_who_was_alone_at_first_has_founded_a_cluster() -> None:
+def test_only_a_broker_that_was_alone_at_first_has_bootstrapped_a_cluster() -> None:
     assert not any(identity.is_bootstrap_broker for identity in IDENTITIES)
     founder = Identity(
         broker_id=BrokerId(4), cluster_id="c", directory_id="d", metadata_voters=(BrokerId(4),)

@@ -288,7 +288,7 @@ def test_records_of_one_batch_are_not_split_by_a_read_bound(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, StorageError)]
 )
-def test_a_log_that_finds_no_room_to_begin_is_told_from_a_disk_that_failed(
+def test_a_log_that_finds_no_room_to_begin_is_distinguished_from_a_disk_that_failed(
     monkeypatch: pytest.MonkeyPatch, code: int, error: type[StorageError]
 ) -> None:
     disk = SimDisk()

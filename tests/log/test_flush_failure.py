@@ -77,7 +77,7 @@ def test_without_it_a_restart_promises_what_is_on_no_disk() -> None:
     assert len(survivors(disk)) == 1
 
 
-def test_control_entries_are_written_anew_too() -> None:
+def test_control_entries_are_written_again_too() -> None:
     disk = SimDisk()
     log = open_log(disk)
     log.append_control(Epoch(1), ControlKind.NOOP, b"")
@@ -87,7 +87,7 @@ def test_control_entries_are_written_anew_too() -> None:
     assert [entry.epoch for entry in open_log(after).controls()] == [1]
 
 
-def test_votes_are_written_anew_too() -> None:
+def test_votes_are_written_again_too() -> None:
     disk = SimDisk()
     votes = VoteJournal.open(disk, "votes")
     disk.fail_next_flush("votes")

@@ -114,7 +114,7 @@ def test_replacing_leaves_the_new_content_and_no_other_name(files):
     assert files.listdir("dir") == ["a"]
 
 
-def test_replacing_ignores_what_a_crash_left_behind(files):
+def test_replacing_ignores_the_leftovers_of_a_crash(files):
     files.open("a.tmp", create=True).pwrite(b"left over and longer than the new content", 0)
     files.replace("a", b"new")
     assert files.read("a") == b"new"

@@ -99,7 +99,7 @@ def test_a_file_of_garbage_is_corruption() -> None:
         VoteJournal.open(disk, PATH)
 
 
-def test_a_failed_flush_is_told() -> None:
+def test_a_failed_flush_is_reported() -> None:
     disk = SimDisk()
     journal = VoteJournal.open(disk, PATH)
     disk.fail_next_flush()

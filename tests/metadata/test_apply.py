@@ -256,7 +256,7 @@ def test_a_snapshot_and_the_records_after_it_are_as_good_as_the_whole_log(
 
 
 @given(sequences)
-def test_what_the_leader_plans_unasked_is_never_refused(sequence: list[Step]) -> None:
+def test_what_the_leader_plans_in_the_background_is_never_refused(sequence: list[Step]) -> None:
     image, _ = run(sequence)
     for command in due_commands(image, metadata_members=(), moves_max=3):
         records = decide(command, image)

@@ -38,7 +38,7 @@ def test_a_later_epoch_wins_and_an_earlier_one_is_no_news() -> None:
     assert of(later.announced([said(A, 0, -1, 7)]), A, 0) == (-1, 7)
 
 
-def test_the_name_of_a_leader_beats_not_knowing_it_within_an_epoch() -> None:
+def test_the_name_of_a_leader_wins_over_an_unknown_leader_within_an_epoch() -> None:
     leaders = Leaders().announced([said(A, 0, -1, 7)])
     assert of(leaders.announced([said(A, 0, 3, 7)]), A, 0) == (3, 7)
 

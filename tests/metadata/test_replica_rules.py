@@ -84,7 +84,7 @@ def image() -> Image:
     return after(cluster(6), CreateTopic(name="a", topic_id=ID, assignments={0: (1, 2, 3)}))
 
 
-def test_a_move_is_a_wish_until_the_group_has_reached_it(image: Image) -> None:
+def test_a_move_is_desired_until_the_group_has_reached_it(image: Image) -> None:
     image = after(image, move(4, 5, 1))
     partition = first(image)
     assert partition.replicas == (4, 5, 1, 2, 3)
@@ -106,7 +106,9 @@ def test_a_move_is_a_wish_until_the_group_has_reached_it(image: Image) -> None:
         report(2, 4, 5, 6),
     ],
 )
-def test_a_report_that_is_not_of_the_wish_ends_nothing(image: Image, early: ReportReplicas) -> None:
+def test_a_report_of_other_than_the_desired_replicas_ends_nothing(
+    image: Image, early: ReportReplicas
+) -> None:
     image = after(image, move(4, 5, 6))
     assert decide(early, image) == []
 
@@ -120,7 +122,7 @@ def test_a_report_about_something_gone_is_passed_over(image: Image) -> None:
     assert decide(report(1, 4, 5, 6), after(moving, DeleteTopic(name="a"))) == []
 
 
-def test_a_late_report_of_the_same_replicas_under_an_older_wish_does_not_count(
+def test_a_late_report_of_the_same_replicas_for_an_older_desired_state_does_not_count(
     image: Image,
 ) -> None:
     image = after(image, move(4, 5, 6), move(1, 2, 4), move(4, 5, 6))
@@ -129,7 +131,9 @@ def test_a_late_report_of_the_same_replicas_under_an_older_wish_does_not_count(
     assert first(after(image, report(3, 4, 5, 6))).replicas == (4, 5, 6)
 
 
-def test_cancelling_leads_back_and_lets_nobody_go_before_the_group_is_back(image: Image) -> None:
+def test_cancelling_leads_back_and_removes_no_replica_before_the_group_is_back(
+    image: Image,
+) -> None:
     image = after(image, move(4, 5, 6), CANCEL)
     partition = first(image)
     assert partition.desired == (1, 2, 3)
@@ -141,7 +145,7 @@ def test_cancelling_leads_back_and_lets_nobody_go_before_the_group_is_back(image
     assert refused(image, CANCEL).code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_wish_may_change_on_the_way(image: Image) -> None:
+def test_desired_replicas_may_change_during_a_move(image: Image) -> None:
     image = after(image, move(4, 5, 6), move(5, 2))
     partition = first(image)
     assert partition.desired == (5, 2)

@@ -120,7 +120,7 @@ def test_a_voter_is_made_only_of_a_learner_that_has_caught_up() -> None:
     )
 
 
-def test_nobody_goes_before_the_successor_is_ready() -> None:
+def test_no_voter_is_removed_before_the_successor_is_ready() -> None:
     members, desired = Members((ONE, TWO, THREE), (FOUR,)), Members((TWO, THREE, FOUR))
     assert next_members(members, desired, leader=TWO, ready=()) is None
     step = next_members(members, desired, leader=TWO, ready=(FOUR,))

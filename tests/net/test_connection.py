@@ -450,7 +450,7 @@ async def test_connections_beyond_the_caps_are_refused() -> None:
             writer.close()
 
 
-async def test_a_closed_connection_tells_its_unanswered_requests() -> None:
+async def test_a_closed_connection_notifies_its_unanswered_requests() -> None:
     abandoned = []
 
     def answer(connection: Connection, frame: bytes) -> None:
@@ -487,7 +487,7 @@ async def test_draining_answers_what_is_in_flight_and_then_closes() -> None:
         idle_writer.close()
 
 
-async def test_a_defect_in_a_handler_closes_the_connection_and_not_the_listener() -> None:
+async def test_an_internal_error_in_a_handler_closes_the_connection_and_not_the_listener() -> None:
     def answer(connection: Connection, frame: bytes) -> None:
         if frame == b"boom":
             raise ZeroDivisionError

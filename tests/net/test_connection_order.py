@@ -40,7 +40,7 @@ async def test_frames_wait_for_the_answers_before_them_unless_they_may_overlap()
         writer.close()
 
 
-async def test_whoever_waits_with_an_answer_hears_of_the_next_frame() -> None:
+async def test_a_handler_that_holds_back_a_response_learns_of_the_next_frame() -> None:
     heard: list[int] = []
 
     def answer(connection: Connection, frame: bytes) -> None:

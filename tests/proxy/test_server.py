@@ -107,7 +107,7 @@ def test_nack_and_extend_are_split_too(stub: Stub, brokers: FakeCluster) -> None
     assert {m.attempt for m in poll(stub, consumer) + poll(stub, consumer)} == {2}
 
 
-def test_a_stranger_is_told_as_one(stub: Stub, brokers: FakeCluster) -> None:
+def test_an_unknown_consumer_is_reported_as_one(stub: Stub, brokers: FakeCluster) -> None:
     fill(brokers, 1)
     consumer = connect(stub)
     (message,) = poll(stub, consumer)
@@ -348,7 +348,7 @@ def health(channel: grpc.Channel) -> str:
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-def test_it_tells_its_health_and_what_it_serves(channel: grpc.Channel) -> None:
+def test_it_reports_its_health_and_what_it_serves(channel: grpc.Channel) -> None:
     assert health(channel) == "SERVING"
     services = ProtoReflectionDescriptorDatabase(channel).get_services()
     assert "moldau.v1.Queue" in services

@@ -66,7 +66,7 @@ def test_no_message_is_lost_and_none_comes_again_when_a_leader_is_killed(
         assert "Traceback" not in errors
 
 
-def test_it_starts_without_brokers_and_stops_when_it_is_told() -> None:
+def test_it_starts_without_brokers_and_stops_on_request() -> None:
     (port,) = free_ports(1)
     with proxy_process([f"127.0.0.1:{port}"], "--timeout", "300ms") as proxy:
         assert "no broker reachable yet" in proxy.said

@@ -56,7 +56,7 @@ def test_all_partitions_of_topics_with_their_leaders() -> None:
     ]
 
 
-def test_the_number_tells_assignments_apart_whichever_broker_made_them() -> None:
+def test_the_number_identifies_assignments_whichever_broker_made_them() -> None:
     one, other = World(), World()
     one.leaders = other.leaders = {("a", 0): 1}
     assert one.assignments.of_topics(("a",)) == other.assignments.of_topics(("a",))

@@ -131,7 +131,7 @@ def group_told(
     return GroupDescription(members=list(members), classic_members=classic, has_offsets=offsets)
 
 
-async def test_a_new_group_is_ordered_unless_somebody_says_queue() -> None:
+async def test_a_new_group_is_ordered_by_default() -> None:
     world = World()
     connected = await world.connect(client_id="me", session_timeout_ms=10_000)
     assert connected.mode is Mode.ORDERED
@@ -176,7 +176,7 @@ async def test_names_are_unique_short_and_say_where_an_ordered_consumer_begins()
     assert not starts_at_end((await world.connect(client_id="a-l1")).consumer)
 
 
-async def test_what_is_known_elsewhere_is_asked_for_before_it_is_refused() -> None:
+async def test_what_another_broker_knows_is_asked_for_before_it_is_refused() -> None:
     world = World()
     world.unheard = [DefineQueueGroup(name="g")]
     assert (await world.connect()).mode is Mode.QUEUE
@@ -208,7 +208,7 @@ async def test_a_name_is_of_one_kind() -> None:
     assert await world.reason(Mode.ORDERED) is ErrorReason.OTHER_MODE
 
 
-async def test_a_name_that_somebody_else_was_faster_with_is_given_back() -> None:
+async def test_a_name_that_another_client_took_first_is_given_back() -> None:
     world = World()
     world.join_refusal = QueueRefusedError(ErrorReason.OTHER_MODE)
     assert await world.reason(Mode.QUEUE) is ErrorReason.OTHER_MODE

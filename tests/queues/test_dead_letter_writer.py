@@ -76,7 +76,7 @@ async def test_a_poison_message_ends_in_the_dead_letter_topic_with_what_it_was()
     ]
 
 
-async def test_a_lease_that_ends_for_the_last_time_makes_a_dead_letter_with_nobody_asking() -> None:
+async def test_a_lease_that_ends_for_the_last_time_makes_a_dead_letter_without_a_request() -> None:
     world = await QueueWorld.make(attempts_max=1, visibility_ms=100)
     await world.send(b"a")
     await world.take()
@@ -179,7 +179,7 @@ async def test_one_that_is_gone_before_it_could_be_moved_is_named_and_buried(
     assert b"b" in values_of_dead(world)
 
 
-async def test_a_batch_that_nobody_can_read_leaves_a_dead_letter_that_names_its_offsets(
+async def test_an_unreadable_batch_leaves_a_dead_letter_that_names_its_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stored_batches, "BATCH_RECORDS_MAX", 2)

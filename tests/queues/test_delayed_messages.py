@@ -46,7 +46,7 @@ async def test_each_comes_once_and_not_before_its_time_under_any_leader() -> Non
         assert ahead <= came[value] < ahead + HOUR_MS // 4
 
 
-async def test_who_waits_gets_what_comes_off_a_shelf() -> None:
+async def test_a_waiting_poll_gets_what_leaves_a_delay_bucket() -> None:
     world = await QueueWorld.make()
     await send_later(world, 2 * HOUR_MS, b"later")
     assert await world.take() == []
@@ -70,7 +70,7 @@ async def test_a_late_ack_of_a_dead_letter_is_refused() -> None:
     assert "dead letter" in verdict.message
 
 
-async def test_who_looks_sees_what_is_on_shelves() -> None:
+async def test_an_inspection_shows_what_is_in_delay_buckets() -> None:
     world = await QueueWorld.make()
     await send_later(world, 2 * DAY_MS, b"later")
     await world.send(b"now")

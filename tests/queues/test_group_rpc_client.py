@@ -102,7 +102,7 @@ async def test_a_coordinator_that_moves_or_loads_is_looked_for_again() -> None:
     assert [method for _, method, _ in world.sent] == [PeerMethod.QUEUE_COMMIT] * 3
 
 
-async def test_nobody_is_asked_for_ever() -> None:
+async def test_no_peer_is_asked_forever() -> None:
     world = World()
     world.coordinators = [RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")]
     with pytest.raises(QueueRefusedError, match="nobody leads") as caught:
@@ -121,7 +121,7 @@ async def test_nobody_is_asked_for_ever() -> None:
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorReason.UNAVAILABLE),
     ],
 )
-async def test_a_refusal_is_told_in_the_terms_of_queues(
+async def test_a_refusal_is_returned_in_the_terms_of_queues(
     code: ErrorCode, reason: ErrorReason
 ) -> None:
     world = World()
@@ -132,7 +132,7 @@ async def test_a_refusal_is_told_in_the_terms_of_queues(
     assert len(world.sent) == 1
 
 
-async def test_all_peers_are_told_of_who_left_and_one_that_does_not_hear_is_no_harm() -> None:
+async def test_all_peers_are_notified_of_a_leave_and_an_unresponsive_one_does_no_harm() -> None:
     world = World()
     world.answers = [RefusedError(ErrorCode.NETWORK_EXCEPTION), b""]
     await world.calls.announce_member_left("g", "m")

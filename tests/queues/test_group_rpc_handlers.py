@@ -133,7 +133,7 @@ async def test_a_join_that_is_repeated_is_one_member():
     assert [member.member for member in told.members] == ["a"]
 
 
-async def test_beats_at_the_same_time_do_not_fence_each_other():
+async def test_heartbeats_at_the_same_time_do_not_fence_each_other():
     world = await World().started()
     await world.join("a")
     await world.join("b")
@@ -233,7 +233,7 @@ async def test_an_ack_that_is_cancelled_while_it_waits_leaves_nothing_behind():
     assert not world.answers._committing
 
 
-async def test_a_peer_tells_of_a_member_that_left():
+async def test_a_peer_reports_a_member_that_left():
     world = await World().started()
     await world.answers.handle_member_left(NOBODY, encode(GroupMemberRef(group="g", member="m")))
     assert world.gone == [("g", "m")]

@@ -45,7 +45,7 @@ async def test_peeking_shows_messages_and_takes_none() -> None:
     assert sorted(values_of(await world.take())) == [b"c", b"x"]
 
 
-async def test_stats_of_a_partition_that_is_led_elsewhere_name_its_leader() -> None:
+async def test_stats_of_a_partition_that_another_broker_leads_name_its_leader() -> None:
     world = await QueueWorld.make()
     world.replicas["t", 0]._is_leading = False
     seen = await stats(world)

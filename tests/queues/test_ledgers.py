@@ -245,7 +245,7 @@ async def test_who_waited_in_line_when_leadership_was_lost_is_served_by_the_next
     assert (await world.ledgers.stored(queue))[-1:] == encoded(record)
 
 
-async def test_an_append_whose_fate_is_unknown_ends_the_ledger_and_it_is_loaded_anew() -> None:
+async def test_an_append_whose_fate_is_unknown_ends_the_ledger_and_it_is_loaded_again() -> None:
     world = LedgerWorld()
     world.lead()
     leader = await led(world, world.queue(index=0))
@@ -273,7 +273,7 @@ async def test_a_leader_that_others_have_replaced_does_not_tell_what_it_stores(h
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
-async def test_without_a_leader_nobody_waits_for_ever(hasty: None) -> None:
+async def test_without_a_leader_no_request_waits_forever(hasty: None) -> None:
     world = LedgerWorld()
     with pytest.raises(RefusedError) as refused:
         await world.ledgers.stored(world.queue())
@@ -304,7 +304,7 @@ async def test_no_client_may_create_the_topic() -> None:
     assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_a_ledger_that_is_stopped_answers_whoever_waits(hasty: None) -> None:
+async def test_a_ledger_that_is_stopped_answers_all_waiting_requests(hasty: None) -> None:
     world = LedgerWorld()
     world.lead()
     queue = world.queue(index=0)
@@ -402,7 +402,7 @@ async def test_queues_of_a_deleted_topic_are_forgotten() -> None:
     assert await world.ledgers.stored(queue) == []
 
 
-async def test_queues_of_a_topic_that_was_deleted_while_nobody_led_are_forgotten() -> None:
+async def test_queues_of_a_topic_that_was_deleted_while_there_was_no_leader_are_forgotten() -> None:
     world = LedgerWorld()
     world.lead()
     queue = world.queue(index=0)
@@ -515,7 +515,7 @@ async def test_a_peer_is_not_asked_more_at_once_than_it_takes() -> None:
     assert 1 < world.open_max <= 32
 
 
-async def test_who_stands_in_line_for_a_peer_that_is_silent_turns_to_the_one_elected_after_it(
+async def test_a_request_queued_for_an_unresponsive_peer_turns_to_the_one_elected_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = LedgerWorld()

@@ -87,7 +87,7 @@ async def test_who_is_unknown_is_looked_for_at_once() -> None:
     assert world.coordinator.asked == 3
 
 
-async def test_an_answer_from_before_the_question_is_not_enough() -> None:
+async def test_a_response_from_before_the_request_is_not_enough() -> None:
     world = World()
     world.coordinator.answering.clear()
     early = asyncio.create_task(world.members.refresh("g"))
@@ -169,7 +169,7 @@ async def test_views_are_renewed_while_they_are_used_and_forgotten_after(
     running.cancel()
 
 
-async def test_a_queue_is_followed_while_it_has_members_also_if_nobody_asks(
+async def test_a_queue_is_followed_while_it_has_members_also_without_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(members_module, "REFRESH_SECONDS", 0.001)

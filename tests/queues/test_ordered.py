@@ -122,7 +122,7 @@ async def test_another_member_begins_where_the_coordinator_says() -> None:
     assert world.asked_for == 2
 
 
-async def test_a_leader_of_a_new_epoch_asks_anew() -> None:
+async def test_a_leader_of_a_new_epoch_asks_again() -> None:
     world = await World.make()
     await world.broker.send(b"a", b"b")
     await world.poll()

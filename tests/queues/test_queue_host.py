@@ -90,7 +90,7 @@ async def test_a_new_visibility_of_the_group_counts_at_once() -> None:
     assert taken.lease_until == world.clock.wall + 77
 
 
-async def test_tokens_that_are_none_or_of_others_are_told_apart() -> None:
+async def test_invalid_tokens_and_those_of_others_are_distinguished() -> None:
     world = await QueueWorld.make()
     await world.create("other", 1)
     await world.send(b"a")
@@ -128,7 +128,7 @@ async def test_another_member_cannot_settle_and_another_group_has_a_queue_of_its
 # ---- several partitions
 
 
-async def test_a_poll_gathers_from_several_partitions_and_begins_elsewhere_each_time() -> None:
+async def test_a_poll_gathers_from_several_partitions_and_begins_with_another_each_time() -> None:
     world = await QueueWorld.make(partitions=3)
     for partition in range(3):
         await world.send(
@@ -287,7 +287,7 @@ async def test_a_queue_that_cannot_be_loaded_says_so_and_is_loaded_later() -> No
 # ---- leaders
 
 
-async def test_who_waits_is_told_when_the_leader_changes() -> None:
+async def test_a_waiting_request_is_answered_when_the_leader_changes() -> None:
     world = await QueueWorld.make()
     poll = asyncio.create_task(world.take(wait=30))
     await until(lambda: world.host.parked_count == 1, "so many polls wait")
@@ -344,7 +344,7 @@ async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
     assert await why_refused(world) is ErrorReason.UNAVAILABLE
 
 
-async def test_a_queue_begins_where_its_group_wishes() -> None:
+async def test_a_queue_begins_where_its_group_is_configured() -> None:
     world = await QueueWorld.make(starts_at_end=True)
     await world.send(b"before")
     world.host.load(world.group, [(world.topics["t"], PartitionIndex(0))])
@@ -366,7 +366,7 @@ async def test_what_an_evicted_member_has_is_for_others_at_once() -> None:
     await ack(world, kept, "stays")
 
 
-async def test_a_forgotten_group_is_forgotten_and_begins_anew() -> None:
+async def test_a_forgotten_group_is_forgotten_and_begins_again() -> None:
     world = await QueueWorld.make(partitions=2)
     await world.send(b"a")
     await ack(world, await world.take())
@@ -380,7 +380,7 @@ async def test_a_forgotten_group_is_forgotten_and_begins_anew() -> None:
     assert values_of(await world.take()) == [b"a"]
 
 
-async def test_what_a_group_made_anew_has_acked_is_not_forgotten_with_the_old_one() -> None:
+async def test_what_a_recreated_group_has_acked_is_not_forgotten_with_the_old_one() -> None:
     world = await QueueWorld.make(partitions=40)
     topic = world.topics["t"]
     await world.send(b"a", partition=39)

@@ -58,7 +58,7 @@ async def test_an_ack_that_is_being_written_when_leadership_ends_is_not_called_u
     assert [each.reason for each in verdicts] == [ErrorReason.SETTLED, None]
 
 
-async def test_nothing_is_taken_from_a_topic_that_was_made_anew_until_the_group_has_it() -> None:
+async def test_nothing_is_taken_from_a_topic_that_was_recreated_until_the_group_has_it() -> None:
     """Or its acks would be refused, one attempt after the other."""
     world = await QueueWorld.make()
     await world.send(b"a")
@@ -90,7 +90,7 @@ async def test_new_messages_in_place_of_a_lost_tail_are_delivered_also_if_a_queu
 # ---- who is held up
 
 
-async def test_a_long_stretch_without_messages_holds_up_nobody() -> None:
+async def test_a_long_stretch_without_messages_delays_no_other_request() -> None:
     limits = replace(LIMITS, read_bytes=1)
     world = await QueueWorld.make(limits=limits)
     for number in range(100):
@@ -102,7 +102,7 @@ async def test_a_long_stretch_without_messages_holds_up_nobody() -> None:
     assert max(len(records) for records in world.ledger.writes) <= 2
 
 
-async def test_who_only_looks_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_inspection_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = replace(LIMITS, read_bytes=1, cache_bytes_max=0)
     world = await QueueWorld.make(limits=limits)
     topic = world.topics["t"]
@@ -124,7 +124,7 @@ async def test_who_only_looks_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -
     assert reads == 51
 
 
-async def test_tokens_that_are_worth_nothing_hold_up_nobody() -> None:
+async def test_tokens_that_are_worth_nothing_delay_no_other_request() -> None:
     limits = replace(LIMITS, tokens_per_round_max=100)
     world = await QueueWorld.make(limits=limits)
     await world.send(b"a")

@@ -103,7 +103,7 @@ async def test_what_is_kept_is_bounded_and_what_is_not_is_read_again() -> None:
     assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-async def test_a_queue_that_is_set_elsewhere_reads_there() -> None:
+async def test_a_queue_that_is_set_to_another_offset_reads_there() -> None:
     reader, _ = await make(batch_of(b"a", b"b"), batch_of(b"c"))
     await reader.read_on(10)
     reader.take(Offset(3))
@@ -114,7 +114,7 @@ async def test_a_queue_that_is_set_elsewhere_reads_there() -> None:
     ] == [1, 2]
 
 
-def test_one_message_without_content_stands_for_a_batch_that_nobody_can_read(
+def test_one_message_without_content_stands_for_an_unreadable_batch(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_batches, "BATCH_RECORDS_MAX", 2)

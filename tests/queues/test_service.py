@@ -226,7 +226,7 @@ async def test_what_is_assigned_while_a_poll_waits_is_seen_by_it() -> None:
     assert await waiting == [b"a"]
 
 
-async def test_a_heartbeat_tells_only_what_is_new() -> None:
+async def test_a_heartbeat_returns_only_what_is_new() -> None:
     world = await World.make()
     owned = {"t": frozenset({1, 0}), "unknown": frozenset({3})}
     same = await world.service.heartbeat("g", "w", 7, owned)
@@ -302,7 +302,7 @@ async def test_a_deleted_group_has_neither_members_nor_messages_nor_a_name() -> 
     assert await world.reason() is ErrorReason.UNKNOWN_CONSUMER
 
 
-async def test_a_topic_that_was_added_to_the_group_elsewhere_is_looked_for(
+async def test_a_topic_that_was_added_to_the_group_by_another_broker_is_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await World.make()

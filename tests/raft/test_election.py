@@ -101,7 +101,7 @@ def test_only_a_log_as_new_as_the_own_gets_a_vote(
     assert answer[1].is_granted is granted
 
 
-def test_who_hears_its_leader_ignores_candidates(make_node) -> None:
+def test_a_follower_in_contact_with_its_leader_ignores_candidates(make_node) -> None:
     node = make_node(epoch=4)
     node.receive(3, RaftHeartbeat(Epoch(4), RaftIndex(0), 0))
     node.now += node.core.config.election_ms_min - 1
@@ -144,7 +144,7 @@ def test_the_target_of_a_transfer_gets_votes_at_once(make_node) -> None:
     assert node.sent(node.persist()) == [(2, VoteResponse(Epoch(5), True, False))]
 
 
-def test_told_to_stand_a_voter_skips_the_pre_vote(make_node) -> None:
+def test_asked_to_stand_a_voter_skips_the_pre_vote(make_node) -> None:
     node = make_node(epoch=4)
     node.receive(3, RaftHeartbeat(Epoch(4), RaftIndex(0), 0))
     node.receive(3, TimeoutNow(Epoch(4)))
@@ -152,7 +152,7 @@ def test_told_to_stand_a_voter_skips_the_pre_vote(make_node) -> None:
     assert node.sent(node.persist()) == [(2, asked(5, transfer=True)), (3, asked(5, transfer=True))]
 
 
-def test_a_stale_candidate_is_told_the_epoch(make_node) -> None:
+def test_a_stale_candidate_is_sent_the_epoch(make_node) -> None:
     node = make_node(epoch=4)
     assert node.sent(node.receive(2, asked(4, pre=True))) == [
         (2, VoteResponse(Epoch(4), False, True))
@@ -204,7 +204,7 @@ def test_an_epoch_found_in_the_log_counts_without_a_vote_of_it(make_node) -> Non
     assert (node.core.epoch, node.core.voted_for) == (6, -1)
 
 
-def test_nobody_waits_for_a_leader_whose_process_has_ended(make_node) -> None:
+def test_no_follower_waits_for_a_leader_whose_process_has_ended(make_node) -> None:
     node = make_node(epochs=[3, 3], epoch=3)
     node.receive(2, RaftHeartbeat(Epoch(3), RaftIndex(0), 0))
     assert node.core.leader == 2

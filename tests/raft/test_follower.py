@@ -32,7 +32,7 @@ def test_entries_are_acknowledged_when_they_are_flushed(make_node, make_append) 
     assert (answer.is_accepted, answer.matched, answer.flushed) == (True, 3, 3)
 
 
-def test_a_question_without_entries_is_answered_at_once_with_what_is_flushed(
+def test_a_request_without_entries_is_answered_at_once_with_what_is_flushed(
     make_node, make_append
 ) -> None:
     node = follower(make_node, [1])
@@ -126,7 +126,7 @@ def test_members_go_with_the_entry_that_is_cut(make_node, make_append) -> None:
     assert node.core.members.voters == (1, 2, 3)
 
 
-def test_a_stale_leader_is_told_the_epoch(make_node, make_append) -> None:
+def test_a_stale_leader_is_sent_the_epoch(make_node, make_append) -> None:
     node = follower(make_node, [1])
     told = RaftHeartbeatResponse(Epoch(9), 0, FIRST_LOG)
     assert node.sent(node.receive(3, make_append(5, 1, 1, [5]))) == [(3, told)]

@@ -132,7 +132,7 @@ def test_an_old_refusal_changes_nothing(make_node) -> None:
     assert node.core.progress[BrokerId(2)].state is ProgressState.REPLICATE
 
 
-def test_silence_leads_to_a_question_without_entries(make_node) -> None:
+def test_a_missing_response_leads_to_a_request_without_entries(make_node) -> None:
     node = leader(make_node, [])
     node.receive(2, answer(5, 1))
     node.receive(3, answer(5, 1))
@@ -166,7 +166,7 @@ def test_a_new_connection_is_asked_at_once_where_its_log_stands(make_node) -> No
     assert node.core.progress[BrokerId(2)].match == 0
 
 
-def test_a_leader_that_hears_no_majority_steps_down(make_node) -> None:
+def test_a_leader_without_contact_to_a_majority_steps_down(make_node) -> None:
     node = leader(make_node, [])
     interval = node.core.config.election_ms_min
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_a_leader_that_hears_no_majority_steps_down(make_node) -> None:
     assert e.RoleChanged(Role.FOLLOWER, Epoch(5), BrokerId(-1)) in effects
 
 
-def test_a_leader_that_was_paused_does_not_count_what_it_heard_before(make_node) -> None:
+def test_a_leader_that_was_paused_does_not_count_earlier_contacts(make_node) -> None:
     node = leader(make_node, [])
     node.now += 900
     node.step(e.PeerAlive(BrokerId(2), Epoch(5)))
@@ -202,7 +202,7 @@ def test_answers_that_claim_too_much_stop_the_replica(make_node) -> None:
         node.receive(2, answer(5, 7))
 
 
-def test_appending_without_leading_is_a_defect(make_node) -> None:
+def test_appending_without_leading_is_an_internal_error(make_node) -> None:
     node = make_node()
     with pytest.raises(RaftError, match="without leading"):
         node.core.step(0, e.Appended(RaftIndex(1)))

@@ -31,13 +31,13 @@ def ready_leader(make_node):
     return node
 
 
-def test_a_level_target_is_told_at_once(make_node) -> None:
+def test_a_target_that_has_caught_up_is_asked_at_once(make_node) -> None:
     node = ready_leader(make_node)
     assert node.sent(node.step(e.TransferRequested(BrokerId(2)))) == [(2, TimeoutNow(Epoch(0)))]
     assert not node.core.may_propose
 
 
-def test_a_target_that_lags_is_told_when_it_has_caught_up(make_node) -> None:
+def test_a_target_that_lags_is_asked_when_it_has_caught_up(make_node) -> None:
     node = ready_leader(make_node)
     node.log.epochs.append(Epoch(0))
     node.step(e.Appended(RaftIndex(2)))

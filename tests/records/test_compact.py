@@ -124,7 +124,7 @@ def test_an_empty_batch_stands_for_offsets_and_can_be_split_anywhere() -> None:
             split_empty(header, Offset(offset))
 
 
-def test_an_emptied_batch_still_tells_its_producer_and_is_not_split() -> None:
+def test_an_emptied_batch_still_names_its_producer_and_is_not_split() -> None:
     records = [Record(Offset(place), TimestampMs(5), b"k", bytes(99), []) for place in range(3)]
     batch = build_batch(
         records,

@@ -94,7 +94,7 @@ def test_it_comes_back_once_it_was_read_and_goes_then(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("how", ["link lost", "not the leader", "asked anew"])
-def test_what_nobody_wants_any_more_does_not_come_back(
+def test_what_is_not_wanted_any_more_does_not_come_back(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def play() -> None:
@@ -137,7 +137,7 @@ def test_only_a_few_are_read_at_a_time_and_the_next_follows(
     run(play())
 
 
-def test_a_defect_in_the_thread_holds_nothing_back_for_ever(
+def test_an_internal_error_in_the_thread_holds_nothing_back_forever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def play() -> None:

@@ -171,7 +171,7 @@ def test_a_follower_that_was_away_catches_up_by_pipelining(place: Path | None) -
     run(scenario())
 
 
-def test_a_follower_that_fell_behind_retention_begins_anew_at_the_leaders_start(
+def test_a_follower_that_fell_behind_retention_is_rebuilt_from_the_leaders_start(
     place: Path | None,
 ) -> None:
     async def scenario() -> None:
@@ -337,7 +337,7 @@ def test_a_damaged_group_stops_alone() -> None:
     run(scenario())
 
 
-def test_roles_are_told_in_order_and_a_removed_group_is_forgotten() -> None:
+def test_roles_are_reported_in_order_and_a_removed_group_is_forgotten() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             cluster.add_group()
@@ -372,7 +372,7 @@ def test_the_owner_may_propose_from_inside_a_commit() -> None:
     run(scenario())
 
 
-def test_a_stranger_with_the_wrong_directory_never_counts_as_a_peer() -> None:
+def test_a_broker_with_the_wrong_directory_never_counts_as_a_peer() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             stranger = cluster.brokers[2].transport

@@ -117,7 +117,7 @@ async def shake_hands(server: socket.socket) -> socket.socket:
 
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
-def test_a_follower_that_does_not_read_holds_up_nobody_and_costs_bounded_memory(
+def test_a_follower_that_does_not_read_delays_no_other_and_costs_bounded_memory(
     place: str, tmp_path: Path
 ) -> None:
     limits = LinkLimits(queue_bytes_max=256 * 1024)
@@ -215,7 +215,7 @@ def test_a_follower_whose_disk_is_full_falls_behind_and_catches_up_when_there_is
     run(scenario())
 
 
-def test_a_commit_that_came_with_entries_for_a_full_disk_is_told_all_the_same() -> None:
+def test_a_commit_that_came_with_entries_for_a_full_disk_is_reported_all_the_same() -> None:
     async def scenario() -> None:
         # No heartbeat and no election comes in between.
         config = RaftConfig(election_ms_min=30_000, election_ms_max=60_000, retry_ms=20_000)
@@ -289,7 +289,7 @@ def test_votes_wait_for_room_on_the_disk() -> None:
     run(scenario())
 
 
-def test_a_leader_that_only_hears_and_is_not_heard_steps_down() -> None:
+def test_a_leader_that_receives_but_cannot_send_steps_down() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             cluster.add_group()
@@ -434,7 +434,7 @@ class DefectError(Exception):
     pass
 
 
-def test_a_defect_in_the_owner_of_one_group_costs_the_others_nothing() -> None:
+def test_an_internal_error_in_the_owner_of_one_group_costs_the_others_nothing() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         defects: list[object] = []

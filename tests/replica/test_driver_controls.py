@@ -24,7 +24,7 @@ def heard(broker: Broker) -> list[bytes]:
 
 
 @pytest.mark.parametrize("flush", [FlushPolicy.NEVER, FlushPolicy.ALWAYS])
-def test_every_member_hears_in_order_of_what_was_trimmed_and_again_after_a_restart(
+def test_every_member_learns_in_order_what_was_trimmed_and_again_after_a_restart(
     place: Path | None, flush: FlushPolicy
 ) -> None:
     async def scenario() -> None:
@@ -55,7 +55,7 @@ def test_every_member_hears_in_order_of_what_was_trimmed_and_again_after_a_resta
     run(scenario())
 
 
-def test_a_group_of_one_hears_of_its_own(place: Path | None) -> None:
+def test_a_group_of_one_gets_its_own_entries(place: Path | None) -> None:
     async def scenario() -> None:
         async with Cluster(1, directory=place, flush=FlushPolicy.NEVER) as cluster:
             cluster.add_group()
@@ -69,7 +69,7 @@ def test_a_group_of_one_hears_of_its_own(place: Path | None) -> None:
     run(scenario())
 
 
-def test_an_entry_that_no_majority_has_is_told_nobody_and_cut() -> None:
+def test_an_entry_that_no_majority_has_is_not_reported_and_truncated() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             cluster.add_group()

@@ -36,7 +36,7 @@ def record(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
 
 @pytest.mark.parametrize("flush", [FlushPolicy.NEVER, FlushPolicy.ALWAYS])
-def test_a_core_hears_once_of_all_that_was_proposed_in_a_turn(
+def test_a_core_gets_all_that_was_proposed_in_a_turn_at_once(
     flush: FlushPolicy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -216,7 +216,7 @@ def test_the_bound_of_what_waits_counts_every_proposal_of_a_turn(
     run(scenario())
 
 
-def test_what_was_appended_in_the_turn_in_which_a_group_was_removed_is_nobodys_concern() -> None:
+def test_what_was_appended_in_the_turn_in_which_a_group_was_removed_is_ignored() -> None:
     async def scenario() -> None:
         async with Cluster(3, config=PATIENT, flush=FlushPolicy.NEVER) as cluster:
             cluster.add_group()
@@ -252,7 +252,7 @@ def test_an_owner_of_a_group_of_one_may_propose_from_inside_a_commit() -> None:
     run(scenario())
 
 
-def test_a_beat_in_between_tells_followers_of_a_commit_at_once() -> None:
+def test_a_heartbeat_in_between_sends_followers_a_commit_at_once() -> None:
     async def scenario() -> None:
         # The leader is silent for a while here, and repeats nothing.
         config = replace(PATIENT, retry_ms=30_000)
@@ -304,7 +304,7 @@ def test_peers_are_alive_as_long_as_their_heartbeats_come() -> None:
     run(scenario())
 
 
-def test_who_hands_leadership_over_hears_how_that_ended() -> None:
+def test_a_transfer_of_leadership_returns_its_result() -> None:
     async def scenario() -> None:
         async with Cluster(3, config=PATIENT) as cluster:
             cluster.add_group()
@@ -323,9 +323,7 @@ def test_who_hands_leadership_over_hears_how_that_ended() -> None:
     run(scenario())
 
 
-def test_to_hand_leadership_to_somebody_who_is_gone_is_given_up_and_the_leader_still_leads() -> (
-    None
-):
+def test_a_transfer_of_leadership_to_a_dead_broker_is_given_up_and_the_leader_still_leads() -> None:
     async def scenario() -> None:
         async with Cluster(3, config=replace(PATIENT, transfer_ms_max=500)) as cluster:
             cluster.add_group()

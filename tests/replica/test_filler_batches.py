@@ -227,7 +227,7 @@ def all_committed(brokers: list[ReplicaBroker]) -> bool:
     return len(ends) == 1 and {broker.replica.high_watermark for broker in brokers} == ends
 
 
-async def test_a_deposed_leader_gives_up_what_nobody_got_for_a_compacted_log() -> None:
+async def test_a_deposed_leader_gives_up_what_no_other_has_for_a_compacted_log() -> None:
     rng = random.Random(8)
     async with ReplicaCluster(3) as cluster:
         cluster.add_group()

@@ -110,7 +110,7 @@ async def test_a_failure_after_the_flush_ends_it_all() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_defect_in_the_thread_is_a_failure_and_not_silence() -> None:
+async def test_an_internal_error_in_the_thread_is_a_failure() -> None:
     world, log = World(), TroubledLog()
     log.at_run = [MemoryError()]
     append(log)
@@ -120,7 +120,7 @@ async def test_a_defect_in_the_thread_is_a_failure_and_not_silence() -> None:
     world.flusher.stop()
 
 
-async def test_a_defect_of_who_is_told_costs_no_other_log_its_flush() -> None:
+async def test_an_internal_error_of_a_callback_costs_no_other_log_its_flush() -> None:
     world, log, other = World(), TroubledLog(), TroubledLog()
 
     def broken() -> None:

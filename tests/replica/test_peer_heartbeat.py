@@ -109,7 +109,7 @@ def test_a_group_that_the_follower_does_not_have_is_refused() -> None:
     assert pair.answer(150).refused == ((pair.groups[0].wire, FIVE),)
 
 
-def test_a_follower_that_no_longer_hears_answers_nothing_new() -> None:
+def test_a_follower_without_heartbeats_acknowledges_nothing_new() -> None:
     pair = Pair(1)
     pair.confirm_all()
     pair.heartbeat(100)
@@ -130,7 +130,7 @@ def test_answers_to_another_process_count_for_nothing() -> None:
     assert pair.one.acknowledged_at(pair.groups[0], FIVE) == NEVER
 
 
-def test_after_a_lost_link_everything_is_confirmed_and_listed_anew() -> None:
+def test_after_a_lost_link_everything_is_confirmed_and_listed_again() -> None:
     pair = Pair(2)
     pair.confirm_all()
     pair.heartbeat(100)
@@ -153,7 +153,7 @@ def test_a_heartbeat_without_a_list_that_was_never_sent_is_refused() -> None:
         pair.heartbeat(200)
 
 
-def test_a_commit_is_told_once_and_again_if_the_heartbeat_was_dropped() -> None:
+def test_a_commit_is_sent_once_and_again_if_the_heartbeat_was_dropped() -> None:
     pair = Pair(2)
     pair.confirm_all()
     pair.heartbeat(100)
@@ -191,7 +191,7 @@ def test_a_removed_group_is_refused_and_not_led() -> None:
     assert pair.heartbeat(200).listed == ()
 
 
-def test_a_commit_is_told_until_the_peer_has_what_is_committed() -> None:
+def test_a_commit_is_sent_until_the_peer_has_what_is_committed() -> None:
     pair = Pair(1)
     pair.confirm_all()
     core = pair.groups[0].core

@@ -102,7 +102,7 @@ def test_an_unknown_producer_may_start_anywhere() -> None:
     assert ProducerTable().check(batch(1234)) is None
 
 
-def test_silent_producers_are_forgotten_and_others_kept() -> None:
+def test_inactive_producers_are_forgotten_and_others_kept() -> None:
     table = table_with(batch(0, producer=1))
     table.appended(batch(0, producer=2), TimestampMs(NOW + 500))
     assert table.expire(TimestampMs(NOW + 1)) == 1
@@ -184,7 +184,7 @@ def test_the_time_in_a_batch_does_not_decide_when_its_producer_is_forgotten(time
 @pytest.mark.parametrize(
     "payload", [b"", b"nonsense", b"\x92\x03\x90", b"\x92\x02\x90", b"\x92\x01\x91\x91\x01"]
 )
-def test_a_damaged_snapshot_is_told_apart(payload: bytes) -> None:
+def test_a_damaged_snapshot_is_detected(payload: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_producers(payload)
 
@@ -295,9 +295,7 @@ def test_a_marker_of_an_earlier_epoch_is_refused() -> None:
         assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_marker_of_an_earlier_coordinator_is_refused_and_that_is_told_from_an_old_producer() -> (
-    None
-):
+def test_a_marker_of_an_earlier_coordinator_is_refused_other_than_an_old_producer() -> None:
     table = table_with(transactional(0))
     end(table, 1, coordinator=5)
     table.appended(transactional(1, offset=2), NOW)
@@ -390,7 +388,7 @@ def test_a_cut_of_a_marker_is_not_enough() -> None:
     assert table.truncate(Offset(7))
 
 
-def test_a_marker_that_compaction_emptied_tells_the_epoch_and_ends_nothing() -> None:
+def test_a_marker_that_compaction_emptied_keeps_the_epoch_and_ends_nothing() -> None:
     table = table_with(transactional(0)._replace(record_count=0))
     assert table.first_unstable is None
     table.appended(transactional(1, offset=1), NOW)
@@ -431,7 +429,7 @@ def test_a_snapshot_without_transactions_is_still_read() -> None:
     "columns",
     [[], [b"", b"", b""], [bytes(8), bytes(8), bytes(8), b""], [bytes(7)] * 4],
 )
-def test_a_damaged_list_of_aborted_transactions_is_told_apart(columns: list[bytes]) -> None:
+def test_a_damaged_list_of_aborted_transactions_is_detected(columns: list[bytes]) -> None:
     with pytest.raises(CorruptionError):
         decode_producers(msgspec.msgpack.encode((2, ([], [], -1, columns))))
 

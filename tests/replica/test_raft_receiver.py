@@ -114,7 +114,7 @@ def test_messages_of_a_group_stay_in_order_with_bytes_of_their_own() -> None:
     run(play())
 
 
-def test_a_group_that_is_gone_by_then_hears_nothing() -> None:
+def test_a_group_that_was_removed_by_then_gets_nothing() -> None:
     async def play() -> None:
         world = World(2)
         world.take(append(world.groups[0], b"a"), append(world.groups[1], b"b"))

@@ -33,7 +33,7 @@ def begin_anew(broker: ReplicaBroker) -> None:
     broker.add(0, members((1, 2, 3)))
 
 
-async def test_one_is_filled_although_nobody_writes() -> None:
+async def test_one_is_filled_although_no_producer_writes() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         leader = await led_by_one(cluster)
         third = cluster.at(3)
@@ -60,21 +60,21 @@ async def test_a_leader_can_spare_one_while_the_others_hold_everything() -> None
         assert can_lose_replica(leader, BrokerId(3))
 
 
-async def test_a_leader_can_spare_nobody_when_another_is_away() -> None:
+async def test_a_leader_can_spare_no_replica_when_another_is_away() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         leader = await led_by_one(cluster)
         cluster.at(2).stop()
         await until(lambda: not can_lose_replica(leader, BrokerId(3)), "2 is missed")
 
 
-async def test_of_two_nobody_can_be_spared() -> None:
+async def test_of_two_none_can_be_spared() -> None:
     async with ReplicaCluster(2, config=PATIENT) as cluster:
         leader = await led_by_one(cluster)
         await until(lambda: leader.driver.has_recent_majority(leader.group()), "the other is heard")
         assert not can_lose_replica(leader, BrokerId(2))
 
 
-async def test_a_group_counts_on_whoever_hears_its_leader_and_nobody_else() -> None:
+async def test_a_group_counts_only_on_replicas_that_receive_from_its_leader() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         await led_by_one(cluster)
         third = cluster.at(3)

@@ -197,7 +197,7 @@ async def test_log_append_time_is_the_brokers_and_the_checksum_stays_right() -> 
     world.stop()
 
 
-async def test_whoever_waits_is_told_when_the_replica_goes() -> None:
+async def test_a_waiting_request_fails_when_the_replica_is_removed() -> None:
     world = await World.make()
     told: list[ErrorCode] = []
     proposal = propose(world.replica, make_batch(b"a"))
@@ -300,7 +300,7 @@ async def test_without_room_for_a_snapshot_the_log_is_closed_all_the_same() -> N
     world.stop()
 
 
-async def test_a_retry_to_a_topic_with_append_time_is_told_the_time_of_the_original() -> None:
+async def test_a_retry_to_a_topic_with_append_time_gets_the_time_of_the_original() -> None:
     world = await World.make()
     first = propose(world.replica, make_batch(b"a", producer=4, sequence=0), append_time=True)
     again = propose(world.replica, make_batch(b"a", producer=4, sequence=0), append_time=True)
@@ -453,7 +453,7 @@ async def test_a_producer_snapshot_is_taken_after_much_data_and_not_before(
     world.stop()
 
 
-async def test_a_failed_group_answers_all_and_tells_its_keeper() -> None:
+async def test_a_failed_group_answers_all_and_notifies_its_host() -> None:
     world = await World.make()
     told: list[ErrorCode] = []
     proposal = propose(world.replica, make_batch(b"a"))

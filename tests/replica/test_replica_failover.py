@@ -89,7 +89,7 @@ async def test_a_deposed_leader_fails_all_who_wait_and_follows_the_next_one() ->
         assert (len(told), watcher.gone) == (2, 1)
 
 
-async def test_a_new_leader_is_told_once_it_is_ready_and_followers_hear_who_leads() -> None:
+async def test_a_new_leader_is_reported_once_it_is_ready_and_followers_learn_who_leads() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
@@ -436,7 +436,7 @@ async def test_records_of_an_interval_policy_are_committed_by_a_majority_without
         await until(lambda: new.replica.high_watermark == 1, "it is committed")
 
 
-async def test_in_sync_are_those_that_were_heard_lately() -> None:
+async def test_in_sync_are_those_with_recent_contact() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
@@ -454,7 +454,7 @@ async def test_in_sync_are_those_that_were_heard_lately() -> None:
 # ---- min.insync.replicas beyond a majority
 
 
-async def test_all_copies_are_waited_for_where_that_is_wished() -> None:
+async def test_all_copies_are_waited_for_where_that_is_configured() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
@@ -512,7 +512,7 @@ async def test_a_learners_copy_does_not_count() -> None:
         await until(lambda: told == [ErrorCode.NONE], "the third voter has it")
 
 
-async def test_who_waits_for_copies_is_told_when_the_leader_falls() -> None:
+async def test_a_request_that_waits_for_copies_fails_when_the_leader_is_deposed() -> None:
     async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()

@@ -83,7 +83,7 @@ class Machine:
         )
 
 
-async def test_a_marker_is_told_when_it_is_committed_and_moves_what_is_stable() -> None:
+async def test_a_marker_is_acknowledged_when_it_is_committed_and_moves_what_is_stable() -> None:
     machine = Machine()
     replica = await machine.lead(MemoryLog(LogConfig()))
     begin(replica, b"a", 0)
@@ -111,7 +111,7 @@ async def test_a_repeated_marker_is_answered_when_the_first_is_committed() -> No
     machine.stop()
 
 
-async def test_whoever_waits_for_a_marker_is_told_that_the_leader_fell() -> None:
+async def test_a_request_that_waits_for_a_marker_fails_when_the_leader_is_deposed() -> None:
     machine = Machine()
     replica = await machine.lead(MemoryLog(LogConfig()))
     begin(replica, b"a", 0)
@@ -207,7 +207,7 @@ async def test_a_batch_of_a_producer_beside_others_is_refused_wherever_it_stands
     machine.stop()
 
 
-async def test_a_guard_that_nobody_used_is_forgotten_with_its_producer() -> None:
+async def test_an_unused_guard_is_forgotten_with_its_producer() -> None:
     machine = Machine()
     replica = await machine.lead()
     header = read_header(make_batch(b"v", producer=7, sequence=0))
@@ -269,7 +269,7 @@ async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_bac
 
 
 @pytest.mark.parametrize("is_trimmed", [False, True])
-async def test_what_only_deleted_records_told_of_producers_is_known_after_a_restart(
+async def test_what_only_deleted_records_held_of_producers_is_known_after_a_restart(
     is_trimmed: bool,
 ) -> None:
     machine = Machine()

@@ -78,7 +78,7 @@ def test_an_earlier_epoch_in_the_log_does_not_tell_that_it_came(refusals: Sequen
 
 
 @pytest.mark.parametrize("now", [1.0, 1000.0], ids=["soon", "late"])
-def test_who_was_locked_out_hears_of_no_gap(refusals: SequenceGaps, now: float) -> None:
+def test_a_fenced_producer_gets_no_gap_error(refusals: SequenceGaps, now: float) -> None:
     refusals.check(batch(11), stored(0, epoch=1), now)
 
 
@@ -92,7 +92,7 @@ def is_told(
     return False
 
 
-def test_the_gap_is_told_soon_after_nothing_stood_in_the_way_of_the_batch(
+def test_the_gap_is_reported_soon_after_nothing_stood_in_the_way_of_the_batch(
     refusals: SequenceGaps,
 ) -> None:
     assert is_refused(refusals, batch(11), stored(9), now=40.0)
@@ -107,7 +107,7 @@ def test_a_batch_that_is_refused_again_is_waited_for_again(refusals: SequenceGap
     assert is_told(refusals, batch(11), stored(9), now=40.1)
 
 
-def test_what_nobody_sends_again_is_not_waited_for_longer_than_clients_wait(
+def test_what_is_not_sent_again_is_not_waited_for_longer_than_clients_wait(
     refusals: SequenceGaps,
 ) -> None:
     assert is_refused(refusals, batch(11), stored(9), now=59.9)
@@ -115,7 +115,7 @@ def test_what_nobody_sends_again_is_not_waited_for_longer_than_clients_wait(
     assert is_told(refusals, batch(11), stored(9), now=71.0)
 
 
-def test_a_transaction_hears_of_the_gap_before_it_times_out() -> None:
+def test_a_transaction_gets_the_gap_before_it_times_out() -> None:
     refusals = SequenceGaps()
     first, second = (
         header._replace(attributes=TRANSACTIONAL_BIT) for header in (batch(10), batch(11))

@@ -104,7 +104,7 @@ def test_a_removed_group_does_not_come_due() -> None:
     run_virtually(scenario())
 
 
-def test_a_defect_leaves_the_timers_of_the_others_running() -> None:
+def test_an_internal_error_leaves_the_timers_of_the_others_running() -> None:
     async def scenario() -> None:
         watch = Watch()
         one, two = make_group(0), make_group(1)

@@ -38,7 +38,7 @@ def make(
     return transport
 
 
-def test_a_new_registration_is_told_at_once_to_peers_that_refused_the_old_one() -> None:
+def test_a_new_registration_is_sent_at_once_to_peers_that_refused_the_old_one() -> None:
     epochs: list[int] = []
     known = 2
 

@@ -81,7 +81,7 @@ def test_one_that_cannot_be_used_is_refused_at_the_start(name):
 
 
 @pytest.mark.parametrize("name", ["raises", "astray"])
-def test_what_a_foreign_one_does_wrong_is_told_once(name, caplog):
+def test_what_a_foreign_one_does_wrong_is_logged_once(name, caplog):
     (bad,) = load(name)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):

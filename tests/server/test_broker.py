@@ -150,7 +150,7 @@ BAD = StorageError("Input/output error")
         (ValueError("no number"), False),
     ],
 )
-async def test_a_disk_that_fails_under_a_task_of_the_broker_is_no_defect(
+async def test_a_disk_that_fails_under_a_task_of_the_broker_is_not_a_bug(
     error: BaseException, is_failure: bool, tmp_path: Path
 ) -> None:
     failures: list[StorageError] = []
@@ -199,7 +199,7 @@ async def test_a_taken_port_leaves_a_directory_that_can_be_used(tmp_path: Path, 
         await start_to_join(tmp_path)
 
 
-async def test_a_broker_without_grpc_tells_no_address_of_it(tmp_path: Path) -> None:
+async def test_a_broker_without_grpc_reports_no_address_of_it(tmp_path: Path) -> None:
     server, info = await start(config_of(tmp_path, grpc=GrpcConfig(addr=None)))
     assert info.grpc_addr is None
     (me,) = (await ask(info, "/api/v1/topology"))["brokers"]
@@ -279,7 +279,7 @@ async def killed_while_it_ran(directory: Path) -> None:
         killed_while_it_ran,
     ],
 )
-async def test_a_founder_that_was_killed_on_the_way_founds_the_same_cluster(
+async def test_a_broker_that_was_killed_during_the_bootstrap_bootstraps_the_same_cluster(
     tmp_path: Path, crash: Callable[[Path], Any]
 ) -> None:
     await crash(tmp_path)

@@ -117,7 +117,7 @@ def test_what_is_no_broker_ends_it_at_once():
         thread.join(wait_seconds_max())
 
 
-def test_it_gives_up_when_nobody_comes():
+def test_it_gives_up_when_no_broker_responds():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConfigError, match="connection refused") as caught:

@@ -27,7 +27,7 @@ async def watched(clock: Clock) -> LoopWatch:
     return watch
 
 
-async def test_a_quick_turn_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_quick_turn_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     watch = await watched(clock)
     for _ in range(3):
@@ -37,7 +37,7 @@ async def test_a_quick_turn_is_not_told(caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
 
 
-async def test_slow_turns_are_counted_and_told_now_and_then(
+async def test_slow_turns_are_counted_and_logged_now_and_then(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()

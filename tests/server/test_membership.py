@@ -88,14 +88,14 @@ def test_a_new_directory_founds_a_cluster_and_returns_to_it(tmp_path: Path) -> N
         assert again.process != first.process
 
 
-def test_a_founding_that_was_cut_short_after_a_vote_goes_on(tmp_path: Path) -> None:
+def test_a_bootstrap_that_was_interrupted_after_a_vote_continues(tmp_path: Path) -> None:
     first = enter(tmp_path)
     with opened(tmp_path) as storage:
         storage.votes.record({METADATA_GROUP.name: (Epoch(0), ONE)})
     assert enter(tmp_path, is_log_empty=True).cluster_id == first.cluster_id
 
 
-def test_a_founder_is_called_as_it_was_told(tmp_path: Path) -> None:
+def test_a_bootstrap_broker_has_the_configured_ids(tmp_path: Path) -> None:
     entry = enter(tmp_path, broker_id=7, cluster_id="mine")
     assert entry.broker_id == 7
     assert entry.cluster_id.startswith("mine.")
@@ -113,7 +113,7 @@ def test_no_two_clusters_are_the_same(tmp_path: Path) -> None:
     assert first.cluster_id != second.cluster_id
 
 
-def test_an_empty_directory_founds_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
+def test_an_empty_directory_bootstraps_nothing_unless_configured(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is empty.*--bootstrap.*--join-addr"):
         enter(tmp_path, founds=False)
     assert identity_of(tmp_path) is None
@@ -121,7 +121,7 @@ def test_an_empty_directory_founds_nothing_unless_it_is_told_to(tmp_path: Path) 
     assert enter(tmp_path, is_log_empty=False, founds=False).cluster_id == founded.cluster_id
 
 
-def test_a_founder_that_lost_its_metadata_founds_nothing_again(
+def test_a_bootstrap_broker_that_lost_its_metadata_does_not_bootstrap_again(
     tmp_path: Path, cluster: FakeCluster
 ) -> None:
     founded = enter(tmp_path)
@@ -268,7 +268,9 @@ def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     assert same.cluster_id.startswith("ours.")
 
 
-def test_a_founders_directory_does_not_change_sides(tmp_path: Path, cluster: FakeCluster) -> None:
+def test_the_directory_of_a_bootstrap_broker_does_not_change_sides(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
     first = enter(tmp_path)
     with served(cluster) as world:
         again = enter(tmp_path, join=world.port)
@@ -276,7 +278,7 @@ def test_a_founders_directory_does_not_change_sides(tmp_path: Path, cluster: Fak
     assert cluster.asked == []
 
 
-def test_a_founder_that_lost_its_metadata_does_not_begin_anew_over_its_topics(
+def test_a_bootstrap_broker_that_lost_its_metadata_does_not_start_over_above_its_topics(
     tmp_path: Path,
 ) -> None:
     enter(tmp_path)

@@ -23,7 +23,7 @@ ME, LEADER = BrokerId(1), BrokerId(2)
         (BrokerId(-1), True, False, True),
     ],
 )
-def test_a_broker_is_cut_off_that_hears_no_leader_or_cannot_answer_it(
+def test_a_broker_without_contact_to_the_leader_is_cut_off(
     leader: BrokerId, is_connected: bool, has_recent_leader: bool, is_cut_off: bool
 ) -> None:
     entry: Any = SimpleNamespace(broker_id=ME, image=EMPTY_IMAGE)

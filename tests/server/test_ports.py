@@ -23,7 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def test_port_0_is_a_free_one_and_told_by_its_number() -> None:
+def test_port_0_is_a_free_one_and_reported_by_its_number() -> None:
     with ReservedPort("kafka.addr", Endpoint(LOOPBACK, 0), None) as port:
         assert port.port > 0
         assert port.advertised == Endpoint(LOOPBACK, port.port)
@@ -51,7 +51,7 @@ def test_an_address_of_another_machine_is_a_clear_error() -> None:
         ReservedPort("http.addr", Endpoint("192.0.2.1", 9092), None)
 
 
-def test_nobody_can_connect_before_somebody_listens() -> None:
+def test_no_client_can_connect_before_a_server_listens() -> None:
     with (
         ReservedPort("kafka.addr", Endpoint(LOOPBACK, 0), None) as port,
         pytest.raises(ConnectionRefusedError),
@@ -59,7 +59,7 @@ def test_nobody_can_connect_before_somebody_listens() -> None:
         socket.create_connection((LOOPBACK, port.port), wait_seconds_max())
 
 
-def test_the_listener_takes_the_place_of_whoever_held_it() -> None:
+def test_the_listener_takes_the_place_of_its_holder() -> None:
     port = ReservedPort("kafka.addr", Endpoint(LOOPBACK, 0), None)
     with listen(LOOPBACK, port.port) as sock:
         port.release()
@@ -74,7 +74,7 @@ def test_of_two_that_hold_the_same_port_only_one_can_listen() -> None:
             ReservedPort("kafka.addr", first.address, None)
 
 
-def test_what_is_advertised_is_told_and_not_what_is_listened_on() -> None:
+def test_what_is_advertised_is_reported_and_not_what_is_listened_on() -> None:
     told = Endpoint("queue.example.org", 443)
     with ReservedPort("kafka.addr", Endpoint(LOOPBACK, 0), told) as port:
         assert port.advertised == Endpoint("queue.example.org", 443)
@@ -88,12 +88,12 @@ def test_an_advertised_port_0_is_the_one_that_was_taken() -> None:
         assert port.advertised == Endpoint("queue.example.org", port.port)
 
 
-def test_every_interface_is_told_as_this_machine() -> None:
+def test_every_interface_is_reported_as_this_machine() -> None:
     with ReservedPort("kafka.addr", Endpoint("0.0.0.0", 0), None) as port:
         assert port.advertised == Endpoint(socket.gethostname(), port.port)
 
 
-def test_who_comes_second_to_listen_is_told_so() -> None:
+def test_a_second_listener_is_refused_as_such() -> None:
     with ReservedPort("kafka.addr", Endpoint(LOOPBACK, 0), None) as port:
         second = socket.socket()
         second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -187,7 +187,7 @@ def test_a_start_registers_over_the_peers() -> None:
     assert world.registration.epoch == 4
 
 
-def test_a_founder_names_the_cluster_first_and_only_once() -> None:
+def test_a_bootstrap_broker_names_the_cluster_first_and_only_once() -> None:
     founder = replace(ENTRY, is_bootstrap_broker=True)
     world = World(FakeStore(EMPTY_IMAGE, image_of("now", 1)), entry=founder)
     world.make()
@@ -217,7 +217,7 @@ def test_one_that_reaches_no_leader_asks_a_member_over_http(cluster: FakeCluster
     assert world.epochs[0] == 4
 
 
-def test_one_that_is_elsewhere_now_says_so_before_it_asks_the_peers(cluster: FakeCluster) -> None:
+def test_one_with_a_new_address_says_so_before_it_asks_the_peers(cluster: FakeCluster) -> None:
     # A peer answers where it knows the asker to be: there, nobody listens any more.
     with served(cluster) as member:
         store = FakeStore(image_of("before", 3, raft=ELSEWHERE), image_of("now", 4))
@@ -227,7 +227,7 @@ def test_one_that_is_elsewhere_now_says_so_before_it_asks_the_peers(cluster: Fak
     assert len(world.store.submitted) == 1
 
 
-def test_members_are_found_in_the_log_if_nobody_names_one(cluster: FakeCluster) -> None:
+def test_members_are_found_in_the_log_if_none_is_configured(cluster: FakeCluster) -> None:
     with served(cluster) as member:
         store = FakeStore(EMPTY_IMAGE, TIMED_OUT, image_of("now", 4))
         store.known = image_of("before", 3, http=Endpoint("127.0.0.1", member.port))
@@ -274,7 +274,7 @@ def test_an_earlier_start_is_not_another_process() -> None:
     assert world.registration.epoch == 0
 
 
-def test_whoever_registers_later_as_this_broker_supersedes_it() -> None:
+def test_a_later_registration_as_this_broker_supersedes_it() -> None:
     world = World(FakeStore(EMPTY_IMAGE))
     world.registration.check(image_of("now", 4))
     # An old image changes nothing.
@@ -319,7 +319,7 @@ def running(member: Served) -> World:
     return world
 
 
-def test_nobody_is_asked_while_the_cluster_is_heard(cluster: FakeCluster) -> None:
+def test_no_peer_is_asked_while_the_cluster_responds(cluster: FakeCluster) -> None:
     looks = 0
 
     with served(cluster) as member:
@@ -347,7 +347,7 @@ def test_one_that_is_cut_off_asks_how_it_stands_and_believes_it(cluster: FakeClu
     assert world.removed == 0
 
 
-def test_one_that_was_removed_while_it_ran_hears_of_it(cluster: FakeCluster) -> None:
+def test_one_that_was_removed_while_it_ran_learns_of_it(cluster: FakeCluster) -> None:
     cluster.failure = None
     with served(cluster) as member:
         world = running(member)
@@ -372,7 +372,7 @@ def test_one_that_was_superseded_while_it_was_cut_off_does_not_register_again(
     assert cluster.asked == []
 
 
-def test_nobody_who_answers_is_no_reason_to_end(cluster: FakeCluster) -> None:
+def test_no_response_is_not_a_reason_to_end(cluster: FakeCluster) -> None:
     with served(cluster) as member:
         world = running(member)
     world.cut_off = True

@@ -10,7 +10,7 @@ from moldau.testing.broker import Broker
 pytestmark = pytest.mark.system
 
 
-def test_a_log_that_nobody_knows_is_set_aside_and_the_others_stay(tmp_path: Path) -> None:
+def test_an_unknown_log_is_set_aside_and_the_others_stay(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path / "data") as broker, KafkaClient(broker.bootstrap) as client:
         client.create_topic("kept", partitions=2)
     (kept,) = (tmp_path / "data" / "topics" / "kept").iterdir()

@@ -16,7 +16,7 @@ def pick(value):
 '''
 
 
-def test_statements_stand_in_functions_and_are_not_what_shows_a_defect() -> None:
+def test_statements_stand_in_functions_and_are_not_what_shows_a_bug() -> None:
     assert statements_of(SOURCE) == {6: range(6, 7), 7: range(7, 10)}
 
 

@@ -67,7 +67,7 @@ async def fill(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(1)
 
 
-def test_the_end_of_a_process_is_heard_of_when_the_path_is_open_again(world: World) -> None:
+def test_the_end_of_a_process_is_noticed_when_the_path_is_open_again(world: World) -> None:
     world.echoes = True
     reader, writer = world.do(connect())
     world.network.cut("10.0.0.1", "10.0.0.2")
@@ -83,7 +83,9 @@ def test_the_end_of_a_process_is_heard_of_when_the_path_is_open_again(world: Wor
     assert world.do(reader.read()) == b"hello"
 
 
-def test_whoever_waits_for_room_hears_that_the_other_side_lost_its_power(world: World) -> None:
+def test_a_sender_that_waits_for_room_learns_that_the_other_side_lost_its_power(
+    world: World,
+) -> None:
     reader, writer = world.do(connect())
     world.server.loop.paused_until = 1e9
     world.do(fill(writer))
@@ -144,12 +146,12 @@ def test_what_is_sent_again_comes_before_what_was_sent_later() -> None:
     world.client.kill()
 
 
-def test_nobody_listens_at_a_port(world: World) -> None:
+def test_a_port_without_a_listener_refuses_connections(world: World) -> None:
     with pytest.raises(ConnectionRefusedError):
         world.do(asyncio.open_connection("10.0.0.1", 10))
 
 
-def test_a_host_without_power_answers_nobody(world: World) -> None:
+def test_a_host_without_power_does_not_respond(world: World) -> None:
     world.network.process_ended(world.server.host, is_power_cut=True)
 
     async def knock() -> None:
@@ -187,7 +189,7 @@ def test_a_killed_process_closes_its_connections(world: World) -> None:
     assert world.do(reader.read(1)) == b""
 
 
-def test_one_side_may_hear_of_a_break_when_it_sends_next(world: World) -> None:
+def test_one_side_may_learn_of_a_break_when_it_sends_next(world: World) -> None:
     reader, writer = world.do(connect())
     world.run(1)
     (sock,) = world.server.host.sockets.keys() - set(world.server.host.listening.values())

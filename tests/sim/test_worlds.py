@@ -74,7 +74,7 @@ def test_one_world_is_run_and_summed_up(capsys: pytest.CaptureFixture[str]) -> N
     assert "seed=3: " in out
 
 
-def test_what_is_wrong_is_told_with_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_reported_with_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
     with planted(mutant("SkipsNoop")):
         assert main(["--seed", "3", "--virtual-seconds", "3"]) == 1
     out = capsys.readouterr().out

@@ -103,7 +103,7 @@ def test_the_usual_folders_are_looked_into_and_17_taken_before_others(
     assert found.home == tmp_path / "jdk-17.0.3"
 
 
-def test_without_any_java_both_ways_to_get_one_are_told() -> None:
+def test_without_any_java_both_ways_to_get_one_are_named() -> None:
     with pytest.raises(
         JavaError, match="Spark needs Java 17 or newer, and none was found"
     ) as raised:

@@ -53,7 +53,7 @@ def samples(text: str) -> dict[str, float]:
     }
 
 
-def test_all_that_is_known_of_a_pipeline_is_told(server: MetricsServer) -> None:
+def test_all_that_is_known_of_a_pipeline_is_reported(server: MetricsServer) -> None:
     server.update(record())
     found = samples(ask(server)[1])
     assert found.pop("moldau_pipeline_last_progress_timestamp_seconds lake") > 1e9
@@ -72,7 +72,7 @@ def test_all_that_is_known_of_a_pipeline_is_told(server: MetricsServer) -> None:
     }
 
 
-def test_what_nobody_knows_is_left_out(server: MetricsServer) -> None:
+def test_what_is_unknown_is_left_out(server: MetricsServer) -> None:
     assert ask(server) == (200, "")
     server.update(record(progress=Progress()))
     found = samples(ask(server)[1])
@@ -104,7 +104,7 @@ def test_health_is_that_of_all(server: MetricsServer) -> None:
     assert ask(server, "/")[0] == 404
 
 
-def test_those_that_were_silent_for_longest_are_forgotten(server: MetricsServer) -> None:
+def test_those_that_have_not_reported_for_longest_are_forgotten(server: MetricsServer) -> None:
     for number in range(150):
         server.update(record(f"q{number}"))
         server.update(record("always"))

@@ -30,7 +30,7 @@ def samples(listener: Any, name: str) -> dict[str, float]:
     }
 
 
-def test_queries_of_a_session_are_told_by_name(
+def test_queries_of_a_session_are_reported_by_name(
     spark: Any, stream: Callable[..., Any], topic: str, fill: Callable[..., None], tmp_path: Path
 ) -> None:
     fill(topic, 0, count=30)
@@ -63,7 +63,7 @@ def test_queries_of_a_session_are_told_by_name(
         listener.close()
 
 
-def test_a_query_that_failed_is_told_as_such_and_one_that_came_before_is_nobody() -> None:
+def test_a_query_that_failed_is_reported_as_such_and_one_that_came_before_is_not() -> None:
     listener = moldau.spark.MetricsListener(port=0)
     try:
         listener.onQueryIdle(SimpleNamespace(runId="earlier"))

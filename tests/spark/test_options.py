@@ -62,7 +62,7 @@ def test_every_option_has_the_fate_that_the_table_says(
     assert all(option.name in text for text in said)
 
 
-def test_options_that_read_and_write_share_are_told_where_they_mean_nothing(
+def test_options_that_read_and_write_share_are_reported_where_they_mean_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("moldau.spark.options._warned", set())
@@ -97,7 +97,7 @@ def test_what_is_wrong_with_security_is_said_by_the_name_of_the_option() -> None
         Options({"kafka.security.protocol": "SASL_SSL"}).security()
 
 
-def test_passwords_that_nobody_asks_for_are_told(
+def test_passwords_that_are_not_used_are_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("moldau.spark.options._warned", set())

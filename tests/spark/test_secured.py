@@ -67,7 +67,7 @@ def test_topics_are_written_and_read(spark: Any, front: SecureFront, tmp_path: P
     assert set(front.logins) == {"SCRAM-SHA-512 ann"}
 
 
-def test_a_wrong_password_is_told_and_never_shown(
+def test_a_wrong_password_is_reported_and_never_shown(
     spark: Any, front: SecureFront, tmp_path: Path
 ) -> None:
     secured = options_for(front, tmp_path / "ca.pem", "wrong-4712")
@@ -112,7 +112,7 @@ def test_the_front_lets_librdkafka_in_as_well(
     assert set(front.logins) == {f"{mechanism} ann"}
 
 
-def test_nobody_comes_in_by_plain_text(front: SecureFront) -> None:
+def test_no_client_connects_by_plain_text(front: SecureFront) -> None:
     """So the tests above show what they say."""
     with KafkaClient(front.bootstrap, timeout=5) as client, pytest.raises(ClientError):
         client.cluster_id()

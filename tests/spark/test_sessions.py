@@ -80,7 +80,7 @@ def test_the_cores_of_a_cluster_are_taken_from_what_is_asked_for() -> None:
     assert cores_of("yarn", {"spark.executor.cores": "4"}) is None
 
 
-def test_only_workers_of_this_machine_are_told_which_python_this_is() -> None:
+def test_only_workers_of_this_machine_get_this_python() -> None:
     for here in ("local[2]", "spark://127.0.0.1:7077", "spark://localhost:7077", "spark://[::1]:1"):
         assert is_this_machine(here), here
     for elsewhere in ("spark://10.1.2.3:7077", "k8s://https://localhost:443", "sc://localhost"):
@@ -112,7 +112,7 @@ def test_java_keeps_an_archive_of_classes_where_it_can(cache: Path) -> None:
     assert other != java_options(java(19), {}), "two builds do not take turns"
 
 
-def test_an_archive_is_not_asked_for_where_somebody_said_otherwise(
+def test_no_archive_is_asked_for_where_java_options_set_one(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for told in ("-Xshare:off", "-XX:-AutoCreateSharedArchive", "-XX:SharedArchiveFile=/mine.jsa"):
@@ -180,7 +180,7 @@ def test_there_is_none_without_the_zip_or_where_nothing_can_be_written(
     assert compiled_home(installed, tmp_path / "cache") is None
 
 
-def test_the_spark_and_the_python_that_somebody_chose_are_left_alone(
+def test_the_configured_spark_and_python_are_left_alone(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spark_home(**chosen: str) -> str | None:

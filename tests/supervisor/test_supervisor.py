@@ -124,7 +124,7 @@ def test_members_of_a_cluster_start_all_at_once(world):
     assert [join for _, join in w.joins] == ["127.0.0.1:3"] * 3
 
 
-def test_a_broker_alone_needs_nobody_to_return(world):
+def test_a_broker_alone_needs_no_other_to_return(world):
     w = world(1)
     w.state.brokers[0].joined = True
     w.supervisor.step(0.01)
@@ -170,14 +170,14 @@ def test_a_broker_that_cannot_work_is_left_down_with_its_own_words(world, code):
     assert w.states == ["ready", "failed"]
 
 
-def test_a_founder_that_fails_leaves_nobody_waiting_for_it(world):
+def test_a_bootstrap_broker_that_fails_leaves_no_broker_waiting_for_it(world):
     w = world(3)
     w.scripts[1] = "raise SystemExit(78)"
     w.until(lambda: w.supervisor.is_settled)
     assert w.states == ["failed", "waiting", "waiting"]
 
 
-def test_a_broker_that_somebody_stopped_stays_stopped(world):
+def test_a_broker_that_was_stopped_stays_stopped(world):
     w = world(1)
     w.until(lambda: w.all("ready"))
     os.kill(w.state.brokers[0].pid, signal.SIGTERM)
@@ -237,7 +237,7 @@ def test_what_makes_no_sense_is_refused(world, request_):
     assert "error" in world(1).supervisor._handle(request_)
 
 
-def test_all_are_stopped_in_order_the_founder_last(world):
+def test_all_are_stopped_in_order_the_bootstrap_broker_last(world):
     w = world()
     w.until(lambda: w.all("ready"))
     w.ask("stop")
@@ -322,7 +322,7 @@ def test_requests_reach_the_supervisor_through_its_socket(world):
     assert send_request(path, "status") is None
 
 
-def test_a_directory_with_a_long_name_has_a_socket_elsewhere(tmp_path):
+def test_a_directory_with_a_long_name_has_a_socket_in_another_place(tmp_path):
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
     w = World(deep, 1)
@@ -341,7 +341,7 @@ def test_only_one_holds_a_cluster(tmp_path):
         pass
 
 
-def test_a_stranger_with_the_number_of_a_broker_is_not_taken_for_it(tmp_path):
+def test_another_process_with_the_pid_of_a_broker_is_not_taken_for_it(tmp_path):
     state = cluster(1)
     state.brokers[0].pid, state.brokers[0].started = os.getpid(), started_at(os.getpid())
     assert len(orphaned_brokers(state)) == 1

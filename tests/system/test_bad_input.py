@@ -180,7 +180,7 @@ def test_hostile_lengths_inside_valid_frames_allocate_nothing(broker: Broker) ->
 
 
 @pytest.mark.usefixtures("unharmed")
-def test_a_long_list_of_bad_names_holds_up_nobody(broker: Broker, raw: RawClient) -> None:
+def test_a_long_list_of_bad_names_delays_no_other_client(broker: Broker, raw: RawClient) -> None:
     # Others are answered in between, not after it. How the bytes come in may make one measurement
     # look otherwise, and not each of them.
     assert any(are_answered_in_between(broker, raw) for _ in range(5))
@@ -447,7 +447,7 @@ def test_below_the_disk_reserve_produce_gets_a_retryable_error(tmp_path: Path) -
 # -- connections
 
 
-def test_slow_clients_with_large_promises_hold_up_nobody() -> None:
+def test_slow_clients_with_large_promises_delay_no_other_client() -> None:
     settings = {
         "KAFKA__REQUEST_BYTES_MAX": str(8 << 20),
         "KAFKA__INFLIGHT_BYTES_PER_CONNECTION_MAX": str(8 << 20),
@@ -512,7 +512,7 @@ def test_connections_opened_and_dropped_leave_nothing_behind(broker: Broker) -> 
 
 
 @pytest.mark.usefixtures("unharmed")
-def test_a_client_that_asks_and_never_reads_holds_up_nobody(
+def test_a_client_that_asks_and_never_reads_delays_no_other_client(
     broker: Broker, raw: RawClient, new_name: Callable[[str], str]
 ) -> None:
     topic = raw.create_well(new_name("topic"))

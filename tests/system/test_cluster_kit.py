@@ -40,7 +40,7 @@ def test_a_cluster_grows_stands_still_and_restarts_on_its_ports(tmp_path: Path) 
     assert (tmp_path / "broker1").is_dir()
 
 
-def test_what_never_comes_is_told_after_the_time(
+def test_what_never_comes_is_reported_after_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("moldau.testing.waiting.wait_seconds_max", lambda: 0.2)

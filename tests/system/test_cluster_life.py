@@ -125,7 +125,7 @@ def test_a_broker_joins_and_another_leaves_for_good() -> None:
             leaving.start()
 
 
-def test_a_broker_that_waits_for_its_cluster_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_broker_that_waits_for_its_cluster_ends_when_it_is_stopped(tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     process = start_only(tmp_path / "data", "--join-addr", nobody)
     assert process.stderr is not None
@@ -163,7 +163,7 @@ def test_a_copy_of_a_data_directory_ends_the_broker_it_was_copied_from(tmp_path:
 
 
 @pytest.mark.safety
-def test_when_all_three_say_that_they_are_ready_the_founder_can_be_lost_at_once() -> None:
+def test_when_all_three_say_that_they_are_ready_the_bootstrap_broker_can_be_lost_at_once() -> None:
     cluster = Cluster(brokers=3)
     try:
         first, second, third = (cluster.brokers[number] for number in (1, 2, 3))

@@ -197,7 +197,7 @@ def _all_of(worker: Worker, count: int) -> list[str] | None:
     return found if len(found) == count else None
 
 
-def test_who_is_silent_is_evicted(broker: Broker, topic: Topic) -> None:
+def test_a_consumer_without_heartbeats_is_evicted(broker: Broker, topic: Topic) -> None:
     topic.send("a")
     silent, message = wait_until(lambda: _taken_in_silence(broker, topic), "it takes a message")
     assert silent.connected.session_timeout_ms == 1_000

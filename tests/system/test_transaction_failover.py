@@ -33,7 +33,7 @@ NO_BROKER_LEFT = {
 
 
 @pytest.mark.safety
-def test_each_input_is_in_the_output_exactly_once_whoever_is_killed(
+def test_each_input_is_in_the_output_exactly_once_whichever_process_is_killed(
     moldau_cluster: Cluster,
 ) -> None:
     cluster, name = moldau_cluster, "once"

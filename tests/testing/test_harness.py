@@ -181,7 +181,7 @@ DEFECTS = {
 }
 
 
-def test_only_what_may_fail_by_chance_is_repeated_and_told(project: Project) -> None:
+def test_only_what_may_fail_by_chance_is_repeated_and_reported(project: Project) -> None:
     project.write("slow", "system", FAILS_ONCE)
     for name, (kind, body) in DEFECTS.items():
         project.write(name, kind, body)

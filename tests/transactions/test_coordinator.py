@@ -54,7 +54,7 @@ def test_a_second_producer_aborts_the_open_transaction_of_the_first(make_world):
     assert (second.producer_id, second.producer_epoch) == (first.producer_id, 2)
 
 
-def test_a_producer_that_may_not_wait_is_told_to_come_back(world):
+def test_a_producer_that_may_not_wait_is_asked_to_retry(world):
     first = world.init()
     world.add(first)
     assert world.init().error is BUSY
@@ -91,7 +91,7 @@ def test_a_producer_that_goes_on_after_it_was_replaced_is_fenced(world):
     assert world.init(producer_id=7, producer_epoch=1).error is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_stranger_that_goes_on_does_not_abort_an_open_transaction(world):
+def test_an_unknown_producer_that_continues_does_not_abort_an_open_transaction(world):
     first = world.init()
     second = world.init()
     world.add(second)
@@ -161,7 +161,7 @@ def test_nothing_is_verified_while_a_transaction_ends(world):
 
 
 @pytest.mark.parametrize(("is_commit", "state"), [(True, "Commit"), (False, "Abort")])
-def test_an_end_is_stored_then_told_to_the_partitions_then_completed(world, is_commit, state):
+def test_an_end_is_stored_then_sent_to_the_partitions_then_completed(world, is_commit, state):
     producer = world.init()
     world.add(producer, world.tp("a"), world.tp("b", 3))
     world.hold_writes = world.hold_markers = True
@@ -251,7 +251,7 @@ def test_an_end_that_is_everywhere_is_stored_by_itself_if_nothing_follows(make_w
     assert len(world.asked) == 1
 
 
-def test_a_request_that_leads_to_nothing_new_hears_of_the_end_when_it_is_stored(make_world):
+def test_a_request_that_changes_nothing_gets_the_end_when_it_is_stored(make_world):
     world = make_world(complete_wait_ms=20, busy_wait_ms_max=100)
     producer = world.init()
     world.add(producer)
@@ -315,7 +315,7 @@ def test_markers_that_failed_are_asked_for_again_more_and_more_slowly(world):
     assert world.state() == "CompleteCommit"
 
 
-def test_an_answer_to_an_earlier_question_does_not_count_for_a_later_transaction(world):
+def test_a_response_to_an_earlier_request_does_not_count_for_a_later_transaction(world):
     producer = world.init()
     world.add(producer)
     world.hold_markers = True
@@ -410,7 +410,7 @@ def test_an_empty_abort_right_after_a_commit_waits_for_its_markers(make_world):
     assert (aborted.error, aborted.producer_epoch) == (NONE, second.producer_epoch + 1)
 
 
-def test_an_empty_abort_after_the_last_epoch_is_told_to_come_back(world):
+def test_an_empty_abort_after_the_last_epoch_is_asked_to_retry(world):
     world.init()
     world, last = at_epoch(world, "t", 2**15 - 2)
     world.add(last, version=2)
@@ -497,7 +497,7 @@ def test_an_abort_that_could_not_be_stored_is_tried_again(world):
     assert world.state() == "CompleteAbort"
 
 
-def test_an_id_that_nobody_uses_is_forgotten(make_world):
+def test_an_unused_id_is_forgotten(make_world):
     world = make_world(id_expiry_ms=10_000, id_expiry_check_ms=1_000)
     world.init()
     busy = world.init("u", timeout_ms=100_000)
@@ -532,7 +532,7 @@ def test_nothing_is_answered_before_everything_is_loaded(make_world):
     assert heir.load().init().producer_epoch == 1
 
 
-def test_closing_answers_everybody_who_waits(make_world):
+def test_closing_answers_all_waiting_requests(make_world):
     world = make_world(busy_wait_ms_max=100)
     producer = world.init()
     world.hold_writes = True

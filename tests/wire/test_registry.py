@@ -25,7 +25,7 @@ def test_the_table_says_of_each_api_what_its_classes_say(key: int) -> None:
 
 
 def test_an_api_that_is_not_in_the_table_has_no_classes() -> None:
-    assert 999 not in REQUESTS
+    assert 999 not in APIS
     with pytest.raises(KeyError):
         REQUESTS[999]
 

@@ -163,7 +163,7 @@ def test_brokers_without_a_supervisor_are_seen_and_stopped(cli, tmp_path, sleepe
     assert "stopped 1 broker" in outcome.err
 
 
-def test_a_stranger_with_the_number_of_a_broker_is_not_touched(cli, tmp_path, sleeper):
+def test_another_process_with_the_pid_of_a_broker_is_not_touched(cli, tmp_path, sleeper):
     write_state(tmp_path, pid=sleeper.pid, started="another:start")
     assert "stopped" in cli("cluster", "status", "--data-dir", tmp_path).out
     assert "is not running" in cli("cluster", "stop", "--data-dir", tmp_path).err
@@ -277,7 +277,7 @@ def test_kill_leader_of_kills_who_leads_the_first_partition(cli, tmp_path, monke
         ([topic_led_by("orders", -1, 1)], ExitCode.FAILED, "orders-0 has no leader"),
     ],
 )
-def test_kill_leader_of_kills_nobody_where_nobody_leads(
+def test_kill_leader_of_kills_no_broker_where_there_is_no_leader(
     cli, tmp_path, monkeypatch, topics, code, text
 ):
     monkeypatch.setattr("moldau.cli.cluster.commands.supervised_state", load_state)

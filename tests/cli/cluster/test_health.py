@@ -18,7 +18,7 @@ def test_a_broker_without_trouble_is_well(cli, moldau_session_broker):
     assert (outcome.code, "problem" in outcome.err) == (0, False), outcome.err
 
 
-def test_an_address_for_clients_at_which_nobody_answers_is_told(cli):
+def test_an_unresponsive_address_for_clients_is_reported(cli):
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
     with Broker(settings={"KAFKA__ADVERTISED": nowhere}) as broker:
         outcome = status(cli, broker)
@@ -27,7 +27,7 @@ def test_an_address_for_clients_at_which_nobody_answers_is_told(cli):
     assert wanted in outcome.err
 
 
-def test_a_broker_that_refuses_writes_is_told(cli):
+def test_a_broker_that_refuses_writes_is_reported(cli):
     # More than any disk has, so that there is always too little.
     with Broker(settings={"LOG__DISK_RESERVE_BYTES": str(1 << 60)}) as broker:
         outcome = status(cli, broker)

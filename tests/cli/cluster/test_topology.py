@@ -119,7 +119,7 @@ def test_the_address_may_come_from_the_environment(cli, stand_in, monkeypatch, n
     assert cli("broker", "list", "-o", "name").out == "1\n"
 
 
-def test_nobody_there_is_said(cli, nobody):
+def test_an_unreachable_cluster_is_reported(cli, nobody):
     outcome = cli("broker", "list", "--http", nobody)
     assert outcome.code == ExitCode.UNREACHABLE
     assert outcome.err.startswith(f"error: cannot reach {nobody} (connection refused)\nhint: ")
@@ -184,7 +184,7 @@ def test_a_broker_is_drained_until_it_is_gone(cli, stand_in):
     assert "broker 1 has left the cluster" in outcome.err
 
 
-def test_a_broker_that_has_just_started_and_knows_nobody_ends_no_drain(cli, stand_in):
+def test_a_broker_that_has_just_started_and_knows_no_other_ends_no_drain(cli, stand_in):
     two = broker(2, http=stand_in.endpoint)
     leaving = broker(1, state="draining", replicas=1)
     stand_in.answers = [
@@ -199,7 +199,7 @@ def test_a_broker_that_has_just_started_and_knows_nobody_ends_no_drain(cli, stan
     assert stand_in.answers == [topology([two], THREE, version=7)]
 
 
-def test_a_drain_that_somebody_took_back_is_an_error(cli, stand_in):
+def test_a_drain_that_was_cancelled_meanwhile_is_an_error(cli, stand_in):
     stand_in.answers = [topology([broker(1), broker(2)])]
     outcome = cli("broker", "remove", 1, "-y", "--http", stand_in.address)
     assert outcome.code == ExitCode.FAILED

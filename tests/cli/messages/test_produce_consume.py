@@ -295,7 +295,7 @@ def test_a_pipe_closed_in_a_silence_is_noticed(produce, spawn, mock_brokers, top
     assert process.stderr.read() == ""
 
 
-def test_a_closed_pipe_ends_consume_silently(produce, spawn, mock_brokers, topic):
+def test_a_closed_pipe_ends_consume_without_output(produce, spawn, mock_brokers, topic):
     produce("-m", "one", "-m", "two")
     process = spawn("consume", topic, "-b", mock_brokers, "--from-beginning")
     process.stdout.readline()

@@ -9,7 +9,7 @@ from moldau.client.errors import ClientError
 DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
 
 
-def test_a_loss_is_told_once_whatever_was_still_to_be_read(
+def test_a_loss_is_reported_once_whatever_was_still_to_be_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = 100.0
@@ -26,7 +26,7 @@ def test_a_loss_is_told_once_whatever_was_still_to_be_read(
     assert capsys.readouterr().err.count("lost the connection to b:9092") == 1
 
 
-def test_silence_is_told_once_and_ends_the_command_in_the_end(
+def test_missing_responses_are_reported_once_and_end_the_command_in_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = 100.0

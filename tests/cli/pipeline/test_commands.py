@@ -115,7 +115,7 @@ def test_what_is_not_well_is_exit_code_1_and_the_outcome_comes_as_json(pipeline,
     assert "error" not in outcome.err
 
 
-def test_a_failure_is_told_with_its_hint_and_kept(pipeline, brokers, new_name):
+def test_a_failure_is_reported_with_its_hint_and_kept(pipeline, brokers, new_name):
     name = new_name("late")
     outcome = pipeline("run", *COUNT, "--name", name, "--fail", "late")
     assert outcome.code == ExitCode.FAILED
@@ -171,7 +171,7 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
     assert published(brokers, name).state is PipelineState.STOPPED
 
 
-def test_errors_are_told_without_a_trace_unless_somebody_asks(pipeline, new_name):
+def test_errors_are_reported_without_a_trace_by_default(pipeline, new_name):
     name = new_name("logged")
     words = ("run", *COUNT, "--name", name, "--fail", "refused")
     assert "Traceback" not in pipeline(*words).err
@@ -226,7 +226,7 @@ def test_prometheus_reads_how_a_pipeline_is(going_on, new_name):
     assert ask("/healthz") == f"{name} running\n"
 
 
-def test_a_port_that_is_taken_is_told_before_anything_runs(pipeline, brokers, root, new_name):
+def test_a_port_that_is_taken_is_reported_before_anything_runs(pipeline, brokers, root, new_name):
     name, port = new_name("taken"), brokers.rpartition(":")[2]
     outcome = pipeline("run", *COUNT, "--name", name, "--metrics-port", port)
     assert outcome.code == ExitCode.FAILED
@@ -311,7 +311,7 @@ def test_an_unreachable_broker_is_an_error(pipeline, nobody):
     assert pipeline("status", "none", "-b", nobody).code == ExitCode.UNREACHABLE
 
 
-def test_a_pipeline_that_nobody_knows_is_not_found(pipeline):
+def test_an_unknown_pipeline_is_not_found(pipeline):
     for words in (("status",), ("delete", "-y"), ("reset", "--to", "earliest")):
         outcome = pipeline(words[0], "nobodys", *words[1:])
         assert outcome.code == ExitCode.NOT_FOUND

@@ -64,7 +64,7 @@ def test_the_last_line_does_not_say_what_it_was_doing_just_then():
     ]
 
 
-def test_elsewhere_than_on_a_terminal_each_state_is_a_line():
+def test_without_a_terminal_each_state_is_a_line():
     stream = io.StringIO()
     with Display(stream) as display:
         for state, rows in (

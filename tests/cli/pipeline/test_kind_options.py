@@ -97,7 +97,7 @@ def test_an_archive_is_told_all_that_the_command_line_says() -> None:
     assert plain.offsets_per_trigger_max == OFFSETS_PER_TRIGGER_DEFAULT
 
 
-def test_a_replay_is_told_all_that_the_command_line_says() -> None:
+def test_a_replay_gets_all_options_of_the_command_line() -> None:
     found = parsed(
         "replay",
         "--topic a --topic b --topic a --to c --create --from-time -2h --to-time 1700000000000 "

@@ -79,7 +79,7 @@ async def test_a_message_without_a_value_is_an_empty_input(value, tmp_path):
     assert int((tmp_path / "count").read_text()) == 0
 
 
-async def test_a_large_value_that_nobody_reads_holds_nobody_up():
+async def test_a_large_value_that_is_not_read_blocks_nothing():
     assert await shell("exit 0", Message(value=b"x" * 3_000_000)) == ""
 
 

@@ -295,7 +295,7 @@ def test_groups_are_listed_with_what_they_have_before_them(queue, topic, group):
     assert queue("list", "--topic", topic).out.splitlines()[1].split()[:2] == [group, topic]
 
 
-def test_who_asks_for_a_group_that_is_not_there_is_told_where_they_are_listed(queue, topic):
+def test_the_error_for_an_unknown_group_says_where_groups_are_listed(queue, topic):
     for arguments in (("stats", "none"), ("peek", topic, "-g", "none")):
         outcome = queue(*arguments)
         assert outcome.code == ExitCode.NOT_FOUND
@@ -370,7 +370,7 @@ def _await_dead(queue, group, count: int) -> None:
     )
 
 
-def test_dead_letters_can_be_sent_elsewhere(queue, topic, group, cli, moldau_session_broker):
+def test_dead_letters_can_be_sent_to_another_topic(queue, topic, group, cli, moldau_session_broker):
     other = f"{topic}-retry"
     cli("topic", "create", other, "-b", moldau_session_broker.bootstrap)
     queue("send", topic, "poison")

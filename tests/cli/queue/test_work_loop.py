@@ -173,7 +173,7 @@ async def test_a_poll_that_hangs_does_not_keep_the_worker_from_stopping(monkeypa
     assert worker.acked == []
 
 
-async def test_told_twice_it_ends_what_runs_and_gives_it_back():
+async def test_a_second_signal_ends_what_runs_and_gives_it_back():
     began = asyncio.Event()
 
     async def handle(message):

@@ -122,7 +122,7 @@ async def test_iteration_goes_on_after_a_break_and_commits_what_it_handed_out(
             break
 
 
-async def test_whoever_fails_gets_its_messages_again(
+async def test_a_consumer_that_fails_gets_its_messages_again(
     open_consumer: OpenConsumer, topic: str
 ) -> None:
     async def fail() -> None:
@@ -291,7 +291,7 @@ async def test_a_closed_consumer_refuses_ends_iterations_and_may_be_closed_twice
     await open_consumer().close()
 
 
-async def test_nobody_there_is_said_at_the_start() -> None:
+async def test_an_unreachable_cluster_is_reported_at_the_start() -> None:
     (port,) = free_ports(1)
     with pytest.raises(UnreachableError, match="cannot reach"):
         await AsyncConsumer(f"127.0.0.1:{port}").start()

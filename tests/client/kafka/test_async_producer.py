@@ -241,7 +241,7 @@ async def test_a_full_buffer_is_waited_for_and_a_cancelled_send_was_not_sent(
     assert read(pausable_broker, own_topic) == ["first", *["early"] * 10, "late"]
 
 
-async def test_failures_that_nobody_awaited_to_the_end_are_raised_by_flush(
+async def test_failures_that_were_not_awaited_to_the_end_are_raised_by_flush(
     pausable_broker: Broker, own_topic: str
 ) -> None:
     async with AsyncProducer(pausable_broker.bootstrap, delivery_timeout_ms=3_000) as producer:
@@ -352,7 +352,7 @@ async def test_a_closed_producer_refuses_and_may_be_closed_twice(
     await never_used.close()
 
 
-async def test_nobody_there_is_said_at_the_start_and_a_wrong_setting_before() -> None:
+async def test_an_unreachable_cluster_is_reported_at_the_start_and_a_wrong_setting_before() -> None:
     (port,) = free_ports(1)
     producer = AsyncProducer(f"127.0.0.1:{port}")
     with pytest.raises(UnreachableError, match="cannot reach"):

@@ -127,7 +127,7 @@ def test_poll_after_a_broken_iteration_goes_on_behind_it(open_consumer: OpenCons
         assert texts(consumer, 4) == ["6", "7", "8", "9"]
 
 
-def test_whoever_fails_gets_its_messages_again(open_consumer: OpenConsumer) -> None:
+def test_a_consumer_that_fails_gets_its_messages_again(open_consumer: OpenConsumer) -> None:
     def fail() -> None:
         with open_consumer(max_poll_records=5) as consumer:
             texts(consumer, 1)
@@ -155,7 +155,7 @@ def test_seek_goes_there_and_the_position_follows(open_consumer: OpenConsumer, t
         assert consumer.committed() == {(topic, 0): 5}
 
 
-def test_a_paused_partition_is_silent_even_in_the_middle_of_a_batch(
+def test_a_paused_partition_returns_nothing_even_in_the_middle_of_a_batch(
     open_consumer: OpenConsumer, topic: str
 ) -> None:
     with open_consumer() as consumer:
@@ -182,7 +182,7 @@ def test_lag_counts_what_is_not_handed_out(
         assert consumer.lag() == {(topic, 0): 1}
 
 
-def test_partitions_are_told_when_they_come_and_go(
+def test_partitions_are_reported_when_they_come_and_go(
     moldau_session_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     told: list[tuple[str, list[tuple[str, int]]]] = []

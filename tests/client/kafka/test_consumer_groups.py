@@ -271,7 +271,7 @@ def test_a_dropped_consumer_leaves_its_group_with_a_warning(
 
 
 @pytest.mark.safety
-def test_who_does_not_poll_in_time_loses_its_partitions_and_is_told_so(
+def test_a_member_that_does_not_poll_in_time_loses_its_partitions_with_an_error(
     brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     fill(brisk_broker, topic, ["x"])
@@ -305,7 +305,7 @@ def test_who_does_not_poll_in_time_loses_its_partitions_and_is_told_so(
     assert told[:3] == ["came", "lost", "came"]
 
 
-def test_a_session_that_brokers_refuse_is_told_with_what_to_change(
+def test_a_session_that_brokers_refuse_is_reported_with_what_to_change(
     brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     with Consumer(

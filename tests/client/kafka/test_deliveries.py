@@ -25,7 +25,7 @@ class Watched:
             then()
 
 
-def test_a_failure_is_told_to_whoever_looks_the_moment_it_is_known(
+def test_a_failure_is_visible_the_moment_it_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outbox = Outbox(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}), "brokers")

@@ -48,7 +48,7 @@ consumer.close()
 """
 
 
-def test_a_child_is_told_that_its_clients_are_its_parents_and_ends(
+def test_a_child_learns_that_its_clients_are_its_parents_and_ends(
     moldau_session_broker: Broker, moldau_topic: str
 ) -> None:
     done = subprocess.run(

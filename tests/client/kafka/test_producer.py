@@ -124,7 +124,7 @@ def test_many_are_sent_in_order_with_and_without_keys(
     assert keys == [None, b"k", None]
 
 
-def test_a_callback_runs_though_nobody_polls_or_waits(
+def test_a_callback_runs_without_polls_or_waits(
     moldau_session_broker: Broker, moldau_topic: str
 ) -> None:
     called = threading.Event()
@@ -200,7 +200,7 @@ def test_a_full_buffer_blocks_and_then_says_so(pausable_broker: Broker, own_topi
     assert len(read(pausable_broker, own_topic, 171)) == 171
 
 
-def test_failures_that_nobody_looked_at_are_raised_by_flush_and_close(
+def test_failures_that_were_not_looked_at_are_raised_by_flush_and_close(
     pausable_broker: Broker,
     own_topic: str,
 ) -> None:
@@ -337,7 +337,7 @@ def test_a_closed_producer_refuses_and_may_be_closed_twice(
             call()
 
 
-def test_nobody_there_is_said_at_once_and_with_what_to_do() -> None:
+def test_an_unreachable_cluster_is_reported_at_once_and_with_what_to_do() -> None:
     (port,) = free_ports(1)
     with pytest.raises(UnreachableError, match=f"cannot reach 127.0.0.1:{port}") as caught:
         Producer(f"127.0.0.1:{port}")

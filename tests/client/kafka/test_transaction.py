@@ -81,7 +81,7 @@ def test_offsets_are_committed_with_the_messages_or_not_at_all(
     assert committed_texts(moldau_session_broker, target) == ["11"]
 
 
-def test_an_older_producer_with_the_same_id_is_told_that_it_was_replaced(
+def test_an_older_producer_with_the_same_id_fails_because_it_was_replaced(
     moldau_session_broker: Broker, moldau_topic: str, new_name: NewName
 ) -> None:
     name = new_name("tx")

@@ -144,7 +144,7 @@ def test_a_handler_may_settle_by_itself(client: QueueClient, brokers: FakeCluste
     assert sum(brokers.calls("Ack").values()) == 1
 
 
-def test_work_ends_when_it_is_told_to(client: QueueClient) -> None:
+def test_work_ends_when_it_is_stopped(client: QueueClient) -> None:
     stop = threading.Event()
     client.send("jobs", "x")
     done = client.work("g", "jobs", lambda message: stop.set(), stop=stop)
@@ -169,7 +169,7 @@ def test_stats_of_all_leaders_are_put_together(client: QueueClient, brokers: Fak
     assert stats.dead_letter_topic == "g.dead"
 
 
-def test_stats_of_a_part_are_not_told_as_the_whole(brokers: FakeCluster) -> None:
+def test_stats_of_a_part_are_not_returned_as_the_whole(brokers: FakeCluster) -> None:
     with QueueClient(brokers.addresses, timeout=wait_seconds_max() / 20) as client:
         client.connect("g", "jobs")
         brokers.brokers[2].refusals["Stats"] = [(pb.UNAVAILABLE, False)] * 1000
@@ -236,7 +236,7 @@ def test_a_view_that_is_wrong_is_refreshed(client: QueueClient, brokers: FakeClu
     assert len(worker.poll(wait=wait_seconds_max())) == 1
 
 
-def test_nobody_there_is_told_with_the_addresses_and_what_to_do() -> None:
+def test_an_unreachable_cluster_is_reported_with_the_addresses_and_what_to_do() -> None:
     (port,) = free_ports(1)
     with pytest.raises(UnreachableError) as raised:
         QueueClient(f"127.0.0.1:{port}", timeout=0.3)

@@ -80,7 +80,7 @@ def test_a_token_is_brought_to_the_leader_of_its_partition() -> None:
         assert view.token_address(token(2)) is None
 
 
-def test_a_token_of_nobody_has_no_address() -> None:
+def test_an_invalid_token_has_no_address() -> None:
     view = told_over_grpc()
     assert view.token_address(b"") is None
     assert view.token_address(b"nonsense of some length, but no token") is None

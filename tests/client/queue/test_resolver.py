@@ -99,7 +99,7 @@ def test_brokers_are_asked_in_turn() -> None:
     asyncio.run(work())
 
 
-def test_the_view_stays_when_nobody_answers() -> None:
+def test_the_view_stays_without_a_response() -> None:
     async def work() -> None:
         told = Told(a=topology(1, "a"))
         own = resolver(told, "a")
@@ -116,7 +116,7 @@ def test_the_view_stays_when_nobody_answers() -> None:
     asyncio.run(work())
 
 
-def test_many_who_want_it_at_once_share_one_question() -> None:
+def test_many_callers_at_once_share_one_request() -> None:
     async def work() -> None:
         told = Told(a=topology(1, "a"))
         own = resolver(told, "a")

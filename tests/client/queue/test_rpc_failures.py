@@ -53,7 +53,7 @@ def test_a_connection_that_breaks_leaves_it_open() -> None:
     assert failure.text == "socket closed"
 
 
-async def test_a_stream_that_breaks_in_a_write_was_answered_by_nobody() -> None:
+async def test_a_stream_that_breaks_in_a_write_has_no_response() -> None:
     async with aio.insecure_channel("127.0.0.1:1") as channel:
         call: Any = channel.stream_stream("/a/b")()
         # As gRPC does when its core fails to write: hardly to be brought about from outside.
@@ -110,7 +110,7 @@ def test_silence_is_unreachable_or_late() -> None:
     )
 
 
-def test_who_spoke_counts_for_more_than_who_was_silent() -> None:
+def test_a_response_counts_for_more_than_a_timeout() -> None:
     gone = failed(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
     busy = failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", (("moldau-reason", "BUSY"),))
     error = retries_exhausted_error({"a:1": gone, "b:1": busy}, "send to t", 2.5)

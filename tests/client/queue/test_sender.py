@@ -29,7 +29,7 @@ def test_a_key_decides_as_in_kafkas_clients(client: QueueClient, brokers: FakeCl
     assert brokers.calls("Send") == {1: 4 - led_by_two, 2: led_by_two}
 
 
-def test_many_go_in_batches_to_every_leader_and_are_told_in_order(
+def test_many_go_in_batches_to_every_leader_and_are_returned_in_order(
     client: QueueClient, brokers: FakeCluster
 ) -> None:
     sent = client.send_many("jobs", (f"{number}" for number in range(1000)))
@@ -69,7 +69,7 @@ def test_what_was_refused_for_now_is_sent_again(
     assert sorted(stored) == [b"x", *[b"y"] * 10]
 
 
-def test_what_may_be_there_is_not_sent_again_but_told(
+def test_what_may_be_there_is_not_sent_again_but_reported(
     client: QueueClient, brokers: FakeCluster
 ) -> None:
     for broker in brokers.brokers.values():
@@ -139,7 +139,9 @@ def test_an_unknown_topic_is_not_found(client: QueueClient) -> None:
     assert raised.value.hint == "do as told"
 
 
-def test_with_nobody_there_the_error_names_who_was_tried(brokers: FakeCluster) -> None:
+def test_without_a_broker_the_error_names_the_addresses_that_were_tried(
+    brokers: FakeCluster,
+) -> None:
     with QueueClient(brokers.addresses, timeout=wait_seconds_max() / 20) as client:
         brokers.kill(1)
         brokers.kill(2)

@@ -115,7 +115,9 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
 
 
 @pytest.mark.safety
-def test_redrive_drops_doubles_and_passes_strangers(client: QueueClient, topic: str) -> None:
+def test_redrive_drops_doubles_and_skips_letters_of_other_groups(
+    client: QueueClient, topic: str
+) -> None:
     dead = f"{topic}.dead"
     client.create_topic(dead, partitions=1)
     origin = {

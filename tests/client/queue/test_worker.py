@@ -94,7 +94,7 @@ def test_what_arrives_after_a_poll_is_for_the_next_one(
     assert [first[0].attempt, second[0].attempt] == [1, 1]
 
 
-def test_what_nobody_fetches_is_given_back(client: QueueClient, brokers: FakeCluster) -> None:
+def test_what_is_not_fetched_is_given_back(client: QueueClient, brokers: FakeCluster) -> None:
     idle, busy = client.connect("g", "jobs"), client.connect("g", "jobs")
     fill_later = once_polls_wait(brokers, lambda: fill(brokers, 2))
     (mine,) = idle.poll(1, wait=wait_seconds_max())
@@ -151,7 +151,7 @@ def test_an_extended_message_outlives_its_lease(client: QueueClient, brokers: Fa
     assert message.is_settled
 
 
-def test_a_lease_that_ended_is_told_by_ack(client: QueueClient, brokers: FakeCluster) -> None:
+def test_a_lease_that_expired_is_reported_by_ack(client: QueueClient, brokers: FakeCluster) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs", visibility=0.1)
     (message,) = worker.poll(wait=wait_seconds_max())
@@ -190,7 +190,9 @@ def test_acks_follow_a_new_leader(client: QueueClient, brokers: FakeCluster) -> 
     assert worker.ack(again) == []
 
 
-def test_an_ack_is_tried_until_somebody_takes_it(client: QueueClient, brokers: FakeCluster) -> None:
+def test_an_ack_is_retried_until_a_broker_accepts_it(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs")
     (message,) = worker.poll(wait=wait_seconds_max())
@@ -199,7 +201,7 @@ def test_an_ack_is_tried_until_somebody_takes_it(client: QueueClient, brokers: F
     assert brokers.calls("Ack")[1] == 3
 
 
-def test_an_ack_that_reaches_nobody_says_so(brokers: FakeCluster) -> None:
+def test_an_ack_that_reaches_no_broker_says_so(brokers: FakeCluster) -> None:
     with QueueClient(brokers.addresses, timeout=wait_seconds_max() / 20) as client:
         fill(brokers, 1)
         worker = client.connect("g", "jobs")
@@ -257,7 +259,7 @@ def test_new_assignments_come_with_heartbeats(client: QueueClient, brokers: Fake
     assert message.topic == "later"
 
 
-def test_an_outage_looks_empty_at_first_and_then_is_told(brokers: FakeCluster) -> None:
+def test_an_outage_looks_empty_at_first_and_then_is_reported(brokers: FakeCluster) -> None:
     with QueueClient(brokers.addresses, timeout=wait_seconds_max() / 20) as client:
         worker = client.connect("g", "jobs")
         brokers.kill(1)

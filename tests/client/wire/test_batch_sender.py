@@ -140,7 +140,7 @@ def test_a_lost_answer_is_asked_for_again_and_a_duplicate_is_stored(
         (ErrorCode.CORRUPT_MESSAGE, RejectedError),
     ],
 )
-def test_what_is_refused_for_good_is_told_at_once(
+def test_what_is_refused_permanently_is_reported_at_once(
     leader: Leader, client: KafkaClient, code: ErrorCode, error: type[RejectedError]
 ) -> None:
     leader.codes = {b"a": [code]}
@@ -149,7 +149,7 @@ def test_what_is_refused_for_good_is_told_at_once(
     assert leader.requests == [[b"a"]]
 
 
-def test_patience_has_an_end(leader: Leader, client: KafkaClient) -> None:
+def test_retries_end_at_the_deadline(leader: Leader, client: KafkaClient) -> None:
     leader.codes = {b"a": [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 1000}
     with pytest.raises(TimedOutError, match=r"timed out after 0\.3 s"):
         send(client, OutgoingBatch("t", 0, b"a"), seconds_max=0.3)

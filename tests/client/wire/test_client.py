@@ -231,7 +231,7 @@ def test_a_lost_connection_is_not_tried_again_for_writes(script: Script) -> None
         assert client.produce("known", 1, b"batch") == 42
 
 
-def test_create_topic_sends_the_wishes(script: Script) -> None:
+def test_create_topic_sends_the_given_settings(script: Script) -> None:
     with KafkaClient(script.broker.bootstrap) as client:
         client.create_topic("new", 6, replication_factor=3, configs={"retention.ms": "5"})
     topic = script.asked(ApiKey.CREATE_TOPICS)[0].topics[0]

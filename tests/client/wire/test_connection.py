@@ -111,7 +111,7 @@ def test_a_request_without_reply_leaves_the_next_one_in_step(scripted_broker: An
         assert connection.request(MetadataRequest(topics=None), MetadataResponse).cluster_id == "c"
 
 
-def test_the_wrong_type_of_response_is_a_defect_of_the_caller(scripted_broker: Any) -> None:
+def test_the_wrong_type_of_response_is_a_bug_of_the_caller(scripted_broker: Any) -> None:
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
     with connect(scripted_broker) as connection, pytest.raises(TypeError, match="FetchResponse"):
         connection.request(MetadataRequest(topics=None), FetchResponse)
@@ -130,7 +130,7 @@ def test_an_unknown_host_is_said() -> None:
         KafkaConnection("no-such-host.invalid", 9092, timeout=5)
 
 
-def test_a_silent_broker_runs_into_the_timeout_and_closes(scripted_broker: Any) -> None:
+def test_an_unresponsive_broker_runs_into_the_timeout_and_closes(scripted_broker: Any) -> None:
     scripted_broker.handlers[ApiKey.HEARTBEAT] = lambda request, version: None
     connection = connect(scripted_broker, timeout=0.2)
     with pytest.raises(TimedOutError, match=r"0.2 s"):

@@ -113,7 +113,7 @@ def test_a_controller_that_changes_is_asked_again(admin):
     assert len(admin._client.asked) == 3
 
 
-def test_nobody_twice_is_an_error(admin):
+def test_two_unreachable_brokers_are_an_error(admin):
     admin._client.answers = [UnreachableError("gone"), UnreachableError("gone")]
     with pytest.raises(UnreachableError):
         admin.moves()
@@ -144,7 +144,7 @@ def test_moves_are_listed_in_order(admin):
     assert [request.topics is None for request in admin._client.asked] == [True, False]
 
 
-def test_elections_are_told_apart_by_what_came_of_them(admin):
+def test_elections_are_distinguished_by_their_results(admin):
     results = [
         ElectLeadersPartitionResult(partition_id=0),
         ElectLeadersPartitionResult(partition_id=1, error_code=ErrorCode.ELECTION_NOT_NEEDED),

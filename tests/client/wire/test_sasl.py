@@ -121,7 +121,9 @@ def test_names_of_librdkafka_will_do() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_without_the_password(given: dict[str, str], message: str) -> None:
+def test_what_is_wrong_is_reported_without_the_password(
+    given: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         parse_sasl(given, "kafka.")
     assert "sec" not in f"{caught.value} {caught.value.hint}".replace("security", "")

@@ -92,7 +92,9 @@ def test_tls_alone_needs_only_a_certificate_that_is_trusted(new_front: NewFront,
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_wrong_password_is_told_once_and_never_shown(new_front: NewFront, mechanism: str) -> None:
+def test_a_wrong_password_is_reported_once_and_never_shown(
+    new_front: NewFront, mechanism: str
+) -> None:
     front = new_front(sasl=True)
     with pytest.raises(ClientError, match="rejected user ann,b=c") as caught:
         ask(front, with_sasl(mechanism, "guessed"))
@@ -109,7 +111,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed(new_front: New
         ask(front, with_sasl("SCRAM-SHA-256"))
 
 
-def test_a_mechanism_that_the_broker_lacks_is_told_with_those_that_it_has(
+def test_a_mechanism_that_the_broker_lacks_is_reported_with_those_that_it_has(
     new_front: NewFront,
 ) -> None:
     front = new_front(sasl=True)
@@ -119,7 +121,7 @@ def test_a_mechanism_that_the_broker_lacks_is_told_with_those_that_it_has(
     assert "it supports SCRAM-SHA-512" in caught.value.hint
 
 
-def test_a_broker_that_takes_no_passwords_is_told_apart(scripted_broker: Any) -> None:
+def test_a_broker_that_takes_no_passwords_is_distinguished(scripted_broker: Any) -> None:
     del scripted_broker.served[ApiKey.SASL_HANDSHAKE]
     with pytest.raises(
         ClientError, match=r"does not support SASL.*option kafka\.security\.protocol"
@@ -183,7 +185,7 @@ def test_a_broker_that_asks_for_a_certificate_gets_it(new_front: NewFront) -> No
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_a_client_without_the_certificate_that_is_asked_for_is_told_which_options(
+def test_a_client_without_the_required_certificate_gets_the_options_that_set_it(
     new_front: NewFront, version: str
 ) -> None:
     properties = {"security.protocol": "SSL", "ssl.enabled.protocols": version}
@@ -195,7 +197,7 @@ def test_a_client_without_the_certificate_that_is_asked_for_is_told_which_option
         assert "rejected the TLS handshake" in str(caught.value)
 
 
-def test_a_login_that_ends_soon_is_made_anew(new_front: NewFront) -> None:
+def test_a_login_that_ends_soon_is_renewed(new_front: NewFront) -> None:
     front = new_front(sasl=True)
     front.lifetime_ms = 1
     security = parse_security(with_sasl("SCRAM-SHA-256"))

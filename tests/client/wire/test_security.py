@@ -166,6 +166,6 @@ def test_it_travels_to_tasks_and_its_text_shows_no_key() -> None:
     assert not any(word in repr(found) for word in ("opens", "secret", "BEGIN"))
 
 
-def test_plain_text_is_what_nobody_has_to_ask_for() -> None:
+def test_plain_text_is_the_default() -> None:
     assert parse_security({}) == Security()
     assert parse_security({"security.protocol": "plaintext"}, "kafka.") == Security(prefix="kafka.")

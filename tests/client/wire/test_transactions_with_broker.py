@@ -83,7 +83,7 @@ def check_stable_ends(client: KafkaClient, topic: str, end: int) -> None:
     wait_until(are_there, "both partitions have their markers")
 
 
-def test_a_transaction_is_ended_by_whoever_was_told_its_three(
+def test_a_transaction_is_ended_by_any_client_that_knows_its_three(
     client: KafkaClient, topic: str, new_name: Callable[[str], str]
 ) -> None:
     transactions = TransactionClient(client)
@@ -100,7 +100,7 @@ def test_a_transaction_is_ended_by_whoever_was_told_its_three(
     check_stable_ends(client, topic, 4)
 
 
-def test_whoever_begins_with_the_same_name_aborts_and_fences(
+def test_a_producer_that_begins_with_the_same_name_aborts_and_fences(
     client: KafkaClient, topic: str, new_name: Callable[[str], str]
 ) -> None:
     transactions = TransactionClient(client)

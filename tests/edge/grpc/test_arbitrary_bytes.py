@@ -148,7 +148,7 @@ def test_a_broker_answers_any_bytes_and_goes_on(
 @pytest.mark.parametrize("method", CHANGES_THE_CLUSTER)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_door_answers_any_bytes_that_would_change_the_cluster(
+def test_a_server_answers_any_bytes_that_would_change_the_cluster(
     door: Door, method: str, data: st.DataObject
 ) -> None:
     ask(door.channel, method, [data.draw(anything(method))])

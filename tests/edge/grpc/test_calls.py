@@ -77,7 +77,7 @@ def test_a_text_of_any_length_fits_an_answer(door: Door) -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError("secret"), StorageError("secret")])
-def test_a_defect_is_logged_once_and_not_shown(
+def test_an_internal_error_is_logged_once_and_not_shown(
     door: Door, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     door.queues.answers["ack"] = failure
@@ -193,7 +193,7 @@ def iter_slowly(until: threading.Event) -> Iterator[pb.HeartbeatRequest]:
     yield
 
 
-def test_health_is_told_while_it_serves_and_while_it_stops(door: Door) -> None:
+def test_health_is_reported_while_it_serves_and_while_it_stops(door: Door) -> None:
     health = health_pb2_grpc.HealthStub(door.channel)
     for name in ("", "moldau.v1.Queue"):
         told = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=wait_seconds_max())

@@ -174,7 +174,7 @@ def test_nothing_to_do_is_refused(door: Door) -> None:
     assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
-def test_any_broker_takes_messages_and_the_leader_is_named_to_who_reads_elsewhere(
+def test_any_broker_takes_messages_and_the_leader_is_named_to_readers_at_other_brokers(
     moldau_cluster: Cluster,
 ) -> None:
     brokers = {broker.number: broker for broker in moldau_cluster.brokers}

@@ -72,7 +72,7 @@ def record(offset: int, key: bytes | None, value: bytes | None, *headers: Any) -
     return Record(Offset(offset), TimestampMs(1_000), key, value, list(headers))
 
 
-def test_connect_tells_everything_that_was_asked_and_answered(door: Door) -> None:
+def test_connect_returns_everything_that_was_asked_for(door: Door) -> None:
     door.queues.answers["connect"] = ConnectResult(
         consumer="c-1",
         mode=Mode.QUEUE,
@@ -161,7 +161,7 @@ def test_each_heartbeat_is_answered_and_carries_what_changed(door: Door) -> None
     ]
 
 
-def test_a_beat_without_change_has_no_assignment_and_an_eviction_ends_the_stream(
+def test_a_heartbeat_without_change_has_no_assignment_and_an_eviction_ends_the_stream(
     door: Door,
 ) -> None:
     door.queues.answers["heartbeat"] = HeartbeatReply(heartbeat_interval_ms=5, assignment=None)
@@ -199,7 +199,7 @@ def test_groups_are_listed_with_their_topics_and_settings(door: Door) -> None:
     assert [asked for _, asked, _ in door.queues.asked] == [(None,), ("t",)]
 
 
-def test_polled_messages_are_told_in_full(door: Door) -> None:
+def test_polled_messages_are_returned_in_full(door: Door) -> None:
     door.queues.answers["poll"] = PollResult(
         deliveries=[
             Delivery(
@@ -253,7 +253,7 @@ def test_polled_messages_are_told_in_full(door: Door) -> None:
     assert (third.HasField("key"), third.HasField("value")) == (True, True)
 
 
-def test_a_poll_asks_for_one_message_and_does_not_wait_unless_told(door: Door) -> None:
+def test_a_poll_asks_for_one_message_and_does_not_wait_by_default(door: Door) -> None:
     door.queues.answers["poll"] = PollResult()
     door.stub.Poll(pb.PollRequest(group="g", consumer_id="c"), timeout=wait_seconds_max())
     huge = pb.PollRequest(group="g", consumer_id="c", max_messages=2**31 - 1, wait_ms=2**31 - 1)
@@ -271,7 +271,7 @@ def test_a_long_reason_is_cut_and_the_nack_carried_out(door: Door) -> None:
     assert named["reason"] == "a" + "ž" * 2_047
 
 
-def test_verdicts_are_told_token_by_token(door: Door) -> None:
+def test_results_are_returned_token_by_token(door: Door) -> None:
     verdicts = [
         DONE,
         TokenResult(ErrorReason.EXPIRED, "late"),

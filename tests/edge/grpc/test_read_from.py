@@ -62,7 +62,7 @@ def values(stub: QueueStub, **request: Any) -> list[int]:
         ({"max_messages": 100}, range(10)),
     ],
 )
-def test_it_begins_where_it_is_told_and_ends_at_the_end(
+def test_it_begins_at_the_given_offset_and_ends_at_the_end(
     stub: QueueStub, topic: str, place: dict[str, int], expected: range
 ) -> None:
     assert values(stub, topic=topic, **place) == list(expected)
@@ -91,7 +91,7 @@ def test_a_place_that_is_not_there_is_refused(
     assert reason_of(caught.value) == reason
 
 
-def test_who_follows_hears_of_what_comes(stub: QueueStub, topic: str) -> None:
+def test_a_follower_gets_what_comes(stub: QueueStub, topic: str) -> None:
     request = pb.ReadFromRequest(topic=topic, offset=9, follow=True)
     answers = stub.ReadFrom(request, timeout=wait_seconds_max())
     assert [message.offset for message in next(answers).messages] == [9]

@@ -94,7 +94,7 @@ def test_a_generic_client_creates_a_topic_sends_polls_and_acks(
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_health_is_told_to_a_generic_client(client: GenericClient) -> None:
+def test_health_is_reported_to_a_generic_client(client: GenericClient) -> None:
     (answer,) = client.call("grpc.health.v1.Health", "Check", {"service": QUEUE})
     assert answer == {"status": "SERVING"}
 

@@ -172,7 +172,7 @@ def test_a_request_that_fails_leaves_the_stream_and_its_order_alone(
     assert [message.value for message in read(stub, topic, 0)] == [b"0", b"2", b"3"]
 
 
-def test_messages_of_a_batch_go_where_their_keys_say_and_each_hears_its_offset(
+def test_messages_of_a_batch_go_where_their_keys_say_and_each_gets_its_offset(
     stub: QueueStub, topic: str
 ) -> None:
     keys = [b"key-%d" % number for number in range(40)]

@@ -61,7 +61,7 @@ def test_a_probe_may_ask_for_the_head_only(world):
     assert int(headers["content-length"]) > 0
 
 
-def test_the_topology_is_told_in_full(world):
+def test_the_topology_is_returned_in_full(world):
     world.cluster.shown = topology(
         topic("t", partition(0, leader=-1, replicas=(1, 2), in_sync=(1,), adding=(2,)))
     )
@@ -202,7 +202,7 @@ def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, mo
     wait_until(lambda: world.cluster.decided, "it is decided")
 
 
-def test_a_defect_is_logged_and_not_shown(world, caplog):
+def test_an_internal_error_is_logged_and_not_shown(world, caplog):
     world.cluster.failure = ZeroDivisionError("secret")
     status, _, body = world.ask("GET", "/api/v1/topology")
     assert (status, body["error"]) == (500, "UNKNOWN_SERVER_ERROR")
@@ -324,7 +324,7 @@ def test_a_large_body_in_chunks_is_not_read_to_its_end(world):
         assert sock.recv(12) == b"HTTP/1.1 413"
 
 
-def test_a_client_that_hangs_up_in_its_body_is_no_defect(world, caplog):
+def test_a_client_that_hangs_up_in_its_body_is_not_an_internal_error(world, caplog):
     with world.connect() as sock:
         sock.sendall(
             b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
@@ -353,7 +353,7 @@ def test_a_strange_host_changes_nothing(world, host):
     ],
     ids=["Kafka", "TLS", "no host", "a negative length", "another version"],
 )
-def test_bytes_that_are_no_http_are_told_so_and_end_the_connection(world, sent):
+def test_bytes_that_are_not_http_are_refused_and_end_the_connection(world, sent):
     with world.connect() as sock:
         sock.sendall(sent)
         data = b""

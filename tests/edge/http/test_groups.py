@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_refused(moldau_session_broker, path, status, error
     assert (reply.status, reply.body["error"]) == (status, error)
 
 
-def test_nobody_has_a_group_where_no_offsets_were_ever_stored(moldau_broker):
+def test_there_is_no_group_where_no_offsets_were_ever_stored(moldau_broker):
     reply = ask(moldau_broker.http_address, "GET", "/api/v1/groups/g")
     assert (reply.status, reply.body["error"]) == (404, "GROUP_ID_NOT_FOUND")
     # And asking has created nothing.
@@ -122,7 +122,7 @@ def test_nobody_has_a_group_where_no_offsets_were_ever_stored(moldau_broker):
     assert topics == []
 
 
-def test_every_broker_of_a_cluster_tells_the_same(moldau_cluster):
+def test_every_broker_of_a_cluster_returns_the_same(moldau_cluster):
     cluster = moldau_cluster
     bootstrap = cluster.bootstrap
     with KafkaClient(bootstrap) as client:

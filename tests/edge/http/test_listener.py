@@ -82,7 +82,7 @@ def test_connections_that_come_while_it_loads_are_all_answered():
             sock.close()
 
 
-def test_a_taken_port_is_told_and_a_bound_one_is_closed_until_the_start():
+def test_a_taken_port_is_reported_and_a_bound_one_is_closed_until_the_start():
     async def scene() -> None:
         loop = asyncio.get_running_loop()
         first = HttpListener(loop=loop, make_app=no_app)
@@ -308,7 +308,7 @@ def test_who_reads_a_large_reply_slowly_gets_all_of_it():
         assert is_closed(sock)
 
 
-def test_the_system_gives_up_on_clients_that_fell_silent():
+def test_the_system_gives_up_on_clients_that_do_not_respond():
     """No packet comes from a machine that died, and too little is sent to fill a buffer."""
     limits = HttpLimits(reply_stall_seconds_max=7.5)
     with served(limits=limits) as world, world.connect() as sock:
@@ -391,7 +391,7 @@ def test_a_stop_before_anybody_came_is_quick_and_loads_nothing():
             world.connect()
 
 
-def test_a_stop_while_it_loads_waits_for_nobody():
+def test_a_stop_while_it_loads_waits_for_no_client():
     with served() as world, world.connect() as sock:
         world.run(lambda: world.listener.stop(10))
         assert is_closed(sock)

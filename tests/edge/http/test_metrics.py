@@ -129,7 +129,7 @@ def test_what_clients_write_and_read_is_counted_by_topic(moldau_session_broker, 
     assert then.get("moldau_written_bytes_total") >= after.get("moldau_written_bytes_total")
 
 
-def test_durations_of_requests_are_told_by_api(moldau_session_broker, moldau_topic):
+def test_durations_of_requests_are_reported_by_api(moldau_session_broker, moldau_topic):
     address = moldau_session_broker.http_address
     send(moldau_session_broker.bootstrap, moldau_topic, 3)
     ask(address, "GET", "/nope")
@@ -171,7 +171,7 @@ def test_the_reference_names_every_metric(moldau_session_broker, moldau_topic):
     assert not missing
 
 
-def test_a_broker_tells_of_itself_and_its_cluster(moldau_session_broker, moldau_topic):
+def test_a_broker_reports_itself_and_its_cluster(moldau_session_broker, moldau_topic):
     told = scrape(moldau_session_broker.http_address)
     for name, value in {
         "moldau_ready": 1,
@@ -244,7 +244,7 @@ def told_by(families) -> Scrape:
     return Scrape(render(asyncio.run(gather())))
 
 
-def test_followers_that_are_behind_are_told_one_by_one():
+def test_followers_that_are_behind_are_reported_one_by_one():
     there = FakePartitions(
         [
             hosted("t", 0, watermark=10, of_2=10, of_3=4),

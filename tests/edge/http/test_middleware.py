@@ -112,7 +112,7 @@ def test_bytes_of_a_body_are_held_until_the_answer():
     assert gate.buffered_bytes == 0
 
 
-def test_who_finds_no_room_for_a_reply_is_told_to_come_again():
+def test_a_client_without_room_for_its_reply_is_asked_to_retry():
     gate = gate_of(reply_of(4 * PIECE), 3 * PIECE)
     client = asked(gate)
     assert client.status == 503
@@ -202,7 +202,7 @@ def test_a_page_that_is_named_may_read_and_may_ask_before_it_writes(origins, tol
     assert b"content-type" in client.headers[b"access-control-allow-headers"]
 
 
-def test_a_question_before_writing_goes_the_usual_way_where_none_is_allowed():
+def test_a_preflight_is_routed_as_usual_where_none_is_allowed():
     for origins in ([], ["https://other.example"]):
         client = asked(gate_of(reply_of(1), origins=origins), method="OPTIONS", headers=PREFLIGHT)
         assert b"access-control-allow-methods" not in client.headers

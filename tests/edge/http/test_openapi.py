@@ -36,7 +36,7 @@ def test_every_operation_has_a_name_of_its_own():
     assert len(set(names)) == len(names)
 
 
-def test_a_broker_tells_it_and_it_names_every_route(moldau_session_broker):
+def test_a_broker_returns_it_and_it_names_every_route(moldau_session_broker):
     address = moldau_session_broker.http_address
     reply = ask(address, "GET", "/api/v1/openapi.json")
     assert (reply.status, reply.body) == (200, SPEC)

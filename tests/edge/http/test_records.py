@@ -390,7 +390,7 @@ def test_a_body_has_a_bound_and_so_has_a_record(world):
         ("PUT", "{path}", 405, "INVALID_REQUEST"),
     ],
 )
-def test_questions_that_do_not_fit_are_refused(world, method, path, status, error):
+def test_requests_that_do_not_fit_are_refused(world, method, path, status, error):
     body: object = {"records": [{}]} if method == "POST" else None
     reply = ask(world.broker.http_address, method, path.format(path=world.path), body)
     assert (reply.status, reply.body["error"]) == (status, error)

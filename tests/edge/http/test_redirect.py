@@ -32,7 +32,7 @@ def test_what_was_quoted_stays_quoted(host, written):
     assert msgspec.json.decode(reply.body) == {"broker": 2, "location": target}
 
 
-def test_nobody_is_sent_to_the_dead():
+def test_no_client_is_redirected_to_a_dead_broker():
     """The client would meet a closed port, and not know that it has to come again."""
     with pytest.raises(RefusedError) as refused:
         redirect_to(broker_that_knows(alive=(1,)), 2, request_for())

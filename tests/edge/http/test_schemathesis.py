@@ -70,7 +70,7 @@ def aim(case, mode: GenerationMode) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)
-def test_no_answer_is_a_defect_or_another_than_is_promised(address, method, path, mode):
+def test_no_response_is_an_internal_error_or_another_than_documented(address, method, path, mode):
     operation = SCHEMA[path][method]
     deletes = method == "DELETE"
     streams = path.endswith("/tail")

@@ -102,7 +102,7 @@ def test_a_long_list_of_refusals_lets_others_have_their_turn() -> None:
     assert run_virtually(run()) > 100
 
 
-def test_a_defect_is_not_taken_for_a_refusal() -> None:
+def test_an_internal_error_is_not_taken_for_a_refusal() -> None:
     async def fail(_: int) -> None:
         raise ValueError("a defect")
 

@@ -13,7 +13,7 @@ def reply() -> DeferredReply:
     return DeferredReply(cast("Connection", None), 0)
 
 
-def test_only_who_waits_too_long_is_told_and_only_once() -> None:
+def test_only_a_request_that_waits_too_long_times_out_and_only_once() -> None:
     async def run() -> tuple[list[ErrorCode], list[ErrorCode], int]:
         deadlines = Deadlines()
         late: list[ErrorCode] = []
@@ -34,7 +34,7 @@ def test_only_who_waits_too_long_is_told_and_only_once() -> None:
     assert left == 1
 
 
-def test_nobody_is_late_before_the_time_is_over() -> None:
+def test_no_request_times_out_before_its_deadline() -> None:
     async def run() -> float:
         deadlines = Deadlines()
         loop = asyncio.get_running_loop()

@@ -152,7 +152,7 @@ def test_more_replicas_than_brokers_are_refused_with_both_numbers(version: int) 
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_a_leader_that_was_just_elected_asks_for_patience_in_words_that_clients_know(
+def test_a_leader_that_was_just_elected_asks_for_a_retry_with_a_code_that_clients_know(
     version: int,
 ) -> None:
     def find(*_: object, **__: object) -> None:
@@ -171,7 +171,7 @@ def test_a_leader_that_was_just_elected_asks_for_patience_in_words_that_clients_
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_producer_is_told_to_ask_again_while_the_cluster_has_no_ids(version: int) -> None:
+def test_a_producer_is_asked_to_retry_while_the_cluster_has_no_ids(version: int) -> None:
     async def take() -> int:
         raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, "no metadata leader")
 

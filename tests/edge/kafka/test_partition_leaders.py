@@ -34,7 +34,7 @@ def ask_metadata(cluster: FakeCluster, version: int = 13) -> MetadataResponse:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_tells_leader_replicas_and_who_is_in_sync(
+def test_metadata_returns_leader_replicas_and_who_is_in_sync(
     cluster: FakeCluster, version: int
 ) -> None:
     led, leaderless = ask_metadata(cluster, version).topics[0].partitions
@@ -127,7 +127,7 @@ def test_describe_cluster_lists_who_is_away_if_asked(cluster: FakeCluster) -> No
     assert describe(cluster, 2, fenced=True) == [(1, False), (2, False), (3, True)]
 
 
-def test_the_current_leader_is_told_with_its_address(cluster: FakeCluster) -> None:
+def test_the_current_leader_is_returned_with_its_address(cluster: FakeCluster) -> None:
     leader = current_leader(facade(cluster), "t", 0)
     assert leader is not None
     assert (leader.id, leader.epoch, leader.node.host, leader.node.port) == (2, 5, "host-2", 9002)

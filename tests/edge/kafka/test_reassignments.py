@@ -75,7 +75,7 @@ def alter(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_wishes_and_cancellations_reach_the_cluster(version: int) -> None:
+def test_desired_replicas_and_cancellations_reach_the_cluster(version: int) -> None:
     cluster = MovingCluster()
     response = alter(cluster, version, (0, [2, 3]), (2, None))
     assert cluster.wishes == [("t", 0, [2, 3], True), ("t", 2, None, True)]
@@ -105,7 +105,7 @@ def test_the_number_of_replicas_is_kept_if_the_client_says_so() -> None:
     assert response.allow_replication_factor_change is False
 
 
-def test_a_wish_that_is_not_stored_in_time_is_said_to_be_late() -> None:
+def test_a_move_that_is_not_stored_in_time_times_out() -> None:
     response = alter(MovingCluster(), 0, (0, [2]), (9, [2]), timeout_ms=50)
     codes = [each.error_code for each in response.responses[0].partitions]
     assert codes == [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]

@@ -102,7 +102,7 @@ def produce_request(topic: str, topic_id: bytes) -> ProduceRequest:
     )
 
 
-def test_every_broker_tells_the_same(connections: dict[int, KafkaConnection], topic: str) -> None:
+def test_every_broker_returns_the_same(connections: dict[int, KafkaConnection], topic: str) -> None:
     def agree() -> bool:
         told = [described(connection, topic).partitions for connection in connections.values()]
         return told[0] == told[1] == told[2] and all(

@@ -149,7 +149,7 @@ def test_uniform_cannot_be_made_more_equal_by_a_move(spec):
 
 
 @given(spec=groups())
-def test_uniform_moves_nothing_for_a_member_that_wants_what_nobody_has(spec):
+def test_uniform_moves_nothing_for_a_member_that_wants_a_topic_without_partitions(spec):
     before = UNIFORM.assign(spec)
     members = dict(changed(spec, before).members)
     members["new"] = MemberSpec(topics=frozenset({topic(99)}))
@@ -192,7 +192,7 @@ def test_range_cuts_topics_of_one_size_alike_and_in_runs(topics, members):
             assert by_size.setdefault(topics[one], indexes) == indexes
 
 
-def test_range_swaps_nobody_when_a_member_with_a_lower_name_joins():
+def test_range_swaps_no_partitions_when_a_member_with_a_lower_name_joins():
     one = topic(1)
     both = frozenset({one})
     spec = GroupSpec(

@@ -121,7 +121,7 @@ def facts(group):
 
 
 @pytest.mark.parametrize("seed", seeds(25))
-def test_arbitrary_requests_are_answered_and_the_log_tells_the_same_state(make_world, seed):
+def test_arbitrary_requests_are_answered_and_the_log_gives_the_same_state(make_world, seed):
     rng = random.Random(seed)
     world = make_world(consumer_group_size_max=3)
     world.topics.create("t", 4)

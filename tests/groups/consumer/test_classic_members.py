@@ -147,7 +147,7 @@ def test_a_sync_that_waits_when_the_group_is_taken_over_joins_again(world):
     assert world.join(world.reply(second).member_id).error is ErrorCode.NONE
 
 
-def test_a_takeover_in_the_middle_of_a_rebalance_takes_from_nobody_what_it_reads(world):
+def test_a_takeover_in_the_middle_of_a_rebalance_takes_from_no_member_what_it_reads(world):
     """A generation that came to nothing leaves no assignments, but cooperative members read on."""
     _, (first, second) = classic(world, 2, protocols=cooperative())
     one = world.send_join(first, protocols=cooperative(0, 1))
@@ -203,7 +203,7 @@ def test_a_member_that_came_in_time_has_its_time_again(world):
     assert old in shown(world)
 
 
-def test_a_classic_member_that_falls_silent_is_missed_after_its_own_session(world):
+def test_a_classic_member_without_heartbeats_times_out_after_its_own_session(world):
     classic(world, session_timeout_ms=10_000)
     world.beat("n", 0)
     world.advance(10.5)
@@ -282,7 +282,7 @@ def test_a_member_that_comes_at_the_last_moment_stays(world):
     assert old in shown(world)
 
 
-def test_a_sync_names_the_protocol_that_its_join_was_told(world):
+def test_a_sync_names_the_protocol_that_its_join_returned(world):
     """A vote chose it before the takeover; the member wants another one more."""
     only = (("range", subscription(("t",))),)
     both = (("cooperative-sticky", subscription(("t",))), *only)
@@ -316,7 +316,7 @@ def test_a_static_member_comes_back_with_the_newer_protocol(world):
     assert set(shown(world)) == {"n"}
 
 
-def test_a_static_member_that_comes_back_with_the_newer_protocol_disturbs_nobody(world):
+def test_a_static_member_that_comes_back_with_the_newer_protocol_disturbs_no_other(world):
     generation, (first, second) = classic(world, 2, instance_id="i")
     had = shown_classic(world)[first]
     joined = world.beat("n", 0, instance_id="i")
@@ -342,7 +342,7 @@ def test_what_was_not_assigned_at_the_takeover_is_assigned_then(world):
     assert read_by_and_by(world, "n", joined) == frozenset(range(6))
 
 
-def test_what_one_left_behind_before_the_takeover_is_read(world):
+def test_what_one_left_open_before_the_takeover_is_read(world):
     _, (_, second) = classic(world, 2, instance_id="i")
     world.leave(second)
     joined = world.beat("n", 0, instance_id="i")
@@ -502,7 +502,7 @@ def test_the_group_is_classic_again_when_the_last_of_the_others_has_left(world):
     assert world.beat("n", 2).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_nobody_is_fenced_when_the_group_becomes_classic_again(world):
+def test_no_member_is_fenced_when_the_group_becomes_classic_again(world):
     """Members reach the last epoch one after the other; it is the generation of all of them."""
     generation, (first, second) = classic(world, 2)
     world.beat("n", 0)
@@ -558,7 +558,7 @@ def test_a_group_that_is_too_large_for_one_record_is_not_tried_all_the_time(worl
     assert attempts == 1
 
 
-def test_a_group_that_went_back_rebalances_whoever_loads_it(world):
+def test_a_group_that_went_back_rebalances_on_any_coordinator(world):
     """Nobody was told yet that it leads, and nobody else watches the topics."""
     first, second, generation = going_back(world)
     world.release()
@@ -581,7 +581,7 @@ def test_a_sync_that_comes_when_the_group_went_back_joins_again(world):
     assert synced.error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_whoever_loads_a_group_of_classic_members_makes_it_classic_again(world):
+def test_loading_a_group_of_classic_members_makes_it_classic_again(world):
     _, (old,) = classic(world)
     world.beat("n", 0)
     world.beat("n", -1)

@@ -115,7 +115,7 @@ def test_who_stays_keeps_its_place_whenever_the_coordinator_dies_in_a_join(
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_nobody_starts_over_however_often_the_coordinator_dies(make_world, seed):
+def test_no_member_starts_over_however_often_the_coordinator_dies(make_world, seed):
     rng = random.Random(seed)
     world = new_world(make_world)
     members: list[Member] = []

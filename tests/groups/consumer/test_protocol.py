@@ -37,7 +37,7 @@ def test_the_first_member_gets_everything_at_once(world):
     assert world.consumers() == ("Stable", 1, {"a": (1, {world.t: ALL})})
 
 
-def test_a_heartbeat_that_changes_nothing_tells_and_stores_nothing(world):
+def test_a_heartbeat_that_changes_nothing_returns_and_stores_nothing(world):
     world.beat("a", 0)
     stored = len(world.log)
     again = world.beat("a", 1)
@@ -70,7 +70,7 @@ def test_what_a_member_leaves_behind_goes_to_the_others(world):
     assert (taken.member_epoch, taken.assignment) == (3, {world.t: ALL})
 
 
-def test_a_member_that_falls_silent_loses_its_place(world):
+def test_a_member_without_heartbeats_loses_its_place(world):
     two(world)
     world.advance(30)
     world.beat("a", 2)
@@ -108,7 +108,7 @@ def test_a_member_from_the_future_or_too_far_back_is_fenced(world):
     assert world.beat("a", 1, {world.t: ALL}).error is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_member_that_missed_the_last_answer_is_told_again(world):
+def test_a_member_that_missed_the_last_response_gets_it_again(world):
     two(world)
     again = world.beat("a", 1, {world.t: LOW})
     assert (again.member_epoch, again.assignment) == (2, {world.t: LOW})
@@ -120,7 +120,7 @@ def test_a_fenced_member_joins_again_under_its_id(world):
     assert (back.member_epoch, back.assignment) == (2, {world.t: LOW})
 
 
-def test_strangers_are_unknown(world):
+def test_unknown_members_are_refused(world):
     assert world.beat("x", 5).error is ErrorCode.UNKNOWN_MEMBER_ID
     world.beat("a", 0)
     assert world.beat("x", 1).error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -168,7 +168,7 @@ def test_an_assignor_that_is_not_there_is_refused_and_one_that_is_asked_for_is_u
     assert world.coordinator.describe_consumers("g").assignor == "range"
 
 
-def test_a_full_group_takes_nobody_else(make_world):
+def test_a_full_group_accepts_no_other_member(make_world):
     world = make_world(consumer_group_size_max=1)
     world.topics.create("t", 4)
     world.beat("a", 0)
@@ -212,7 +212,7 @@ def test_a_topic_that_comes_later_is_assigned_and_one_that_goes_is_not(world):
     assert world.beat("a", 2, {later: {0}}).member_epoch == 3
 
 
-def test_topics_that_nobody_wants_disturb_nobody(world):
+def test_topics_without_subscribers_disturb_no_member(world):
     world.beat("a", 0)
     world.topics.create("other", 3)
     assert world.beat("a", 1).member_epoch == 1
@@ -305,7 +305,7 @@ def test_a_static_member_that_comes_back_changed_keeps_the_larger_share(world):
     assert world.beat("b", 2).assignment is None
 
 
-def test_a_member_that_missed_what_it_was_given_is_told_when_it_says_what_it_has(world):
+def test_a_member_that_missed_its_assignment_gets_it_when_it_reports_what_it_has(world):
     two(world)
     assert world.beat("b", 2).assignment is None
     assert world.beat("b", 2, {}).assignment == {world.t: HIGH}
@@ -479,7 +479,7 @@ def test_a_write_that_fails_leaves_no_trace(world):
     assert world.beat("b", 0).member_epoch == 2
 
 
-def test_a_silent_member_goes_even_if_that_cannot_be_stored_at_first(world):
+def test_a_member_without_heartbeats_is_removed_even_if_that_cannot_be_stored_at_first(world):
     world.beat("a", 0)
     world.hold_writes = True
     world.advance(46)

@@ -31,7 +31,7 @@ def test_members_of_a_queue_are_given_no_partitions(world):
     assert world.coordinator.describe_consumers("g").assignor == "queue"
 
 
-def test_the_queue_assignor_is_nobodys_default(world):
+def test_the_queue_assignor_is_not_a_default(world):
     assert world.beat("a", 0).assignment == {world.t: frozenset(range(4))}
     assert world.coordinator.describe_consumers("g").assignor == BUILT_IN_ASSIGNORS[0].name
 
@@ -46,7 +46,7 @@ def test_members_that_share_messages_and_partitions_do_not_mix(world, first, sec
     assert world.consumers()[2].keys() == {"a", "b"}
 
 
-def test_a_member_may_be_silent_for_as_long_as_it_asked_for(world):
+def test_a_member_may_pause_its_heartbeats_for_as_long_as_it_asked_for(world):
     world.beat("short", 0, session_timeout_ms=10_000)
     world.beat("long", 0, session_timeout_ms=100_000)
     world.beat("usual", 0)
@@ -84,7 +84,7 @@ def test_one_member_can_be_looked_at(world):
     assert world.coordinator.consumer("other", "a") is None
 
 
-def test_who_may_be_silent_for_a_short_time_only_is_to_be_heard_of_more_often(world):
+def test_a_member_with_a_short_session_has_to_send_heartbeats_more_often(world):
     assert world.beat("usual", 0).heartbeat_interval_ms == 5_000
     assert (
         world.beat("short", 0, group="h", session_timeout_ms=6_000).heartbeat_interval_ms == 2_000

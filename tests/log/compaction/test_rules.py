@@ -242,7 +242,7 @@ def test_no_batch_reaches_over_a_change_of_epoch_or_a_control_entry(make: Make) 
     assert [h.base_offset for h in check_dense(log) if h.base_offset < base] == [0, 2, 4, 5]
 
 
-def test_a_batch_that_nobody_can_read_is_left_alone(make: Make) -> None:
+def test_an_unreadable_batch_is_left_alone(make: Make) -> None:
     log = make()
     batch = bytearray(build_batch([Record(Offset(0), NOW, b"k", b"v", [])], leader_epoch=Epoch(1)))
     body = batch[61:]

@@ -122,7 +122,7 @@ def test_a_damaged_log_is_reported_and_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("room", [0, 3000, 5000])
-def test_a_full_disk_is_reported_and_nothing_is_left_behind(room: int) -> None:
+def test_a_full_disk_is_reported_and_nothing_remains(room: int) -> None:
     disk = SimDisk()
     log = open_disk_log(disk, "log", CONFIG)
     task = filled(log)

@@ -169,7 +169,9 @@ def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> Non
         (HELLO._replace(incarnation="dir9"), "broker 1 has directory dir1"),
     ],
 )
-def test_a_caller_that_does_not_belong_is_told_why_and_refused(hello: Hello, reason: str) -> None:
+def test_a_caller_that_does_not_belong_is_refused_with_the_reason(
+    hello: Hello, reason: str
+) -> None:
     def authorize(caller: Hello) -> str | None:
         return None if caller.incarnation == "dir1" else "broker 1 has directory dir1"
 

@@ -33,7 +33,7 @@ class Wire:
         return self.is_up
 
 
-def test_questions_are_answered_or_refused_with_the_code_of_the_answerer() -> None:
+def test_requests_succeed_or_are_refused_with_the_code_of_the_peer() -> None:
     async def scenario() -> None:
         wire = Wire()
 
@@ -55,7 +55,7 @@ def test_questions_are_answered_or_refused_with_the_code_of_the_answerer() -> No
     run_virtually(scenario())
 
 
-def test_a_question_ends_when_nobody_answers_or_the_link_is_lost() -> None:
+def test_a_request_ends_at_its_timeout_or_when_the_link_is_lost() -> None:
     async def scenario() -> None:
         wire = Wire()
 
@@ -84,7 +84,7 @@ def test_a_question_ends_when_nobody_answers_or_the_link_is_lost() -> None:
     run_virtually(scenario())
 
 
-def test_a_peer_that_asks_too_much_at_once_is_told_so() -> None:
+def test_a_peer_with_too_many_requests_at_once_is_refused() -> None:
     async def scenario() -> None:
         wire = Wire()
         gate = asyncio.Event()
@@ -106,7 +106,7 @@ def test_a_peer_that_asks_too_much_at_once_is_told_so() -> None:
     run_virtually(scenario())
 
 
-def test_questions_that_end_early_are_refused_as_a_breach_of_the_protocol() -> None:
+def test_requests_that_end_early_are_refused_as_a_breach_of_the_protocol() -> None:
     async def scenario() -> None:
         wire = Wire()
         for kind in (FrameKind.REQUEST, FrameKind.REPLY, FrameKind.FAILURE):

@@ -98,7 +98,7 @@ def test_fields_in_another_order_are_not_swapped(folder: Path) -> None:
     assert [row.value for row in rows] == [{**value, "currency": "EUR"}] * 2
 
 
-def test_an_id_that_nobody_knows_makes_a_row_bad(folder: Path) -> None:
+def test_an_unknown_id_makes_a_row_bad(folder: Path) -> None:
     made = decoder("avro", json.dumps(READER), framing="confluent", registry=str(folder))
     bad, good = made.decode(
         [framed(9, OLD, {"net": 1, "gross": 2}), framed(1, OLD, {"net": 1, "gross": 2})]

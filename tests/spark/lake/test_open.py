@@ -60,7 +60,7 @@ def test_a_table_is_not_made_inside_of_another(tmp_path, outer):
         check_location(open_table(str(tmp_path / "lake" / "orders"), "delta"))
 
 
-def test_what_a_creation_left_behind_that_was_cut_short_is_no_obstacle(tmp_path):
+def test_the_leftovers_of_an_interrupted_creation_are_not_an_obstacle(tmp_path):
     (tmp_path / "_delta_log").mkdir()
     (tmp_path / "_delta_log" / "0.json.tmp").write_bytes(b"")
     made(tmp_path, "delta")

@@ -261,7 +261,7 @@ def test_commits_that_come_in_between_are_not_lost(spark: Any, opened: Any, new:
     assert rows_in(opened()) == [row(n) for n in range(written)]
 
 
-def test_another_compaction_that_is_faster_makes_it_begin_anew(
+def test_another_compaction_that_is_faster_makes_it_start_over(
     spark: Any, opened: Any, new: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = opened()

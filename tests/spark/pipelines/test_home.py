@@ -60,7 +60,7 @@ def test_a_holder_that_is_killed_holds_it_no_longer(home):
         pass
 
 
-def test_nobody_else_can_read_what_is_kept(home):
+def test_no_other_user_can_read_what_is_kept(home):
     home.reset({"t": {"0": 1}})
     assert stat.S_IMODE(Path(home.location).stat().st_mode) == 0o700
     assert stat.S_IMODE(Path(home.location, "start.json").stat().st_mode) == 0o600

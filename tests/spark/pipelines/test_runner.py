@@ -40,7 +40,7 @@ def changed(settings: StreamSettings, **changes: Any) -> StreamSettings:
     return dataclasses.replace(settings, **changes)
 
 
-def test_what_is_there_is_read_and_told_batch_by_batch(
+def test_what_is_there_is_read_and_reported_batch_by_batch(
     spark: Any, settings: StreamSettings, fill: Callable[..., None]
 ) -> None:
     fill(settings.name, 0, count=30)
@@ -76,7 +76,7 @@ def test_settings_of_spark_reach_the_session(
     assert "pw" not in str(told_of[0].message)
 
 
-def test_a_continuous_one_that_is_told_to_stop_ends_after_the_batch_at_hand(
+def test_a_continuous_one_that_is_asked_to_stop_ends_after_the_batch_at_hand(
     spark: Any,
     settings: StreamSettings,
     fill: Callable[..., None],

@@ -46,14 +46,14 @@ def test_errors_that_are_not_sparks_are_left_alone():
     assert str(readable(error(OF_A_SOURCE))) == "topic clicks does not exist"
 
 
-def test_a_missing_package_is_told_with_the_extra_that_brings_it():
+def test_a_missing_package_is_reported_with_the_extra_that_brings_it():
     missing = readable(ModuleNotFoundError("…", name="pyarrow.parquet"))
     assert missing is not None
     assert str(missing) == "the Python package pyarrow is not installed"
     assert "moldau[spark]" in missing.hint
 
 
-def test_a_machine_that_is_too_busy_for_spark_is_told_as_such():
+def test_a_machine_that_is_too_busy_for_spark_is_reported_as_such():
     error = from_text("Python worker failed to connect back.\n=== Streaming Query ===\n…")
     assert str(error) == "Python worker failed to connect back."
     assert "busy" in error.hint

@@ -47,7 +47,7 @@ def test_a_board_that_was_never_written_to_is_empty(moldau_broker: Broker) -> No
         assert board.read() == {}
 
 
-def test_what_somebody_else_writes_there_spoils_nothing(broker: Broker) -> None:
+def test_what_another_writer_adds_there_spoils_nothing(broker: Broker) -> None:
     with StatusTopic(broker.bootstrap) as board, KafkaClient(broker.bootstrap) as client:
         board.publish(record("state-d"))
         odd = [b"\xff{", b"", b"[]", b'{"name": "x"}']
@@ -77,6 +77,6 @@ def test_an_election_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPat
         assert "state-e" in board.read()
 
 
-def test_nobody_waits_for_a_broker_that_is_not_there() -> None:
+def test_no_pipeline_waits_for_a_broker_that_is_not_there() -> None:
     with StatusTopic("127.0.0.1:1", seconds_max=60.0) as board, pytest.raises(UnreachableError):
         board.read()

@@ -14,7 +14,7 @@ FAR = PipelineStatus(
 )
 
 
-def test_a_pipeline_of_another_machine_is_lost_when_it_is_silent_for_long():
+def test_a_pipeline_of_another_machine_is_lost_when_it_does_not_report_for_long():
     later = NOW + int(HEARTBEAT_SECONDS_MAX * 1000)
     assert FAR.shown_state(later) == "running"
     assert FAR.shown_state(later + 1) == LOST
@@ -90,7 +90,7 @@ def test_a_later_word_on_the_same_batch_says_that_nothing_came_and_the_lag():
     assert (progress.rows, progress.lag, progress.rows_per_second) == (20, 60, 0)
 
 
-def test_a_batch_that_was_told_of_before_it_had_rows_counts_when_it_has():
+def test_a_batch_that_was_reported_before_it_had_rows_counts_when_it_has():
     counted = QueryProgress()
     told = [batch(1, 10, 10, 10, rows=0, millis=1), batch(1, 10, 30, 30)]
     counted.add(told[:1])

@@ -55,7 +55,7 @@ CALLS_WITHOUT_FAULTS = len(lived_through(7, QUIET).calls)
 
 @pytest.mark.parametrize("how", FATES)
 @pytest.mark.parametrize("number", range(CALLS_WITHOUT_FAULTS))
-def test_whoever_dies_at_whichever_call_each_row_is_there_once(number: int, how: str) -> None:
+def test_each_row_is_there_once_at_whichever_call_a_process_dies(number: int, how: str) -> None:
     for outlive in (0.0, 1.0):
         lived_through(7, Chances(die_at=number, die_how=how, outlive=outlive))
 

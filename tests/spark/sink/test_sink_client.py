@@ -185,14 +185,14 @@ def test_decisions_outlive_a_topic_that_grows(
     close(new.port)
 
 
-def test_not_all_ledgers_are_kept_for_ever(writer: Callable[[], Writer]) -> None:
+def test_not_all_ledgers_are_kept_forever(writer: Callable[[], Writer]) -> None:
     one = writer()
     for number in range(100):
         one.port.read(f"{one.query}-{number}")
     assert len(one.port._ledgers) < 100
 
 
-def test_coordinators_are_not_kept_for_ever(options: WriteOptions) -> None:
+def test_coordinators_are_not_kept_forever(options: WriteOptions) -> None:
     port = shared_client(options)
     port.abort(["sink-a", "sink-b"])
     assert port.transactions._coordinators
@@ -241,7 +241,7 @@ def test_a_driver_whose_clock_is_off_decides_as_any_other(
 
 
 @pytest.mark.safety
-def test_a_decision_for_an_aborted_transaction_is_refused_and_a_lost_one_told(
+def test_a_decision_for_an_aborted_transaction_is_refused_and_a_lost_one_reported(
     writer: Callable[[], Writer],
 ) -> None:
     one = writer()

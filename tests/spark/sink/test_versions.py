@@ -35,7 +35,7 @@ CALLS_WITHOUT_FAULTS = len(lived_through(7, QUIET).calls)
 
 @pytest.mark.parametrize("how", FATES)
 @pytest.mark.parametrize("number", range(CALLS_WITHOUT_FAULTS))
-def test_whoever_dies_at_whichever_call_each_row_is_there_once(number: int, how: str) -> None:
+def test_each_row_is_there_once_at_whichever_call_a_process_dies(number: int, how: str) -> None:
     for outlive, is_alone in ((0.0, True), (1.0, False)):
         chances = Chances(die_at=number, die_how=how, outlive=outlive)
         lived_through(7, chances, is_alone=is_alone)
@@ -130,9 +130,7 @@ def test_versions_may_leave_numbers_out(world: World, port: ModelPort) -> None:
     assert world.brokers.committed == [(3, 0, 0), (70, 0, 0)]
 
 
-def test_a_decided_version_is_finished_by_whoever_writes_it_again(
-    world: World, port: ModelPort
-) -> None:
+def test_a_decided_version_is_finished_by_the_next_writer(world: World, port: ModelPort) -> None:
     done = written(port, "a", 1)
     protocol._decide(port, port.read(QUERY), [done], 1)
     assert world.brokers.committed == []

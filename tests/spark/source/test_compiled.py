@@ -194,7 +194,7 @@ def test_batches_out_of_the_ordinary_are_left_to_those_who_know(change: str) -> 
     assert record_decoder.scan(memoryview(b""), 0, END) is None
 
 
-def test_damage_that_the_scan_cannot_see_is_told() -> None:
+def test_damage_that_the_scan_cannot_see_is_reported() -> None:
     good = batch([Made(1, 0, b"k", b"v", [])], 0, is_append_time=False)
     bad = batch([Made(1, 0, b"k", b"v", [])], 1, is_append_time=False, body_changes=[(0, 0x7E)])
     data = memoryview(good + bad)

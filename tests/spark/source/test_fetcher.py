@@ -138,7 +138,7 @@ def test_many_ranges_are_read_by_one_request(
     assert sorted(fetched(client, halves, replace(OPTIONS, fetch_bytes_max=8192))) == every
 
 
-def test_what_many_ranges_miss_is_told_as_that_of_one(
+def test_what_many_ranges_miss_is_reported_as_that_of_one(
     wide: str, client: KafkaClient, broker: Broker
 ) -> None:
     delete_before(client, wide, 1)
@@ -149,7 +149,7 @@ def test_what_many_ranges_miss_is_told_as_that_of_one(
 
 
 @pytest.mark.safety
-def test_deleted_offsets_are_a_loss_that_is_told(topic: str, client: KafkaClient) -> None:
+def test_deleted_offsets_are_a_loss_that_is_reported(topic: str, client: KafkaClient) -> None:
     for _ in range(3):
         client.produce(topic, 0, batch([b"x"] * 10))
     delete_before(client, topic, 20)
@@ -195,7 +195,7 @@ def test_a_deleted_topic_is_a_loss(broker: Broker, topic: str, client: KafkaClie
     assert read(client, the_range(topic, 0, 10), replace(OPTIONS, fail_on_data_loss=False)) == []
 
 
-def test_a_partition_that_does_not_grow_is_not_waited_for_for_ever(
+def test_a_partition_that_does_not_grow_is_not_waited_for_forever(
     topic: str, client: KafkaClient
 ) -> None:
     client.produce(topic, 0, batch([b"x"] * 10))

@@ -60,7 +60,7 @@ def told_by_group(
     return ask
 
 
-def test_the_lag_that_spark_tells_is_that_of_the_group(
+def test_the_lag_that_spark_reports_is_that_of_the_group(
     stream: Callable[..., Any],
     topic: str,
     fill: Callable[..., None],

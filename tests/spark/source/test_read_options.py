@@ -129,7 +129,7 @@ def test_an_end_that_may_come_later_is_taken(given: dict[str, Any]) -> None:
     parse(**given)
 
 
-def test_limits_of_streams_are_told_to_mean_nothing_for_a_batch(
+def test_limits_of_streams_are_reported_as_unused_for_a_batch(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("moldau.spark.options._warned", set())

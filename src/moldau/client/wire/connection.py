@@ -135,13 +135,13 @@ class KafkaConnection:
         """The highest version that both sides support. Raises ClientError if there is none."""
         key, ours = message.API_KEY, message.VERSIONS
         theirs = self.served_versions().get(key)
-        name = APIS[key].title
         if theirs is None:
-            raise ClientError(f"{self.address} does not support {name}")
+            raise ClientError(f"{self.address} does not support {APIS[key].title}")
         version = min(ours.last, theirs.last)
         if version < max(ours.first, theirs.first):
             raise ClientError(
-                f"{self.address} supports {name} versions {theirs.first} to {theirs.last}, "
+                f"{self.address} supports {APIS[key].title} versions "
+                f"{theirs.first} to {theirs.last}, "
                 f"this client {ours.first} to {ours.last}"
             )
         return version

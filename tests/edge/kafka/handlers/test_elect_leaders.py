@@ -78,7 +78,7 @@ def test_without_a_list_all_that_are_due_are_elected(version: int) -> None:
     assert codes(elect(ElectingCluster(), version, None)) == {("t", 0): 0, ("u", 0): 0}
 
 
-def test_an_empty_list_elects_nobody() -> None:
+def test_an_empty_list_elects_no_leader() -> None:
     cluster = ElectingCluster()
     assert codes(elect(cluster, 2, {})) == {}
     assert cluster.held == []

@@ -56,7 +56,9 @@ def leader_of(partition: FetchResponsePartition) -> tuple[int, int] | None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_only_who_is_led_elsewhere_or_later_is_told_by_whom(version: int) -> None:
+def test_only_partitions_led_by_another_broker_or_later_come_with_their_leader(
+    version: int,
+) -> None:
     response = answer(version, {0: (1, 3), 1: (2, 4), 2: (1, 5), 3: (2, 4)})
     partitions = response.topics[0].partitions
     assert [each.error_code for each in partitions] == list(ERRORS.values())

@@ -52,7 +52,7 @@ def find(version: int, *groups: str) -> list[FoundCoordinator]:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_the_coordinator_is_told_with_its_own_address(version: int) -> None:
+def test_the_coordinator_is_returned_with_its_own_address(version: int) -> None:
     found = find(version, "mine", "other")
     assert [(each.key, each.node_id, each.host, each.port) for each in found] == [
         ("mine", 1, "host-1", 9001),

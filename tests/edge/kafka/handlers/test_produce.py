@@ -84,7 +84,9 @@ def leader_of(partition: ProduceResponsePartition) -> tuple[int, int] | None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("indexes", [(1,), (1, 3)])
-def test_who_is_led_elsewhere_is_told_by_whom(version: int, indexes: tuple[int, ...]) -> None:
+def test_partitions_led_by_another_broker_come_with_their_leader(
+    version: int, indexes: tuple[int, ...]
+) -> None:
     response = ask(produce.API, broker(), request(*indexes), ProduceResponse, version)
     partitions = response.topics[0].partitions
     assert [each.error_code for each in partitions] == [6] * len(indexes)

@@ -141,7 +141,7 @@ def _die(*_: Any) -> None:
     raise RuntimeError("killed")
 
 
-def test_a_result_is_told_whenever_it_changes(world: SimpleNamespace) -> None:
+def test_a_result_is_sent_whenever_it_changes(world: SimpleNamespace) -> None:
     settings = changed(world.settings, mode="update")
     for number in (1, 2):
         world.send([event(number, 3)])

@@ -149,7 +149,7 @@ def test_values_are_decoded_and_bad_ones_go_to_the_dead_letter_topic(
 
 
 @pytest.mark.safety
-def test_fields_that_come_later_are_told_kept_as_bytes_and_added_at_the_next_start(
+def test_fields_that_come_later_are_reported_kept_as_bytes_and_added_at_the_next_start(
     spark: Any, new: New, topic: str, client: KafkaClient, broker: Broker
 ) -> None:
     def send(*values: bytes) -> None:

@@ -81,7 +81,7 @@ def test_years_that_no_calendar_of_python_has_are_days_too(tmp_path: Path) -> No
     assert sum(each.num_rows for each in read_table(table)) == 3
 
 
-def test_a_task_returns_its_files_and_nobody_sees_them_before_the_commit(tmp_path: Path) -> None:
+def test_a_task_returns_its_files_and_they_are_invisible_before_the_commit(tmp_path: Path) -> None:
     work = work_for(str(tmp_path), "orders", "clicks")
     batches = [rows(0, 5), rows(0, 2, topic="clicks"), rows(5, 6)]
     returned = list(written(batches, work))

@@ -260,7 +260,7 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
         ({"options": {"strange": "1"}}, InvalidArgumentError, "unknown option strange"),
     ],
 )
-def test_what_is_not_there_is_told_before_anything_is_sent(
+def test_what_is_not_there_is_reported_before_anything_is_sent(
     client: KafkaClient, topic: str, new: New, values: dict[str, Any], error: Any, said: str
 ) -> None:
     write(client, topic, 0, some(0, 10))

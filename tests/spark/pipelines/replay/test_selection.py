@@ -83,7 +83,7 @@ def test_an_empty_file_of_keys_is_refused(tmp_path: Path) -> None:
         selection_of(asked(key_file=str(file)), now_ms=NOW_MS)
 
 
-def test_a_digest_tells_other_keys_apart(tmp_path: Path) -> None:
+def test_a_digest_distinguishes_other_keys(tmp_path: Path) -> None:
     one = selection_of(asked(keys=("a", "b")), now_ms=NOW_MS).keys_digest()
     assert one == selection_of(asked(keys=("b", "a")), now_ms=NOW_MS).keys_digest()
     assert one != selection_of(asked(keys=("ab",)), now_ms=NOW_MS).keys_digest()
@@ -151,7 +151,7 @@ def test_what_was_pinned_comes_back(tmp_path: Path) -> None:
     assert load(folder) == replace(PINNED, done=3, rows=280)
 
 
-def test_a_damaged_file_is_told_of(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     folder = folder_at(str(tmp_path), {})
     save(folder, PINNED)
     folder.write("replay.json", b"{}")
