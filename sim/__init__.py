@@ -3,7 +3,7 @@
 scheduler.py   virtual time: what happens next
 loop.py        the event loop of one simulated process
 network.py     hosts, connections, and what happens to bytes on their way
-machine.py     what a broker gets from its machine
+machine.py     what a broker gets from its machine; simdisk.py is its disk
 node.py        one broker: a host, a disk, and a process that ends and begins
 grpc.py        gRPC's transport, without its C core
 clients/       who uses the cluster, over the wire; workload.py says what each kind is to a world

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from moldau.testing.simdisk import CAPACITY_BYTES, SimCrash
 from sim.cluster import Cluster
 from sim.node import Node
+from sim.simdisk import CAPACITY_BYTES, SimCrash
 
 
 class Faults:

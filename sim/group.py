@@ -35,11 +35,11 @@ from moldau.replica.flusher import Flusher
 from moldau.replica.peer_codec import GroupKey, decode_frame
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.transport import Transport
-from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
 from sim.machine import SimClock
 from sim.network import Network, Rates, SimSocket, SimSockets
 from sim.scheduler import Scheduler
+from sim.simdisk import SimDisk
 
 KEY: Final = GroupKey(TopicId(b"topic" + bytes(11)), PartitionIndex(0))
 LOG_PATH: Final = "log"

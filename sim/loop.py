@@ -17,9 +17,9 @@ from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any
 
-from moldau.testing.simdisk import SimCrash
 from sim.network import SimSocket
 from sim.scheduler import Scheduler, Turns
+from sim.simdisk import SimCrash
 
 _TURN_SECONDS_MIN = 20e-6
 _TURN_SECONDS_MAX = 120e-6

@@ -19,10 +19,10 @@ from moldau.model.ids import TimestampMs
 from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
 from moldau.replica.flush_threads import FlushWork, FlushWorkers
 from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, MemberClient
-from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
 from sim.network import SimSockets
 from sim.scheduler import WALL_MS
+from sim.simdisk import SimDisk
 
 
 class SimClock:

@@ -10,12 +10,12 @@ from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import ServerConfig
 from moldau.server.info import BrokerInfo
 from moldau.server.run import EXIT_INTERNAL_ERROR, serve
-from moldau.testing.simdisk import SimDisk
 from sim.grpc import SimGrpcServer
 from sim.loop import SimLoop
 from sim.machine import SimClock, SimMachine
 from sim.network import Network, SimSocket, SimSockets
 from sim.scheduler import Scheduler
+from sim.simdisk import SimDisk
 
 
 @dataclass

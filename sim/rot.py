@@ -13,8 +13,8 @@ from moldau.log.flush_mark import HEADER_BYTES, decode_mark
 from moldau.model.ids import Offset
 from moldau.records import batch
 from moldau.records.batch import BatchFormatError, read_header
-from moldau.testing.simdisk import SimDisk
 from sim.node import Node
+from sim.simdisk import SimDisk
 
 _METADATA: Final = "metadata"
 _CHECKED_FROM: Final = 21

@@ -16,9 +16,9 @@ from moldau.replica.producers import ProducerTable
 from moldau.replica.replica import Replica
 from moldau.replica.vote_writer import VoteWriter
 from moldau.server import storage
-from moldau.testing.simdisk import SimDisk
 from sim.mutants import mutant
 from sim.mutants.raft import DIVERGENCE, ELECTIONS, POWER
+from sim.simdisk import SimDisk
 
 
 def _flush_nothing(self: DataFlush) -> None:

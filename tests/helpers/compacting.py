@@ -21,7 +21,7 @@ from moldau.records.batch import BatchHeader, read_header
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
-from moldau.testing.simdisk import SimDisk
+from sim.simdisk import SimDisk
 
 CONFIG = LogConfig(
     segment_bytes_max=700,

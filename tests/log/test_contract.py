@@ -12,7 +12,7 @@ from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes
-from moldau.testing.simdisk import SimDisk
+from sim.simdisk import SimDisk
 
 SMALL = LogConfig(segment_bytes_max=400, index_interval_bytes=100)
 Make = Callable[..., PartitionLog]

@@ -34,7 +34,7 @@ from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.records.batch import read_header
 from moldau.testing.logs import headers_of, make_batch
-from moldau.testing.simdisk import SimCrash, SimDisk, SimFile
+from sim.simdisk import SimCrash, SimDisk, SimFile
 
 PATH = "topics/t/0"
 SEEDS = seeds(12)

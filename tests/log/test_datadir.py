@@ -23,8 +23,8 @@ from moldau.log.datadir import (
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
-from moldau.testing.simdisk import SimDisk
 from moldau.testing.waiting import wait_seconds_max
+from sim.simdisk import SimDisk
 
 pytestmark = pytest.mark.system
 

@@ -17,7 +17,7 @@ from moldau.log.writer import FILL_BYTES_MAX, FILL_FIRST_BYTES
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes
-from moldau.testing.simdisk import SimDisk
+from sim.simdisk import SimDisk
 
 FIRST = "log/00000000000000000000.log"
 

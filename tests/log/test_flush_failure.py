@@ -11,7 +11,7 @@ from moldau.log.vote_journal import VoteJournal
 from moldau.model.errors import StorageError
 from moldau.model.ids import BrokerId, Epoch, Offset
 from moldau.testing.logs import append, flush
-from moldau.testing.simdisk import SimDisk
+from sim.simdisk import SimDisk
 
 SMALL = LogConfig(segment_bytes_max=300)
 

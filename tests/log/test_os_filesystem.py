@@ -9,7 +9,7 @@ import pytest
 
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.slices import FileSlice
-from moldau.testing.simdisk import SimDisk
+from sim.simdisk import SimDisk
 
 
 @pytest.fixture(params=["os", "sim"])

@@ -13,7 +13,7 @@ from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError, DiskFullError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes
-from moldau.testing.simdisk import SimCrash, SimDisk
+from sim.simdisk import SimCrash, SimDisk
 
 CONFIG = LogConfig()
 FIRST = "log/00000000000000000000.log"

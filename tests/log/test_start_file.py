@@ -9,7 +9,7 @@ from moldau.log.interface import LogStart
 from moldau.log.start_file import Head, load_head, save_head
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import FIRST_LOG, Epoch, LogId, Offset
-from moldau.testing.simdisk import SimDisk
+from sim.simdisk import SimDisk
 
 START = LogStart(Offset(7), 3, Epoch(2), b"voters")
 

@@ -8,7 +8,7 @@ from moldau.log.filesystem import Files
 from moldau.log.vote_journal import NO_VOTE, Vote, VoteJournal
 from moldau.model.errors import CorruptionError, DiskFullError, StorageError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
-from moldau.testing.simdisk import SimCrash, SimDisk
+from sim.simdisk import SimCrash, SimDisk
 
 PATH = "votes"
 

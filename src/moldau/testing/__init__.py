@@ -1,1 +1,1 @@
-"""The test kit: real brokers for tests, and a simulated disk."""
+"""The test kit: real brokers for tests."""

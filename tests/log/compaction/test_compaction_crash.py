@@ -28,7 +28,7 @@ from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
-from moldau.testing.simdisk import SimCrash, SimDisk
+from sim.simdisk import SimCrash, SimDisk
 
 PATH = "log"
 SEEDS = seeds(4)

@@ -15,7 +15,7 @@ from moldau.model.ids import (
     TimestampMs,
 )
 from moldau.testing.logs import flush
-from moldau.testing.simdisk import SimDisk
+from sim.simdisk import SimDisk
 
 
 def on_disk(config: LogConfig = CONFIG) -> tuple[SimDisk, DiskLog]:

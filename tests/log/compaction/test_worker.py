@@ -32,8 +32,8 @@ from moldau.log.os_filesystem import OsFiles
 from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
-from moldau.testing.simdisk import SimDisk
 from moldau.testing.waiting import wait_seconds_max
+from sim.simdisk import SimDisk
 
 pytestmark = pytest.mark.system
 

@@ -31,7 +31,7 @@ from typing import NamedTuple, NoReturn, Protocol, cast
 from moldau.log.filesystem import Buffer
 from moldau.log.os_filesystem import REPLACEMENT_SUFFIX
 from moldau.model.slices import HasDescriptor
-from moldau.testing.torn_writes import (
+from sim.torn_writes import (
     ByteOp,
     CrashRates,
     Truncation,

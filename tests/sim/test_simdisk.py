@@ -8,8 +8,8 @@ import pytest
 from effort import seeds
 from fakes import Fake
 
-from moldau.testing.simdisk import SimCrash, SimDisk
-from moldau.testing.torn_writes import CrashRates, Truncation, Write, surviving_bytes
+from sim.simdisk import SimCrash, SimDisk
+from sim.torn_writes import CrashRates, Truncation, Write, surviving_bytes
 
 SEEDS = seeds(300)
 
