@@ -39,13 +39,21 @@ def ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(number) for number in numbers)
 
 
+class FakeCore(SimpleNamespace):
+    @property
+    def progress(self) -> dict[BrokerId, Any]:
+        found: dict[BrokerId, Any] = self.follow()
+        return found
+
+
 class FakeReplica(Fake):
     """A group that this broker leads; a change of members is committed when the test says so."""
 
     def __init__(self, index: int, voters: tuple[int, ...], learners: tuple[int, ...] = ()) -> None:
         self.topic_id = TOPIC_ID
         self.partition = SimpleNamespace(topic="t", partition=PartitionIndex(index))
-        self.core: Any = SimpleNamespace(
+        self.core: Any = FakeCore(
+            follow=self.follow,
             members=Members(ids(*voters), ids(*learners)),
             members_index=5,
             commit=10,
@@ -60,6 +68,17 @@ class FakeReplica(Fake):
         self.epoch = Epoch(3)
         self.behind: set[BrokerId] = set()
         self.refreshed = 0
+
+    def follow(self) -> dict[BrokerId, Any]:
+        """How far each follower has come."""
+        return {
+            broker: SimpleNamespace(
+                caught_up_at=NOW - (60_000 if broker in self.behind else 10),
+                match=self.core.epoch_start + 1,
+            )
+            for broker in self.core.members.everyone
+            if broker != ME
+        }
 
     @property
     def members(self) -> Members:
@@ -164,17 +183,6 @@ class World:
 
     now = NOW
 
-    def followers(self, group: Any) -> dict[BrokerId, Any]:
-        replica = group.replica
-        return {
-            broker: SimpleNamespace(
-                caught_up_at=NOW - (60_000 if broker in replica.behind else 10),
-                flushed=replica.core.epoch_start + 1,
-            )
-            for broker in replica.members.everyone
-            if broker != ME
-        }
-
     def change_members(self, group: Any, members: Members) -> None:
         if self.refusal is not None:
             raise self.refusal
@@ -220,12 +228,8 @@ async def test_a_learner_without_the_leaders_first_entry_is_not_made_a_voter() -
     world.join(3)
     world.metadata.core.members = Members(ids(1, 2), ids(3))
     world.metadata.core.epoch_start = 7
-    followers = world.followers
-
-    def stale(group: Any) -> dict[BrokerId, Any]:
-        return {broker: SimpleNamespace(caught_up_at=NOW, flushed=7) for broker in followers(group)}
-
-    world.followers = stale  # type: ignore[method-assign]
+    behind = SimpleNamespace(caught_up_at=NOW, match=7)
+    world.metadata.core.follow = lambda: dict.fromkeys(ids(2, 3), behind)
     await world.reconciler._step_metadata()
     assert world.changes == []
 

@@ -12,8 +12,9 @@ from moldau.spark.pipelines import kinds, runner
 
 def add_count(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(kinds.KINDS, "count", counting_kind.CountSettings)
+    load = kinds.load
     for module in (kinds, runner):
-        patch.setattr(module, "load", lambda kind: counting_kind)
+        patch.setattr(module, "load", lambda kind: counting_kind if kind == "count" else load(kind))
     patch.setattr(pipeline_run, "_check_spark", lambda settings: None)
 
 

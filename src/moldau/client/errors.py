@@ -115,6 +115,7 @@ class RejectedError(ClientError):
 
     @property
     def name(self) -> str:
+        """The name of the code in the Kafka protocol, such as NOT_LEADER_OR_FOLLOWER."""
         return code_name(self.code)
 
 

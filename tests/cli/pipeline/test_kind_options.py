@@ -80,7 +80,7 @@ def _page(kind: str) -> str:
     return (PAGES / f"{kind}.md").read_text()
 
 
-def test_an_archive_is_told_all_that_the_command_line_says() -> None:
+def test_an_archive_gets_all_that_the_command_line_says() -> None:
     settings = parsed(
         "archive",
         "--topic a --topic b --topic a --to /lake --format iceberg --storage catalog=sqlite:///c "

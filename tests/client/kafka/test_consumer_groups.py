@@ -139,6 +139,7 @@ def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
     first.consumer.close()
 
 
+@pytest.mark.safety
 @both_protocols
 def test_a_revoked_partition_loses_the_bound_of_its_commits(
     protocol: Protocol, brisk_broker: Broker, topic: str, new_name: NewName

@@ -23,3 +23,9 @@ def test_an_unknown_kind_is_refused_with_those_that_are_known(find):
     with pytest.raises(InvalidArgumentError, match="unknown kind of pipeline 'archvie'") as caught:
         find("archvie")
     assert "archive, compact" in caught.value.hint
+
+
+def test_each_kind_says_whether_it_runs_continuously_and_needs_brokers():
+    kinds = KINDS.items()
+    assert {name for name, one in kinds if one.can_run_continuously} == {"archive", "aggregate"}
+    assert {name for name, one in kinds if not one.needs_brokers} == {"compact"}

@@ -112,8 +112,8 @@ def setting_option(setting: "Field[Any]") -> Option:
         more["default"] = None
     elif get_origin(value_type) is tuple:
         more |= {"help": f"{flag.help} May be repeated.", "multiple": True}
-        # A topic that is named twice is read once; other values may come in pairs.
-        more["callback"] = _distinct if flag.metavar == "TOPIC" else None
+        # A topic or date that is named twice is read once; other values may come in pairs.
+        more["callback"] = _distinct if flag.metavar in ("TOPIC", "YYYY-MM-DD") else None
     elif get_origin(value_type) is Mapping:
         more |= {"help": f"{flag.help}; may be repeated.", "multiple": True}
         more |= {"type": KeyValue(), "metavar": "KEY=VALUE", "callback": mapping}

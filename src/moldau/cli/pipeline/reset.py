@@ -203,6 +203,9 @@ def delete(names: tuple[str, ...], yes: bool, home: str, brokers: str) -> None:
     if problem is not None:
         say(f"no broker responds, so they will still list {listed}: {problem}")
     confirm(f"Delete {listed}?", yes=yes)
+    if problem is None and not all(found.is_local for found in homes.values()):
+        # One may have been started meanwhile, and an object store has no locks.
+        _records(homes, brokers)
     for found in homes.values():
         _delete(found, None if problem else brokers)
 

@@ -114,8 +114,9 @@ def plan_settings(settings: "PipelineSettings", values: Mapping[str, Any]) -> in
     from moldau.spark.pipelines.kinds import load
     from moldau.spark.pipelines.secrets import without_secrets
 
+    kind = load(settings.kind)
     _check_settings(settings)
-    made: Plan = load(settings.kind).plan(settings)
+    made: Plan = kind.plan(settings)
     document = {"settings": without_secrets(settings), **msgspec.to_builtins(made)}
     if not emit_document(document, values["output"], name=""):
         show_plan(settings.name, made)

@@ -317,7 +317,7 @@ class Consumer:
         return lags
 
     def positions(self) -> list[TopicPartition]:
-        """The next offset of each partition of which messages were returned."""
+        """For a transaction: the next offset of each partition of which messages were returned."""
         self._check_open()
         with translated(self._brokers, "read the position"):
             if self._assigned is None:

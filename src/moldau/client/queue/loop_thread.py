@@ -91,6 +91,10 @@ class Blocking(Generic[A]):
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client."""
         self._loop.run(self._asynchronous.close())
 
 

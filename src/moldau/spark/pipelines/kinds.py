@@ -56,7 +56,8 @@ def load(kind: str) -> ModuleType:
             from moldau.spark.pipelines import aggregate
 
             return aggregate
-        case _:
+        case "audit":
             from moldau.spark.pipelines import audit
 
             return audit
+    raise RuntimeError(f"no module runs pipelines of the kind {kind}")
