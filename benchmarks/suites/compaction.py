@@ -14,7 +14,7 @@ from benchmarks import servers
 from benchmarks.bench import PARTITIONS, Bench, topic
 from benchmarks.harness import BenchmarkError
 from moldau.log.compaction.job import CompactionRequest
-from moldau.log.compaction.segments import DiskCompaction
+from moldau.log.compaction.swap import DiskCompaction
 from moldau.log.compaction.worker import (
     HEAD_BYTES,
     CompactCommand,

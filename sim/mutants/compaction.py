@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from moldau.log.compaction.job import CompactionRequest
 from moldau.log.compaction.segment_writer import RUN_OFFSETS_MAX, CompactionWriter, _Run
-from moldau.log.compaction.segments import LogCompaction
+from moldau.log.compaction.swap import LogCompaction
 from moldau.records.batch import BatchHeader
 from sim.mutants import mutant
 

@@ -17,7 +17,7 @@ from moldau.data.cleaner_process import WorkerLostError
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.compaction.job import AbortedRange, CompactionRequest, CompactionResult
 from moldau.log.compaction.key_map import MAP_BYTES_MAX
-from moldau.log.compaction.segments import DiskCompaction
+from moldau.log.compaction.swap import DiskCompaction
 from moldau.log.compaction.worker import (
     CompactCommand,
     CompactionDone,

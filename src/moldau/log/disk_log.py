@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from moldau.log.compaction.job import CompactionRequest, CompactionResult, CompactionTask
-from moldau.log.compaction.segments import DiskCompaction, LogCompaction
+from moldau.log.compaction.swap import DiskCompaction, LogCompaction
 from moldau.log.disk_log_state import DiskLogState
 from moldau.log.filesystem import Buffer, Files
 from moldau.log.flush import DISK_FULL, DiskFlush

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moldau.log.compaction.job import CompactionRequest
-from moldau.log.compaction.segments import DiskCompaction
+from moldau.log.compaction.swap import DiskCompaction
 from moldau.log.compaction.worker import (
     FRAME_BYTES_MAX,
     HEAD_BYTES,
