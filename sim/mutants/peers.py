@@ -10,6 +10,8 @@ from sim.mutants.raft import ELECTIONS
 
 BREAKS = {"break": 0.5, "slow-network": 3.0}
 """Requests are on their way when a connection ends."""
+BREAKS_OFTEN = {"break": 0.25, "slow-network": 1.0}
+"""So often that a late response meets the next request."""
 
 
 async def _call_by_free_number(self: PeerRpc, *args: Any) -> bytes:
@@ -43,10 +45,10 @@ MUTANTS = (
         "GivesNumbersAgain",
         "net/peers",
         "a late response is taken for that to another request of the same number",
-        BREAKS,
+        BREAKS_OFTEN,
         (PeerRpc, "call", _call_by_free_number),
         admin=True,
-        transactional=2,
+        transactional=4,
     ),
     mutant(
         "AsksAgain",

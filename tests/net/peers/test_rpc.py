@@ -84,6 +84,23 @@ def test_a_request_ends_at_its_timeout_or_when_the_link_is_lost() -> None:
     run_virtually(scenario())
 
 
+def test_a_late_response_is_not_taken_for_that_to_a_later_request() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+
+        async def echo(sender: BrokerId, payload: bytes) -> bytes:
+            await asyncio.sleep(payload[0])
+            return payload
+
+        wire.two.serve(1, echo)
+        with pytest.raises(RefusedError, match="timed out"):
+            await wire.one.call(TWO, 1, bytes([3]), 2)
+        # The first response arrives a second later, while the second request waits.
+        assert await wire.one.call(TWO, 1, bytes([5]), 10) == bytes([5])
+
+    run_virtually(scenario())
+
+
 def test_a_peer_with_too_many_requests_at_once_is_refused() -> None:
     async def scenario() -> None:
         wire = Wire()
