@@ -1,0 +1,1 @@
+"""Principals, ACLs and authentication mechanisms; sans-IO."""
