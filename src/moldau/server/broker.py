@@ -64,7 +64,7 @@ from moldau.server.info import BrokerInfo
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
 from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
 from moldau.server.peer_links import PeerLinks
-from moldau.server.ports import ReservedPort
+from moldau.server.ports import ReservedPort, host_names
 from moldau.server.registration import Registration, SupersededError
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 
@@ -201,6 +201,7 @@ class BrokerServer:
             self._broker,
             self._metric_sources(listener),
             loop=self._loop,
+            hosts=(*config.http.host_list, *host_names(self._ports)),
             cors_origins=config.http.cors_origin_list,
             sockets=machine.sockets,
         )

@@ -26,6 +26,7 @@ from moldau.edge.http import (
     topology,
 )
 from moldau.edge.http.cors import Cors
+from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.edge.http.middleware import LimitsMiddleware
 from moldau.edge.http.responses import (
@@ -49,6 +50,7 @@ def build_app(
     *,
     limits: HttpLimits,
     connections: ConnectionCounts,
+    hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
 ) -> LimitsMiddleware:
     tails = tail.Tails(broker)
@@ -76,6 +78,7 @@ def build_app(
     middleware = LimitsMiddleware(
         app,
         buffered_bytes_max=limits.buffered_bytes_max,
+        hosts=Hosts(hosts),
         cors=Cors(cors_origins),
         on_stop=tails.stop,
     )

@@ -117,9 +117,11 @@ def listener_for(
     *,
     loop: AbstractEventLoop,
     limits: HttpLimits = DEFAULT_LIMITS,
+    hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
     sockets: Sockets = OS_SOCKETS,
 ) -> HttpListener:
+    """`hosts`: names of the broker besides localhost and the addresses of its connections."""
     counted = ConnectionCounts()
     stop_callbacks: list[Callable[[], None]] = []
 
@@ -127,7 +129,12 @@ def listener_for(
         from moldau.edge.http.app import build_app
 
         app = build_app(
-            broker, sources, limits=limits, connections=counted, cors_origins=cors_origins
+            broker,
+            sources,
+            limits=limits,
+            connections=counted,
+            hosts=hosts,
+            cors_origins=cors_origins,
         )
         stop_callbacks.append(app.stop)
         return app

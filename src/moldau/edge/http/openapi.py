@@ -211,6 +211,7 @@ _REASONS: Final = {
     409: "In conflict with the current state",
     413: "The body is too large",
     415: "The Content-Type is not JSON",
+    421: "Sent to a host name that the broker does not have",
     500: "Internal error of the broker",
     503: "Temporarily unavailable: retry",
 }
@@ -228,7 +229,7 @@ def document() -> Schema:
     schemas = dict(zip(ordered, references, strict=True))
     paths: dict[str, Schema] = {}
     for (method, path), operation in OPERATIONS.items():
-        paths.setdefault(path, {})[method.lower()] = _describe(method, path, operation, schemas)
+        paths.setdefault(path, {})[method.lower()] = _describe(path, operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -241,7 +242,7 @@ def document() -> Schema:
     }
 
 
-def _describe(method: str, path: str, operation: Operation, schemas: dict[type, Schema]) -> Schema:
+def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> Schema:
     described: Schema = {"operationId": operation.name, "summary": operation.summary}
     parameters: list[Schema] = [
         {"name": name, "in": "query", "schema": schema}
@@ -269,7 +270,7 @@ def _describe(method: str, path: str, operation: Operation, schemas: dict[type, 
             "description": words.get(status, _REASONS.get(status, "")),
             "content": content,
         }
-    for status in _refusals(method, operation):
+    for status in _refusals(operation):
         answers[str(status)] = {"description": _REASONS[status]}
         if status != 307:
             problem = {"schema": schemas[operation.problem]}
@@ -278,15 +279,14 @@ def _describe(method: str, path: str, operation: Operation, schemas: dict[type, 
     return described
 
 
-def _refusals(method: str, operation: Operation) -> list[int]:
+def _refusals(operation: Operation) -> list[int]:
     # 503 is possible everywhere: the memory limit for bodies and replies.
-    general = [500, 503]
+    # 403 and 421: sent by a web page of another origin, or to another host.
+    general = [403, 421, 500, 503]
     if operation.query is not None or operation.body is not None:
         general.append(400)
     if operation.body is not None:
         general += [413, 415]
-    if method != "GET":
-        general.append(403)
     return sorted({*general, *operation.refusals} - operation.answers.keys())
 
 

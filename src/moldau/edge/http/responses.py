@@ -19,7 +19,15 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 DETAIL_CHARS_MAX: Final = 2000
 RETRY_SECONDS: Final = 1
 
-HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Of every response. Browsers run, frame, guess, cache and pass on nothing of it."""
 
 _NOT_FOUND: Final = frozenset(
     {

@@ -152,6 +152,14 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
         Endpoint | None,
         Setting("The HTTP address that clients connect to; the bound one if unset."),
     ] = None
+    hosts: Annotated[
+        str | None,
+        Setting(
+            "Further names under which clients reach the HTTP API, without port, separated by "
+            "commas; *.example.com for all names below it, * for any. Requests to other names are "
+            "refused. Loopback, bound and advertised addresses are always known."
+        ),
+    ] = None
     cors_origins: Annotated[
         str | None,
         Setting(
@@ -161,8 +169,16 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     ] = None
 
     @property
+    def host_list(self) -> tuple[str, ...]:
+        return _split(self.hosts)
+
+    @property
     def cors_origin_list(self) -> tuple[str, ...]:
-        return tuple(one.strip() for one in (self.cors_origins or "").split(",") if one.strip())
+        return _split(self.cors_origins)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
 
 
 class StorageConfig(Struct, frozen=True, kw_only=True):
