@@ -91,6 +91,7 @@ class JwksFetch:
         url = self._url
         context = ssl.create_default_context(cafile=self._ca_file)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.hostname_checks_common_name = False
         connection = HTTPSConnection(
             url.hostname or "", url.port, timeout=_SOCKET_SECONDS_MAX, context=context
         )
