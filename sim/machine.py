@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client import http
 from moldau.client.cluster_client import JOIN_PATH, TOPOLOGY_PATH, decode_response
@@ -167,7 +167,7 @@ class SimMachine(Machine):
         clock: SimClock,
         rng: random.Random,
         flush_delay: Callable[[], float],
-        grpc_server: Callable[[AbstractEventLoop, Broker], GrpcServer] | None = None,
+        grpc_server: Callable[[AbstractEventLoop, Entrance], GrpcServer] | None = None,
     ) -> None:
         self.clock = self.sim_clock = clock
         self.sockets = sockets
@@ -194,9 +194,9 @@ class SimMachine(Machine):
     def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
         return _NoWatch()
 
-    def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
+    def grpc_server(self, loop: AbstractEventLoop, entrance: Entrance) -> GrpcServer:
         assert self._grpc_server is not None
-        return self._grpc_server(loop, broker)
+        return self._grpc_server(loop, entrance)
 
     def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
         return SimMember(address, seconds_max)

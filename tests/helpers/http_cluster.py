@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import uvloop
+from open_sessions import broker_with, entrance_to
 
 from moldau.edge.http.limits import HttpLimits
 from moldau.edge.http.listener import HttpListener, listener_for
@@ -158,7 +159,7 @@ def served(
     """A fake cluster behind a real listener."""
     loop = uvloop.new_event_loop()
     world = Served(loop, cluster or FakeCluster())
-    broker: Any = SimpleNamespace(
+    broker = broker_with(
         broker_id=1,
         image=SimpleNamespace(cluster_id="c"),
         cluster=world.cluster,
@@ -170,7 +171,9 @@ def served(
     thread.start()
 
     async def start() -> None:
-        world.listener = listener_for(broker, vitals, loop=loop, limits=limits or HttpLimits())
+        world.listener = listener_for(
+            entrance_to(broker), vitals, loop=loop, limits=limits or HttpLimits()
+        )
         _, world.port = world.listener.bind("127.0.0.1", 0)
         world.listener.start()
 

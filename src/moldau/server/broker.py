@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metric_sources import MetricSources
 from moldau.api.session import Sessions
@@ -199,7 +200,7 @@ class BrokerServer:
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
         self._http = listener_for(
-            self._broker,
+            Entrance(self._sessions),
             self._metric_sources(listener),
             loop=self._loop,
             hosts=(*config.http.host_list, *host_names(self._ports)),
@@ -208,7 +209,7 @@ class BrokerServer:
         )
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
-        self._grpc = build_grpc_server(machine, self._loop, self._broker, grpc)
+        self._grpc = build_grpc_server(machine, self._loop, Entrance(self._sessions), grpc)
         for port in self._ports:
             port.release()
         self._peers.follow()

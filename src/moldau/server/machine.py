@@ -11,7 +11,7 @@ from asyncio import AbstractEventLoop
 from pathlib import Path
 from typing import Protocol
 
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client.cluster_client import ClusterClient
 from moldau.data.cleaner_process import CleanerProcess
@@ -118,11 +118,11 @@ class Machine:
     def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
         return LoopWatch(loop)
 
-    def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
+    def grpc_server(self, loop: AbstractEventLoop, entrance: Entrance) -> GrpcServer:
         # Imported here: with grpc.addr unset, its memory and time are saved.
         from moldau.edge.grpc.listener import GrpcListener
 
-        return GrpcListener(broker, loop=loop)
+        return GrpcListener(entrance, loop=loop)
 
     def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
         return HttpMemberClient(address, seconds_max)

@@ -421,7 +421,7 @@ def test_every_error_says_what_to_do_about_it(world):
 
 def test_every_error_code_has_a_status():
     for code in ErrorCode:
-        assert responses.status_of(code) in (400, 404, 409, 500, 503)
+        assert responses.status_of(code) in (400, 401, 403, 404, 409, 500, 503)
 
 
 def test_the_request_to_join_reads_back_as_it_was_written():

@@ -19,7 +19,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.service import SERVICE, handlers
 from moldau.model.queue_limits import SEND_REQUEST_BYTES_MAX
@@ -58,9 +58,9 @@ class GrpcListener:
     """One gRPC address. Bind it, start it when the broker is ready, stop it once."""
 
     def __init__(
-        self, broker: Broker, *, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS
+        self, entrance: Entrance, *, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS
     ) -> None:
-        self._broker = broker
+        self._entrance = entrance
         self._loop = loop
         self._limits = limits
         self._reserved: socket.socket | None = None
@@ -80,7 +80,7 @@ class GrpcListener:
         """Listen and serve. Call it in the loop. Raises OSError."""
         if self._reserved is None:
             raise RuntimeError("bind first")
-        self._calls = Calls()
+        self._calls = Calls(self._entrance)
         self._health = health.aio.HealthServicer()
         server = self._make_server()
         try:
@@ -123,7 +123,7 @@ class GrpcListener:
             request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
             response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
-        served = {SERVICE: handlers(self._broker, self._calls)}
+        served = {SERVICE: handlers(self._calls)}
         served[_REFLECTION_V1] = {"ServerReflectionInfo": reflecting}
         server.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(*one) for one in served.items())

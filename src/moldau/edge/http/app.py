@@ -11,12 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.edge.http import (
     cluster,
     groups,
     health,
+    login,
     metrics,
     openapi,
     queues,
@@ -36,6 +37,7 @@ from moldau.edge.http.responses import (
     respond_http_error,
     respond_refusal,
 )
+from moldau.edge.http.visits import Visits, session_of
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ _CONVERTER = re.compile(r":\w+(?=})")
 
 
 def build_app(
-    broker: Broker,
+    entrance: Entrance,
     sources: MetricSources,
     *,
     limits: HttpLimits,
@@ -53,7 +55,7 @@ def build_app(
     hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
 ) -> LimitsMiddleware:
-    tails = tail.Tails(broker)
+    tails = tail.Tails(entrance.sessions.wake_fetches)
 
     def traffic() -> metrics.HttpTraffic:
         return metrics.HttpTraffic(
@@ -61,22 +63,22 @@ def build_app(
         )
 
     app = _build(
-        broker,
         [
-            *health.routes(broker),
-            *metrics.routes(broker, sources, traffic),
-            *topology.routes(broker),
-            *topics.routes(broker),
-            *records.routes(broker),
+            *health.routes(),
+            *metrics.routes(sources, traffic),
+            *login.routes(entrance),
+            *topology.routes(),
+            *topics.routes(),
+            *records.routes(),
             *tail.routes(tails),
-            *groups.routes(broker),
-            *queues.routes(broker),
-            *cluster.routes(broker),
+            *groups.routes(),
+            *queues.routes(),
+            *cluster.routes(),
             *openapi.routes(),
         ],
     )
     middleware = LimitsMiddleware(
-        app,
+        Visits(app, entrance),
         buffered_bytes_max=limits.buffered_bytes_max,
         hosts=Hosts(hosts),
         cors=Cors(cors_origins),
@@ -85,17 +87,18 @@ def build_app(
     return middleware
 
 
-def _build(broker: Broker, routes: list[Route]) -> Starlette:
+def _build(routes: list[Route]) -> Starlette:
     known = [link for route in routes for link in _describe(route)]
 
     async def root(request: Request) -> Response:
         check_query(request)
+        session = session_of(request)
         return respond(
             {
                 "name": "moldau",
                 "version": moldau.__version__,
-                "broker": broker.broker_id,
-                "cluster": broker.image.cluster_id,
+                "broker": session.broker_id,
+                "cluster": session.cluster.cluster_id,
                 "links": known,
             }
         )

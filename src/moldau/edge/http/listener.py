@@ -18,7 +18,7 @@ from moldau.net.sockets import OS_SOCKETS, Sockets
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from moldau.api.broker import Broker
+    from moldau.api.entrance import Entrance
     from moldau.api.metric_sources import MetricSources
     from moldau.edge.http.web_server import WebServer
 
@@ -112,7 +112,7 @@ class HttpListener:
 
 
 def listener_for(
-    broker: "Broker",
+    entrance: "Entrance",
     sources: "MetricSources",
     *,
     loop: AbstractEventLoop,
@@ -129,7 +129,7 @@ def listener_for(
         from moldau.edge.http.app import build_app
 
         app = build_app(
-            broker,
+            entrance,
             sources,
             limits=limits,
             connections=counted,

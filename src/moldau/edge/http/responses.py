@@ -50,6 +50,14 @@ _CONFLICT: Final = frozenset(
         ErrorCode.TOPIC_ALREADY_EXISTS,
     }
 )
+_FORBIDDEN: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 _CODES_OF_STATUS: Final = {404: ErrorCode.RESOURCE_NOT_FOUND, 413: ErrorCode.MESSAGE_TOO_LARGE}
 
 _encoder: Final = msgspec.json.Encoder()
@@ -125,6 +133,10 @@ def status_of(code: ErrorCode) -> int:
         return 404
     if code in _CONFLICT:
         return 409
+    if code in _FORBIDDEN:
+        return 403
+    if code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+        return 401
     if code.is_unavailable:
         return 503
     return 500 if code is ErrorCode.UNKNOWN_SERVER_ERROR else 400
