@@ -1,4 +1,4 @@
-"""The login of one Kafka connection: SASL exchange, principal, lifetime of the session (KIP-368)."""
+"""The login of one Kafka connection: SASL exchange, principal, lifetime of its session."""
 
 import asyncio
 from collections.abc import Callable, Sequence

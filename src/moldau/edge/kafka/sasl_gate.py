@@ -29,9 +29,7 @@ _KEY_BYTES: Final = 2
 class SaslGate:
     """The frame handler of a listener with SASL, in front of the dispatcher."""
 
-    def __init__(
-        self, handler: FrameHandler, rules: LoginRules, limits: ConnectionLimits
-    ) -> None:
+    def __init__(self, handler: FrameHandler, rules: LoginRules, limits: ConnectionLimits) -> None:
         self._handler = handler
         self._rules = rules
         self._limits = limits
