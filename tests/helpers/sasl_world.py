@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from connections import framed, read_frame
@@ -134,7 +135,8 @@ class SaslWorld:
             tokens=OneToken(),
         )
         apis = [api_versions.API, sasl_handshake.API, sasl_authenticate.API, self._behind()]
-        self.dispatcher = Dispatcher(cast("Any", None), {api.key: api for api in apis})
+        sessions = SimpleNamespace(session=self._session)
+        self.dispatcher = Dispatcher(cast("Any", sessions), {api.key: api for api in apis})
         limits = ConnectionLimits(
             request_bytes_max=1 << 20, inflight_bytes_max=1 << 20, inflight_requests_max=100
         )
@@ -159,10 +161,12 @@ class SaslWorld:
         _, self.port = self.listener.bind("127.0.0.1", 0)
         self.listener.start()
 
+    def _session(self, principal: Principal, host: str, *, listener: object) -> Any:
+        return SimpleNamespace(principal=principal, host=host)
+
     def _behind(self) -> Api:
         def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
-            login: Any = call.connection.state
-            self.served.append(str(login.principal))
+            self.served.append(str(call.session.principal))
             return ListGroupsResponse(groups=[])
 
         return Api(ListGroupsRequest, versions=(0, 5), handle=handle)

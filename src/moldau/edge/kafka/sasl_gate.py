@@ -7,7 +7,7 @@ connection is closed at the next other request, as Kafka does.
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from moldau.edge.kafka.client_login import ClientLogin, LoginRules
 from moldau.model.errors import PeerProtocolError
@@ -26,10 +26,20 @@ _LENGTH_BYTES: Final = 4
 _KEY_BYTES: Final = 2
 
 
+class PrincipalHandler(FrameHandler, Protocol):
+    """What is behind a gate: the dispatcher."""
+
+    def set_principal(self, connection: Connection, principal: Principal) -> object:
+        """Who the client of a connection is, from its next request on."""
+        ...
+
+
 class SaslGate:
     """The frame handler of a listener with SASL, in front of the dispatcher."""
 
-    def __init__(self, handler: FrameHandler, rules: LoginRules, limits: ConnectionLimits) -> None:
+    def __init__(
+        self, handler: PrincipalHandler, rules: LoginRules, limits: ConnectionLimits
+    ) -> None:
         self._handler = handler
         self._rules = rules
         self._limits = limits
@@ -72,6 +82,7 @@ class SaslGate:
 
     def _authenticated(self, connection: Connection, principal: Principal) -> None:
         connection.set_limits(self._limits)
+        self._handler.set_principal(connection, principal)
         log.debug("connection from %s is %s", connection.address, principal)
 
     # ---- messages without a header
