@@ -4,6 +4,7 @@ Each gives one face to its client's own names for mechanism, user, password and 
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ class ConfluentSasl:
         return next(error for error in errors if "_AUTHENTICATION" in error)
 
 
-class _PythonToken(kafka.net.sasl.oauth.AbstractTokenProvider):
+class _PythonToken(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]
     def __init__(self, token: Callable[[], str]) -> None:
         super().__init__()
         self._token = token
@@ -182,14 +183,30 @@ class KafkaPythonSasl:
         return received
 
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
+        # What it raises says nothing; the reason is in its log.
+        handler = _Lines()
+        logger = logging.getLogger("kafka")
+        logger.addHandler(handler)
         try:
-            kafka.KafkaProducer(**python_settings(bootstrap, credentials)).close()
+            settings = python_settings(bootstrap, credentials)
+            kafka.KafkaProducer(**settings, bootstrap_timeout_ms=1000).close()
         except kafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error} {handler.lines}"
+        finally:
+            logger.removeHandler(handler)
         raise AssertionError("the login did not fail")
 
 
-class _AioToken(AioTokenProvider):
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+class _AioToken(AioTokenProvider):  # type: ignore[misc]
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
 
