@@ -181,6 +181,9 @@ class SimMachine(Machine):
     def secret_bytes(self, count: int) -> bytes:
         return self.rng.randbytes(count)
 
+    def admin_token(self, root: Path) -> str | None:
+        return None
+
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()
 

@@ -41,6 +41,10 @@ class Entrance:
         self._is_login_required = is_login_required
         self._login = RequestLogin(authenticator, is_required=is_login_required)
 
+    @property
+    def has_public_metrics(self) -> bool:
+        return self._access.public_metrics
+
     async def enter(
         self,
         authorization: Sequence[str],

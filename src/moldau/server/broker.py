@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
-from moldau.api.entrance import Entrance
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metric_sources import MetricSources
 from moldau.api.session import Sessions
@@ -51,6 +50,7 @@ from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
+from moldau.server.build_authentication import Authentication, super_users
 from moldau.server.build_coordination import CoordinationServices
 from moldau.server.build_protocols import (
     build_append_service,
@@ -59,7 +59,9 @@ from moldau.server.build_protocols import (
 )
 from moldau.server.build_queues import build_queue_service
 from moldau.server.build_upkeep import build_scrub, build_upkeep
+from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
+from moldau.server.config.security_schema import ListenerProtocol
 from moldau.server.derived_config import read_only_configs, topic_defaults
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.info import BrokerInfo
@@ -200,7 +202,7 @@ class BrokerServer:
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
         self._http = listener_for(
-            Entrance(self._sessions),
+            self._authentication.entrance(self._sessions, ListenerProtocol.HTTP),
             self._metric_sources(listener),
             loop=self._loop,
             hosts=(*config.http.host_list, *host_names(self._ports)),
@@ -209,7 +211,8 @@ class BrokerServer:
         )
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
-        self._grpc = build_grpc_server(machine, self._loop, Entrance(self._sessions), grpc)
+        callers = self._authentication.entrance(self._sessions, ListenerProtocol.GRPC)
+        self._grpc = build_grpc_server(machine, self._loop, callers, grpc)
         for port in self._ports:
             port.release()
         self._peers.follow()
@@ -474,25 +477,32 @@ class BrokerServer:
                 random_bytes=self._machine.secret_bytes,
             ),
         )
-        self._sessions = Sessions(self._broker)
+        self._sessions = Sessions(self._broker, super_users=super_users(config))
+        self._authentication = Authentication(
+            config, self._machine, self._storage.root, self._broker.security.users
+        )
 
     def _make_listener(self) -> Listener:
         kafka = self._config.kafka
         self._dispatcher = Dispatcher(self._sessions, APIS)
+        limits = ConnectionLimits(
+            request_bytes_max=kafka.request_bytes_max,
+            inflight_bytes_max=kafka.inflight_bytes_per_connection_max,
+            inflight_requests_max=kafka.inflight_requests_per_connection_max,
+        )
+        (listener,) = listeners_for(self._config, ListenerProtocol.KAFKA)
+        handler, on_accepted = self._authentication.guard(self._dispatcher, listener, limits)
         idle_ms = kafka.idle_ms_max
         return Listener(
             loop=self._loop,
-            handler=self._dispatcher,
+            handler=handler,
+            on_accepted=on_accepted,
             limits=ListenerLimits(
                 connections_max=connections_allowed(kafka.connections_max, raise_limit()),
                 connections_per_address_max=kafka.connections_per_address_max,
                 idle_seconds_max=float("inf") if idle_ms < 0 else idle_ms / 1000,
             ),
-            connection_limits=ConnectionLimits(
-                request_bytes_max=kafka.request_bytes_max,
-                inflight_bytes_max=kafka.inflight_bytes_per_connection_max,
-                inflight_requests_max=kafka.inflight_requests_per_connection_max,
-            ),
+            connection_limits=limits,
             budget=ByteBudget(kafka.inflight_bytes_max),
             clock=self._clock,
             sockets=self._machine.sockets,
@@ -534,6 +544,7 @@ class BrokerServer:
                 await self._drain(listener)
             listener.close()
         await self._dispatcher.stop()
+        await self._authentication.stop()
         if self._http is not None:
             await self._http.stop(_GRACE_SECONDS)
         self._coordinators.stop()

@@ -12,21 +12,21 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.client import HTTPException, HTTPSConnection
-from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from typing import Final
 
 from moldau.api.password_check import UnavailableError
 from moldau.model.clock import Clock
 from moldau.model.errors import MoldauError
+from moldau.security.jwt import PublicKey, parse_keys
+from moldau.server.config.oidc_rules import parse_https_url
 
 log = logging.getLogger(__name__)
 
 FETCH_SECONDS_MAX: Final = 10.0
 _SOCKET_SECONDS_MAX: Final = 5.0
 ANSWER_BYTES_MAX: Final = 256 * 1024
-KEYS_MAX: Final = 100
 REFRESH_SECONDS: Final = 600.0
 """Keys that are older are fetched again, while the old ones are used."""
 RETRY_SECONDS: Final = 30.0
@@ -39,30 +39,16 @@ class JwksError(MoldauError):
     """The keys could not be fetched; the text is for the operator."""
 
 
-def parse_url(url: str) -> SplitResult:
-    """Raises ValueError with what is wrong."""
-    parts = urlsplit(url)
-    if parts.scheme != "https":
-        raise ValueError("must be an https:// address")
-    if not parts.hostname or parts.username is not None or parts.fragment:
-        raise ValueError("must be https://host[:port]/path, without a user or a fragment")
-    if not url.isascii() or any(character <= " " for character in url):
-        raise ValueError("must not have spaces or other special characters")
-    # Raises ValueError for a port that is no number.
-    _ = parts.port
-    return parts
-
-
 class JwksFetch:
     """One request, made in a thread; `abort` ends it from another one."""
 
     def __init__(self, url: str, ca_file: str | None) -> None:
-        self._url = parse_url(url)
+        self._url = parse_https_url(url)
         self._ca_file = ca_file
         self._connection: HTTPSConnection | None = None
         self._aborted = False
 
-    def run(self) -> Mapping[str, Any]:
+    def run(self) -> tuple[PublicKey, ...]:
         """Raises JwksError."""
         try:
             body = self._get()
@@ -77,7 +63,7 @@ class JwksFetch:
             raise JwksError((error.strerror or str(error)).lower()) from None
         except HTTPException as error:
             raise JwksError(f"not an HTTP answer ({type(error).__name__})") from None
-        return parse_keys(body)
+        return read_keys(body)
 
     def abort(self) -> None:
         self._aborted = True
@@ -115,18 +101,16 @@ class JwksFetch:
             connection.close()
 
 
-def parse_keys(body: bytes) -> Mapping[str, Any]:
-    """The JSON Web Key Set. Raises JwksError."""
+def read_keys(body: bytes) -> tuple[PublicKey, ...]:
+    """The keys of an answer. Raises JwksError."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise JwksError("the answer is not JSON") from None
-    keys = found.get("keys") if isinstance(found, dict) else None
-    if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
-        raise JwksError("the answer is not a JSON Web Key Set")
-    if len(keys) > KEYS_MAX:
-        raise JwksError(f"more than {KEYS_MAX} keys")
-    return {"keys": keys}
+        keys = parse_keys(json.loads(body))
+    except (ValueError, RecursionError) as error:
+        is_json = not isinstance(error, RecursionError | json.JSONDecodeError | UnicodeDecodeError)
+        raise JwksError(str(error) if is_json else "the answer is not JSON") from None
+    if not keys:
+        raise JwksError("the answer has no key that can be used")
+    return keys
 
 
 class Jwks:
@@ -144,22 +128,23 @@ class Jwks:
         self._ca_file = ca_file
         self._clock = clock
         self._new_fetch = new_fetch
-        self._keys: Mapping[str, Any] | None = None
+        self._keys: tuple[PublicKey, ...] | None = None
         self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
         self._failure = ""
         self._running: asyncio.Task[None] | None = None
 
-    async def keys(self, key_id: str | None) -> Mapping[str, Any]:
-        """The key set, fetched again if it lacks this key. Raises UnavailableError."""
+    async def keys(self, *, lacks_one: bool = False) -> tuple[PublicKey, ...]:
+        """The keys, fetched if there are none, they are old, or the last ones lack one that a token
+        names. Raises UnavailableError."""
         now = self._clock.monotonic()
+        must_wait = self._keys is None or lacks_one
         is_old = now - self._fetched_at > REFRESH_SECONDS
-        is_known = self._keys is not None and (key_id is None or self._has(key_id))
         may_fetch = now - self._tried_at >= RETRY_SECONDS
-        if self._running is None and may_fetch and (is_old or not is_known):
+        if self._running is None and may_fetch and (is_old or must_wait):
             self._tried_at = now
             self._running = asyncio.create_task(self._fetch())
-        if self._running is not None and not is_known:
+        if self._running is not None and must_wait:
             # Shielded: others wait for the same answer.
             await asyncio.shield(self._running)
         if self._keys is None:
@@ -170,10 +155,6 @@ class Jwks:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
-
-    def _has(self, key_id: str) -> bool:
-        found = self._keys or {"keys": []}
-        return any(key.get("kid") == key_id for key in found["keys"])
 
     async def _fetch(self) -> None:
         fetch = self._new_fetch(self._url, self._ca_file)

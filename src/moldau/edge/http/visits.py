@@ -24,6 +24,8 @@ PUBLIC: Final = {
     ("POST", LOGIN_PATH): "it is the way to become known",
 }
 """Served to everyone, and why."""
+METRICS: Final = ("GET", "/metrics")
+"""Served to everyone if `http.public_metrics` says so."""
 
 _VISIT: Final = "moldau.visit"
 _CHALLENGES: Final = (
@@ -48,13 +50,18 @@ class Visits:
                 authorization,
                 host_of(scope),
                 certificate=scope.get("extensions", {}).get("moldau.certificate"),
-                is_public=_is_public(scope),
+                is_public=self._is_public(scope),
             )
         except AuthenticationError as error:
             await respond_unknown(error)(scope, receive, send)
             return
         scope[_VISIT] = visit
         await self._app(scope, receive, send)
+
+    def _is_public(self, scope: Scope) -> bool:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        asked = (method, scope["path"])
+        return asked in PUBLIC or (asked == METRICS and self._entrance.has_public_metrics)
 
 
 def visit_of(request: HTTPConnection) -> Visit:
@@ -82,8 +89,3 @@ def respond_unknown(error: AuthenticationError) -> Response:
     )
     reply.raw_headers.extend(_CHALLENGES)
     return reply
-
-
-def _is_public(scope: Scope) -> bool:
-    method = "GET" if scope["method"] == "HEAD" else scope["method"]
-    return (method, scope["path"]) in PUBLIC

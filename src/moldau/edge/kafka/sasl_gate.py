@@ -7,7 +7,7 @@ connection is closed at the next other request, as Kafka does.
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from moldau.edge.kafka.client_login import ClientLogin, LoginRules
 from moldau.model.errors import PeerProtocolError
@@ -26,11 +26,19 @@ _LENGTH_BYTES: Final = 4
 _KEY_BYTES: Final = 2
 
 
+class PrincipalHandler(FrameHandler, Protocol):
+    """What is behind a gate: the dispatcher."""
+
+    def set_principal(self, connection: Connection, principal: Principal) -> object:
+        """Who the client of a connection is, from its next request on."""
+        ...
+
+
 class SaslGate:
     """The frame handler of a listener with SASL, in front of the dispatcher."""
 
     def __init__(
-        self, handler: FrameHandler, rules: LoginRules, limits: ConnectionLimits
+        self, handler: PrincipalHandler, rules: LoginRules, limits: ConnectionLimits
     ) -> None:
         self._handler = handler
         self._rules = rules
@@ -45,15 +53,16 @@ class SaslGate:
     def on_accepted(self, connection: Connection) -> None:
         connection.set_limits(self._limits_before)
         connection.state = login = ClientLogin(connection, self._rules, self._authenticated)
-        login.deadline = asyncio.get_running_loop().call_later(
-            AUTHENTICATION_SECONDS_MAX, connection.close, "it did not authenticate in time"
-        )
+        login.close_after(AUTHENTICATION_SECONDS_MAX, "it did not authenticate in time")
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         login = connection.state
         if not isinstance(login, ClientLogin):
             raise PeerProtocolError("a connection without a login")
         if not login.is_open:
+            if login.has_ended:
+                connection.close("a request after its login failed")
+                return
             if login.is_stepping:
                 raise PeerProtocolError("a request while the last SASL message is being checked")
             if login.is_raw:
@@ -74,6 +83,7 @@ class SaslGate:
 
     def _authenticated(self, connection: Connection, principal: Principal) -> None:
         connection.set_limits(self._limits)
+        self._handler.set_principal(connection, principal)
         log.debug("connection from %s is %s", connection.address, principal)
 
     # ---- messages without a header

@@ -1,0 +1,133 @@
+"""Builds what finds out who clients are, from the settings of security."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moldau.api.authentication import Authenticator
+from moldau.api.entrance import Entrance
+from moldau.api.login_throttle import LoginThrottle
+from moldau.api.login_tokens import LoginTokens
+from moldau.api.password_check import OsHashThreads
+from moldau.api.session import ListenerAccess, Sessions
+from moldau.edge.kafka.certificate_gate import CertificateGate
+from moldau.edge.kafka.client_login import LoginRules
+from moldau.edge.kafka.dispatcher import Dispatcher
+from moldau.edge.kafka.sasl_gate import SaslGate
+from moldau.metadata.security import User
+from moldau.model.errors import ConfigError
+from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.security.principal import LOCAL_ADMIN, Principal, parse_principal
+from moldau.server.config.listeners import listeners_for, listeners_of
+from moldau.server.config.schema import ServerConfig
+from moldau.server.config.security_schema import (
+    Authorization,
+    ListenerConfig,
+    ListenerProtocol,
+    ListenerSecurity,
+)
+from moldau.server.machine import Machine
+
+if TYPE_CHECKING:
+    from moldau.server.oidc import OidcTokens
+
+_DECOY_KEY_BYTES = 32
+_TOKEN_SECRET_BYTES = 32
+
+
+def super_users(config: ServerConfig) -> frozenset[Principal] | None:
+    """Who may do everything; None if everybody may. Raises ConfigError."""
+    security = config.security
+    if security.authorization is Authorization.NONE:
+        return None
+    clients = [one for one in listeners_of(config) if one.protocol is not ListenerProtocol.PEERS]
+    if security.authorization is Authorization.AUTO and not any(
+        listener.authenticates for listener in clients
+    ):
+        return None
+    try:
+        named = {parse_principal(text) for text in security.super_user_list}
+    except ValueError as error:
+        raise ConfigError(f"security.super_users: {error}") from None
+    return frozenset({LOCAL_ADMIN, *named})
+
+
+class Authentication:
+    """Who clients are, for all protocol servers of a broker."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        machine: Machine,
+        root: Path,
+        users: Callable[[], Mapping[str, User]],
+        cluster_secret: bytes | None = None,
+    ) -> None:
+        """Without the secret of the cluster, login tokens are known to this broker only."""
+        self._config = config
+        self._clock = machine.clock
+        self._gates: list[SaslGate] = []
+        self._tokens: OidcTokens | None = None
+        if config.security.oidc_jwks_url is not None:
+            # Imported here: without tokens, the libraries for signatures are not loaded.
+            from moldau.server.oidc import oidc_tokens
+
+            self._tokens = oidc_tokens(config.security, machine.clock)
+        self._login_tokens = LoginTokens(
+            secret=cluster_secret or machine.secret_bytes(_TOKEN_SECRET_BYTES),
+            users=users,
+            clock=machine.clock,
+            others=self._tokens,
+        )
+        self.authenticator = Authenticator(
+            users=users,
+            throttle=LoginThrottle(machine.clock),
+            threads=OsHashThreads(),
+            decoy_key=machine.secret_bytes(_DECOY_KEY_BYTES),
+            random_bytes=machine.secret_bytes,
+            admin_token=machine.admin_token(root),
+            tokens=self._login_tokens,
+        )
+
+    def guard(
+        self, dispatcher: Dispatcher, listener: ListenerConfig, limits: ConnectionLimits
+    ) -> tuple[FrameHandler, Callable[[Connection], None] | None]:
+        """The frame handler of a Kafka listener, and what it does with new connections."""
+        if listener.sasl:
+            rules = LoginRules(
+                authenticator=self.authenticator,
+                mechanisms=listener.sasl,
+                clock=self._clock,
+                session_ms_max=self._config.security.session_ms_max,
+            )
+            gate = SaslGate(dispatcher, rules, limits)
+            self._gates.append(gate)
+            return gate, gate.on_accepted
+        if listener.security is ListenerSecurity.MTLS:
+            return CertificateGate(dispatcher, self.authenticator), None
+        return dispatcher, None
+
+    def entrance(self, sessions: Sessions, protocol: ListenerProtocol) -> Entrance:
+        """The way in for clients of gRPC or HTTP, which have one listener at most."""
+        listener = next(iter(listeners_for(self._config, protocol)), None)
+        if listener is None:
+            return Entrance(sessions)
+        is_http = protocol is ListenerProtocol.HTTP
+        return Entrance(
+            sessions,
+            access=ListenerAccess(
+                name=listener.name,
+                read_only=listener.read_only,
+                public_metrics=is_http and self._config.http.public_metrics,
+            ),
+            authenticator=self.authenticator,
+            tokens=self._login_tokens,
+            is_login_required=listener.authenticates,
+        )
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(gate.stop() for gate in self._gates))
+        if self._tokens is not None:
+            await self._tokens.stop()
+        self.authenticator.stop()
