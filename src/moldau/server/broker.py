@@ -211,8 +211,12 @@ class BrokerServer:
         )
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
-        callers = self._authentication.entrance(self._sessions, ListenerProtocol.GRPC)
-        self._grpc = build_grpc_server(machine, self._loop, callers, grpc)
+        self._grpc = build_grpc_server(
+            machine,
+            self._loop,
+            self._authentication.entrance(self._sessions, ListenerProtocol.GRPC),
+            grpc,
+        )
         for port in self._ports:
             port.release()
         self._peers.follow()
