@@ -202,7 +202,7 @@ class BrokerServer:
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
         self._http = listener_for(
-            self._authentication.entrance(self._sessions, ListenerProtocol.HTTP),
+            self._authentication.http(self._sessions),
             self._metric_sources(listener),
             loop=self._loop,
             hosts=(*config.http.host_list, *host_names(self._ports)),
@@ -212,10 +212,7 @@ class BrokerServer:
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
         self._grpc = build_grpc_server(
-            machine,
-            self._loop,
-            self._authentication.entrance(self._sessions, ListenerProtocol.GRPC),
-            grpc,
+            machine, self._loop, self._authentication.grpc(self._sessions), grpc
         )
         for port in self._ports:
             port.release()

@@ -108,8 +108,16 @@ class Authentication:
             return CertificateGate(dispatcher, self.authenticator), None
         return dispatcher, None
 
-    def entrance(self, sessions: Sessions, protocol: ListenerProtocol) -> Entrance:
-        """The way in for clients of gRPC or HTTP, which have one listener at most."""
+    def http(self, sessions: Sessions) -> Entrance:
+        """The way in for clients of HTTP."""
+        return self._entrance(sessions, ListenerProtocol.HTTP)
+
+    def grpc(self, sessions: Sessions) -> Entrance:
+        """The way in for clients of gRPC."""
+        return self._entrance(sessions, ListenerProtocol.GRPC)
+
+    def _entrance(self, sessions: Sessions, protocol: ListenerProtocol) -> Entrance:
+        """These protocols have one listener at most."""
         listener = next(iter(listeners_for(self._config, protocol)), None)
         if listener is None:
             return Entrance(sessions)

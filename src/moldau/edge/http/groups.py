@@ -76,7 +76,9 @@ def routes() -> list[Route]:
         name = request.path_params["group"]
         session = session_of(request)
         if not session.groups.are_stored:
-            # No group exists yet; finding a coordinator would create the topic.
+            # No group exists yet; finding a coordinator would create the topic. Still, only who may
+            # know of a group is told so.
+            session.groups.describe(name)
             raise _no_group(name)
         coordinator = await session.groups.find_coordinator(name)
         if coordinator != session.broker_id:
