@@ -9,7 +9,8 @@ import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop
-from typing import Final
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc import aio
@@ -25,6 +26,9 @@ from moldau.edge.grpc.service import SERVICE, handlers
 from moldau.model.queue_limits import SEND_REQUEST_BYTES_MAX
 from moldau.model.topology import Endpoint
 from moldau.net.sockets import OS_SOCKETS
+
+if TYPE_CHECKING:
+    from moldau.edge.grpc.calls import Handler
 
 log = logging.getLogger(__name__)
 
@@ -117,20 +121,31 @@ class GrpcListener:
             options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls_max
         )
         names = (SERVICE, HEALTH.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        # The same messages as in v1alpha, under the name that tools try first.
-        reflecting = grpc.stream_stream_rpc_method_handler(
-            reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
-            request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
+        # The same messages under both names, of which tools try v1 first.
+        reflecting = {"ServerReflectionInfo": self._reflection(names)}
         served = {SERVICE: handlers(self._calls)}
-        served[_REFLECTION_V1] = {"ServerReflectionInfo": reflecting}
+        served |= {_REFLECTION_V1: reflecting, reflection.SERVICE_NAME: reflecting}
         server.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(*one) for one in served.items())
         )
+        # For load balancers: it needs no user, and says only whether calls are served.
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(names, server)
         return server
+
+    def _reflection(self, names: tuple[str, ...]) -> "Handler":
+        """It shows the same to all, so it needs a known client, but no rights."""
+        servicer, calls = reflection.aio.ReflectionServicer(names), self._calls
+
+        async def reflect(requests: Any, context: Any) -> AsyncIterator[Any]:
+            await calls.admit(context)
+            async for reply in servicer.ServerReflectionInfo(requests, context):
+                yield reply
+
+        return grpc.stream_stream_rpc_method_handler(
+            reflect,
+            request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
