@@ -5,6 +5,7 @@ The simulator replaces it, and runs the same broker on simulated machines.
 
 import asyncio
 import random
+import secrets
 import uuid
 from asyncio import AbstractEventLoop
 from pathlib import Path
@@ -97,6 +98,10 @@ class Machine:
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+    def secret_bytes(self, count: int) -> bytes:
+        """Random bytes that nobody can guess, for secrets and nonces."""
+        return secrets.token_bytes(count)
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         """Lock a data directory for this broker. Raises ConfigError."""
