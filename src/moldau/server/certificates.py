@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
-from moldau.net.tls import TlsContexts, TlsFiles
+from moldau.model.errors import ConfigError
+from moldau.net.tls import TlsContexts, TlsFiles, certificate_expiry, is_key_exposed
 from moldau.server.config.listeners import listeners_of
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerSecurity
@@ -64,3 +66,35 @@ class Certificates:
     def reload(self) -> None:
         for contexts in self._contexts.values():
             contexts.reload()
+
+
+class CertificateState(NamedTuple):
+    """What is known of the files of a listener, for an operator."""
+
+    file: str
+    expires_at: datetime | None = None
+    exposed_key: str = ""
+    """The private key, if other users can read it."""
+    problem: str = ""
+    """Why the files cannot be used."""
+    hint: str = ""
+
+
+def certificate_states(config: ServerConfig) -> list[CertificateState]:
+    """The certificates that the listeners of a broker would use; each file once."""
+    found: dict[TlsFiles, CertificateState] = {}
+    for listener in listeners_of(config):
+        files = tls_files(config, listener)
+        if files is not None and files not in found:
+            found[files] = _state(files)
+    return list(found.values())
+
+
+def _state(files: TlsFiles) -> CertificateState:
+    try:
+        TlsContexts(files)
+        expires_at = certificate_expiry(files.cert_file)
+    except ConfigError as error:
+        return CertificateState(files.cert_file, problem=str(error), hint=error.hint)
+    exposed = files.key_file if is_key_exposed(files.key_file) else ""
+    return CertificateState(files.cert_file, expires_at, exposed)
