@@ -7,7 +7,7 @@ import pytest
 from cryptography import x509
 
 from moldau.cli.errors import ExitCode
-from moldau.net.tls import TlsContexts, TlsFiles
+from moldau.net.tls.contexts import TlsContexts, TlsFiles
 
 
 def certificate(path):

@@ -53,7 +53,7 @@ def dev(
     """Make a local CA, and certificates for a broker and for clients.
 
     Files that exist are kept, never overwritten; the CA in the directory signs new ones. These are
-    for development: whoever has ca.key can make certificates that your brokers accept.
+    for development: everyone with ca.key can make certificates that your brokers accept.
     """
     # Imported here: no other command needs it, and it takes time.
     from moldau.cli.certificate_maker import CertificateFolder

@@ -99,7 +99,7 @@ def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
     yield from check_versions()
     kafka = listeners_for(config, ListenerProtocol.KAFKA)[0]
     if kafka.uses_tls or kafka.sasl:
-        # It does not serve strangers: its lock says whether it runs.
+        # It serves no unknown client: its lock says whether it runs.
         pid = lock_holder(config.data_dir)
         running = f"process {pid}" if pid else None
     else:

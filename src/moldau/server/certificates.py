@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from moldau.model.errors import ConfigError
-from moldau.net.tls import TlsContexts, TlsFiles, certificate_expiry, is_key_exposed
+from moldau.net.tls.contexts import TlsContexts, TlsFiles, certificate_expiry, is_key_exposed
 from moldau.server.config.listeners import listeners_of
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerSecurity
