@@ -17,7 +17,7 @@ from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.sasl_gate import SaslGate
 from moldau.metadata.security import User
 from moldau.model.errors import ConfigError
-from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.net.connection import ConnectionLimits
 from moldau.security.principal import LOCAL_ADMIN, Principal, parse_principal
 from moldau.server.config.listeners import listeners_for, listeners_of
 from moldau.server.config.schema import ServerConfig
@@ -27,6 +27,7 @@ from moldau.server.config.security_schema import (
     ListenerProtocol,
     ListenerSecurity,
 )
+from moldau.server.kafka_server import Gate
 from moldau.server.machine import Machine
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ class Authentication:
             tokens=self._login_tokens,
         )
 
-    def guard(
-        self, dispatcher: Dispatcher, listener: ListenerConfig, limits: ConnectionLimits
-    ) -> tuple[FrameHandler, Callable[[Connection], None] | None]:
-        """The frame handler of a Kafka listener, and what it does with new connections."""
+    def gate(
+        self, listener: ListenerConfig, dispatcher: Dispatcher, limits: ConnectionLimits
+    ) -> Gate:
+        """What authenticates the clients of a Kafka listener."""
         if listener.sasl:
             rules = LoginRules(
                 authenticator=self.authenticator,
@@ -103,10 +104,10 @@ class Authentication:
             )
             gate = SaslGate(dispatcher, rules, limits)
             self._gates.append(gate)
-            return gate, gate.on_accepted
+            return Gate(gate, gate.on_accepted)
         if listener.security is ListenerSecurity.MTLS:
-            return CertificateGate(dispatcher, self.authenticator), None
-        return dispatcher, None
+            return Gate(CertificateGate(dispatcher, self.authenticator))
+        return Gate(dispatcher)
 
     def http(self, sessions: Sessions) -> Entrance:
         """The way in for clients of HTTP."""
