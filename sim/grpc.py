@@ -170,6 +170,9 @@ class _Context:
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
 
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return ()
 

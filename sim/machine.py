@@ -17,6 +17,7 @@ from moldau.log.compaction.worker import WorkerCommand, WorkerReply, run_command
 from moldau.log.filesystem import Files
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
+from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.flush_threads import FlushWork, FlushWorkers
 from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, MemberClient
 from sim.loop import SimLoop
@@ -197,7 +198,9 @@ class SimMachine(Machine):
     def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
         return _NoWatch()
 
-    def grpc_server(self, loop: AbstractEventLoop, entrance: Entrance) -> GrpcServer:
+    def grpc_server(
+        self, loop: AbstractEventLoop, entrance: Entrance, tls: TlsContexts | None = None
+    ) -> GrpcServer:
         assert self._grpc_server is not None
         return self._grpc_server(loop, entrance)
 

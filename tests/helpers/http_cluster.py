@@ -24,6 +24,8 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.net.tls.contexts import TlsContexts
+from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
 
 T = TypeVar("T")
@@ -154,7 +156,9 @@ class Served:
 
 @contextmanager
 def served(
-    cluster: FakeCluster | None = None, limits: HttpLimits | None = None
+    cluster: FakeCluster | None = None,
+    limits: HttpLimits | None = None,
+    tls: TlsContexts | None = None,
 ) -> Iterator[Served]:
     """A fake cluster behind a real listener."""
     loop = uvloop.new_event_loop()
@@ -172,7 +176,12 @@ def served(
 
     async def start() -> None:
         world.listener = listener_for(
-            entrance_to(broker), vitals, loop=loop, limits=limits or HttpLimits()
+            entrance_to(broker),
+            vitals,
+            loop=loop,
+            limits=limits or HttpLimits(),
+            tls=tls,
+            clock=SystemClock(),
         )
         _, world.port = world.listener.bind("127.0.0.1", 0)
         world.listener.start()

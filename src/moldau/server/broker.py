@@ -212,11 +212,17 @@ class BrokerServer:
             hosts=(*config.http.host_list, *host_names(self._ports)),
             cors_origins=config.http.cors_origin_list,
             sockets=machine.sockets,
+            tls=self._certificates.of_protocol(ListenerProtocol.HTTP),
+            clock=self._clock,
         )
         kafka_server.bind(kafka_ports)
         self._http.bind(http.host, http.port)
         self._grpc = build_grpc_server(
-            machine, self._loop, self._authentication.grpc(self._sessions), grpc
+            machine,
+            self._loop,
+            self._authentication.grpc(self._sessions),
+            grpc,
+            self._certificates.of_protocol(ListenerProtocol.GRPC),
         )
         for port in self._ports:
             port.release()

@@ -11,6 +11,7 @@ from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
+from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.transport import Transport
 from moldau.server.machine import GrpcServer, Machine
 from moldau.server.ports import ReservedPort
@@ -46,11 +47,15 @@ def build_append_service(
 
 
 def build_grpc_server(
-    machine: Machine, loop: AbstractEventLoop, entrance: Entrance, port: ReservedPort | None
+    machine: Machine,
+    loop: AbstractEventLoop,
+    entrance: Entrance,
+    port: ReservedPort | None,
+    tls: TlsContexts | None = None,
 ) -> GrpcServer | None:
     """The gRPC server, bound to `port`; None if it is disabled."""
     if port is None:
         return None
-    listener = machine.grpc_server(loop, entrance)
+    listener = machine.grpc_server(loop, entrance, tls)
     listener.bind(port.host, port.port)
     return listener

@@ -22,6 +22,7 @@ from moldau.log.os_filesystem import OsFiles
 from moldau.model.clock import Clock
 from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
 from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.flush_threads import FlushThreads, FlushWorkers
 from moldau.server.admin_token import TOKEN_BYTES, make_token, write_token
 from moldau.server.clock import SystemClock
@@ -124,11 +125,13 @@ class Machine:
     def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
         return LoopWatch(loop)
 
-    def grpc_server(self, loop: AbstractEventLoop, entrance: Entrance) -> GrpcServer:
+    def grpc_server(
+        self, loop: AbstractEventLoop, entrance: Entrance, tls: TlsContexts | None = None
+    ) -> GrpcServer:
         # Imported here: with grpc.addr unset, its memory and time are saved.
         from moldau.edge.grpc.listener import GrpcListener
 
-        return GrpcListener(entrance, loop=loop)
+        return GrpcListener(entrance, loop=loop, tls=tls)
 
     def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
         return HttpMemberClient(address, seconds_max)

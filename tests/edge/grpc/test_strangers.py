@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Queue"]
 DENIED: Final = StatusCode.PERMISSION_DENIED
 UNKNOWN: Final = StatusCode.UNAUTHENTICATED
-_CONSUMER: Final = {"group": GROUP, "consumer_id": "c"}
+_CONSUMER: Final[dict[str, Any]] = {"group": GROUP, "consumer_id": "c"}
 _MESSAGE: Final = pb.OutgoingMessage(value=b"from a stranger")
 
 
@@ -85,16 +85,16 @@ class Outcome(NamedTuple):
 def call(channel: grpc.Channel, name: str, authorization: dict[str, str]) -> Outcome:
     method = SERVICE.methods_by_name[name]
     path = f"/{SERVICE.full_name}/{name}"
-    kind = {
+    kind: Any = {
         (False, False): channel.unary_unary,
         (False, True): channel.unary_stream,
         (True, True): channel.stream_stream,
     }[method.client_streaming, method.server_streaming]
     answer: Any = getattr(pb, method.output_type.name)
     request = EXPECTED[name].request
-    invoke: Any = kind(
+    invoke = kind(
         path,
-        request_serializer=lambda one: one.SerializeToString(),
+        request_serializer=type(request).SerializeToString,
         response_deserializer=answer.FromString,
     )
     sent = iter([request]) if method.client_streaming else request
@@ -103,8 +103,8 @@ def call(channel: grpc.Channel, name: str, authorization: dict[str, str]) -> Out
         given = invoke(sent, metadata=metadata, timeout=wait_seconds_max())
         responses = list(given) if method.server_streaming else [given]
     except grpc.RpcError as error:
-        trailers = dict(error.trailing_metadata() or ())
-        return Outcome(error.code(), str(trailers.get(REASON_TRAILER, "")))
+        trailers: Any = error.trailing_metadata() or ()
+        return Outcome(error.code(), str(dict(trailers).get(REASON_TRAILER, "")))
     for response in responses:
         # Errors of a stream's requests are in its responses.
         for failure in getattr(response, "failures", ()):

@@ -1,5 +1,6 @@
 """What gRPC knows of the client of a call: its address, what it says, and its certificate."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     Context = aio.ServicerContext[Any, Any]
 
 _AUTHORIZATION: Final = "authorization"
+_CERTIFICATE: Final = "x509_pem_cert"
 
 
 def host_of(context: "Context") -> str:
@@ -30,4 +32,12 @@ def authorization_of(context: "Context") -> list[str]:
 
 def certificate_of(context: "Context") -> str | None:
     """The subject of the certificate that gRPC has verified; None: there is none."""
-    return None
+    found = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
+    return None if found is None else _subject(found)
+
+
+@lru_cache(maxsize=1024)
+def _subject(pem: bytes) -> str:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(pem).subject.rfc4514_string()

@@ -23,9 +23,11 @@ from msgspec import Struct
 from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.service import SERVICE, handlers
+from moldau.edge.grpc.tls_credentials import server_credentials
 from moldau.model.queue_limits import SEND_REQUEST_BYTES_MAX
 from moldau.model.topology import Endpoint
 from moldau.net.sockets import OS_SOCKETS
+from moldau.net.tls.contexts import TlsContexts
 
 if TYPE_CHECKING:
     from moldau.edge.grpc.calls import Handler
@@ -62,11 +64,17 @@ class GrpcListener:
     """One gRPC address. Bind it, start it when the broker is ready, stop it once."""
 
     def __init__(
-        self, entrance: Entrance, *, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS
+        self,
+        entrance: Entrance,
+        *,
+        loop: AbstractEventLoop,
+        limits: GrpcLimits = DEFAULT_LIMITS,
+        tls: TlsContexts | None = None,
     ) -> None:
         self._entrance = entrance
         self._loop = loop
         self._limits = limits
+        self._tls = tls
         self._reserved: socket.socket | None = None
         self._server: aio.Server | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -88,7 +96,11 @@ class GrpcListener:
         self._health = health.aio.HealthServicer()
         server = self._make_server()
         try:
-            server.add_insecure_port(str(Endpoint(*self._reserved.getsockname()[:2])))
+            address = str(Endpoint(*self._reserved.getsockname()[:2]))
+            if self._tls is None:
+                server.add_insecure_port(address)
+            else:
+                server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             # gRPC does not report the reason; most likely another process took the port.
             raise OSError(errno.EADDRINUSE, str(error)) from None

@@ -27,6 +27,8 @@ PUBLIC: Final = {
 METRICS: Final = ("GET", "/metrics")
 """Served to everyone if `http.public_metrics` says so."""
 
+CERTIFICATE: Final = "moldau.certificate"
+"""In the state of a connection: the subject of the certificate that its client has proved."""
 _VISIT: Final = "moldau.visit"
 _CHALLENGES: Final = (
     (b"www-authenticate", b'Bearer realm="moldau"'),
@@ -49,7 +51,7 @@ class Visits:
             visit = await self._entrance.enter(
                 authorization,
                 host_of(scope),
-                certificate=scope.get("extensions", {}).get("moldau.certificate"),
+                certificate=scope.get("state", {}).get(CERTIFICATE),
                 is_public=self._is_public(scope),
             )
         except AuthenticationError as error:
