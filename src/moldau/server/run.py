@@ -5,9 +5,11 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from moldau.model.errors import StorageError
+from moldau.server.audit_file import keep_audit_log
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import ServerConfig
 from moldau.server.derived_config import config_warnings
@@ -31,6 +33,7 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
     set_up_logging(config.logging)
+    keep_audit_log(Path(config.data_dir))
     if config.grpc.addr is not None:
         _load_grpc()
     try:
