@@ -6,20 +6,27 @@ from handler_calls import topic
 from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
+from moldau.security.acl import Operation, Permission
 from moldau.wire.fields import ZERO_UUID
 from moldau.wire.messages import add_offsets_to_txn as add_offsets
 from moldau.wire.messages import add_partitions_to_txn as add_partitions
 from moldau.wire.messages import (
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -27,6 +34,7 @@ from moldau.wire.messages import (
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     fetch,
@@ -59,7 +67,7 @@ NO_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
 NO_TRANSACTION = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 UNKNOWN_ID = ErrorCode.UNKNOWN_TOPIC_ID
-TOPIC_TYPE, BROKER_TYPE = 2, 4
+TOPIC_TYPE, BROKER_TYPE, ANY = 2, 4, 1
 BY_ID = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
 """The first versions that name topics by id: a hidden topic is an unknown one."""
 
@@ -479,5 +487,94 @@ WALKS: list[Walk] = [
             topics=[describe_topic_partitions.DescribeTopicPartitionsTopic(name="orders")]
         ),
         NO_TOPIC,
+    ),
+    walk(
+        describe_acls.DescribeAclsRequest(
+            resource_type_filter=ANY,
+            resource_name_filter=None,
+            pattern_type_filter=ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=ANY,
+            permission_type=ANY,
+        ),
+        NO_CLUSTER,
+    ),
+    walk(
+        create_acls.CreateAclsRequest(
+            creations=[
+                create_acls.AclCreation(
+                    resource_type=TOPIC_TYPE,
+                    resource_name="*",
+                    principal="User:alice",
+                    host="*",
+                    operation=Operation.ALL,
+                    permission_type=Permission.ALLOW,
+                )
+            ]
+        ),
+        NO_CLUSTER,
+    ),
+    walk(
+        delete_acls.DeleteAclsRequest(
+            filters=[
+                delete_acls.DeleteAclsFilter(
+                    resource_type_filter=ANY,
+                    resource_name_filter=None,
+                    pattern_type_filter=ANY,
+                    principal_filter=None,
+                    host_filter=None,
+                    operation=ANY,
+                    permission_type=ANY,
+                )
+            ]
+        ),
+        NO_CLUSTER,
+    ),
+    walk(
+        describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None),
+        NO_CLUSTER,
+    ),
+    walk(
+        alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+            deletions=[
+                alter_user_scram_credentials.ScramCredentialDeletion(name="bob", mechanism=1)
+            ],
+            upsertions=[
+                alter_user_scram_credentials.ScramCredentialUpsertion(
+                    name="alice",
+                    mechanism=1,
+                    iterations=4096,
+                    salt=b"salt" * 4,
+                    salted_password=b"p" * 32,
+                )
+            ],
+        ),
+        NO_CLUSTER,
+        NO_CLUSTER,
+    ),
+    walk(
+        describe_client_quotas.DescribeClientQuotasRequest(components=[], strict=False),
+        NO_CLUSTER,
+    ),
+    walk(
+        alter_client_quotas.AlterClientQuotasRequest(
+            entries=[
+                alter_client_quotas.AlterQuotasEntry(
+                    entity=[
+                        alter_client_quotas.AlterQuotasEntity(
+                            entity_type="user", entity_name="alice"
+                        )
+                    ],
+                    ops=[
+                        alter_client_quotas.AlterQuotasOperation(
+                            key="producer_byte_rate", value=1.0, remove=False
+                        )
+                    ],
+                )
+            ],
+            validate_only=False,
+        ),
+        NO_CLUSTER,
     ),
 ]

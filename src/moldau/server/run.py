@@ -33,7 +33,6 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
     set_up_logging(config.logging)
-    keep_audit_log(Path(config.data_dir))
     if config.grpc.addr is not None:
         _load_grpc()
     try:
@@ -42,6 +41,7 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
     except ImportError:
         factory = None
+    keep_audit_log(Path(config.data_dir))
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(serve(config, Machine(), on_ready=on_ready))
 
