@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,8 +13,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from moldau.control.join_service import JoinService
 from moldau.edge.http.limits import HttpLimits
 from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.metadata.security import JoinToken
 from moldau.model.topology import (
     Endpoint,
     JoinReply,
@@ -23,6 +26,7 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
 
 T = TypeVar("T")
@@ -34,6 +38,8 @@ JOIN = JoinRequest(
     raft=Endpoint("127.0.0.1", 19093),
     http=Endpoint("127.0.0.1", 8081),
 )
+SECRET = bytes(range(32))
+"""Of the fake cluster."""
 
 
 def topic(name: str, *partitions: TopologyPartition) -> TopologyTopic:
@@ -74,6 +80,11 @@ class FakeCluster:
         self.reasons: list[str] = []
         self.shown = topology(topic("a", partition(0)), topic("b.c", partition(0)))
         self.image = b"\x00\xff" * 10
+        self.queried_image = b""
+        """For those who only look."""
+        self.tokens: dict[str, JoinToken] = {}
+        self.tokens_used: list[str] = []
+        self.secret_file = ""
 
     async def _answer(self, *asked: object) -> None:
         self.asked.append(asked if len(asked) > 1 else asked[0])
@@ -83,10 +94,15 @@ class FakeCluster:
             raise self.failure
         self.decided.append(asked)
 
-    async def join(self, request: JoinRequest) -> JoinReply:
-        await self._answer(request)
+    async def join(self, request: JoinRequest, join_token_id: str = "") -> JoinReply:
+        image = self.image
+        if request.is_query:
+            image = self.queried_image or image
+        else:
+            await self._answer(request)
+            self.tokens_used.append(join_token_id)
         return JoinReply(
-            cluster_id="c", broker_id=2, epoch=4, image=self.image, voters=(1,), learners=(2,)
+            cluster_id="c", broker_id=2, epoch=4, image=image, voters=(1,), learners=(2,)
         )
 
     async def drain(self, broker_id: int) -> None:
@@ -162,6 +178,14 @@ def served(
         broker_id=1,
         image=SimpleNamespace(cluster_id="c"),
         cluster=world.cluster,
+        joins=JoinService(
+            join=lambda request, token: world.cluster.join(request, token),
+            tokens=lambda: world.cluster.tokens,
+            secret=SECRET,
+            clock=SystemClock(),
+            random_bytes=secrets.token_bytes,
+            local_secret_file=world.cluster.secret_file,
+        ),
         fetch=SimpleNamespace(complete_all=lambda: None),
     )
     # The fake has no parts that count anything; /metrics is tested with a real broker.

@@ -8,9 +8,10 @@ import threading
 
 import pytest
 
-from http_cluster import JOIN, FakeCluster, served
+from http_cluster import JOIN, SECRET, FakeCluster, served
 from moldau.model.errors import ConfigError, ErrorCode, RefusedError
 from moldau.model.topology import Endpoint
+from moldau.server.cluster_secret import JoinKey
 from moldau.server.join import join_cluster
 from moldau.server.machine import Machine
 from moldau.testing.waiting import until, wait_seconds_max
@@ -23,13 +24,16 @@ def join(port: int, *, seconds_max: float | None = None):
 
 
 def joining_of(port: int, seconds_max: float):
-    return join_cluster(Endpoint("127.0.0.1", port), JOIN, Machine(), seconds_max=seconds_max)
+    address = Endpoint("127.0.0.1", port)
+    return join_cluster(address, JOIN, JoinKey(SECRET), Machine(), seconds_max=seconds_max)
 
 
 def test_a_broker_is_taken_in(caplog):
     caplog.set_level(logging.INFO)
     with served() as world:
-        reply = join(world.port)
+        grant = join(world.port)
+        reply = grant.reply
+        assert grant.secret == SECRET
         assert world.cluster.asked == [JOIN]
         assert (reply.cluster_id, reply.broker_id, reply.epoch) == ("c", 2, 4)
         assert (reply.voters, reply.learners) == ((1,), (2,))
@@ -41,7 +45,7 @@ def test_an_image_of_many_megabytes_arrives_whole():
     cluster = FakeCluster()
     cluster.image = bytes(range(256)) * 32 * 1024
     with served(cluster) as world:
-        assert join(world.port).image == cluster.image
+        assert join(world.port).reply.image == cluster.image
 
 
 def test_it_waits_for_a_cluster_without_a_leader(caplog):
@@ -55,7 +59,7 @@ def test_it_waits_for_a_cluster_without_a_leader(caplog):
             await until(lambda: len(cluster.asked) >= 3 or joining.done(), "it asked three times")
             assert not joining.done()
             cluster.failure = None
-            return int((await joining).broker_id)
+            return int((await joining).reply.broker_id)
 
         assert asyncio.run(scene()) == 2
     # Once, and not for each of the tries.
@@ -106,7 +110,7 @@ def test_what_is_no_broker_ends_it_at_once():
             sock, _ = server.accept()
             with sock:
                 # To its end, or hanging up would reset the connection, and the answer be lost.
-                while not sock.recv(65536).endswith(b"}"):
+                while not sock.recv(65536).endswith(b"\r\n\r\n"):
                     pass
                 sock.sendall(b"HTTP/1.1 404 Not Found\r\n\r\nnothing here")
 

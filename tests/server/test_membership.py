@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from http_cluster import FakeCluster, served
+from http_cluster import SECRET, FakeCluster, served
 from moldau.log.datadir import VOTES_PATH, Identity
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.snapshot import encode_image
@@ -58,6 +58,9 @@ def enter(
         join_addr=None if join is None else Endpoint("127.0.0.1", join),
     )
     with opened(directory) as storage:
+        if join is not None and storage.read_secret() is None:
+            # As an operator does who needs no token.
+            storage.write_secret(SECRET)
         return asyncio.run(
             resolve_membership(config, storage, ENDPOINTS, Machine(), is_log_empty=is_log_empty)
         )
@@ -124,6 +127,8 @@ def test_an_empty_directory_bootstraps_nothing_unless_configured(tmp_path: Path)
 def test_a_bootstrap_broker_that_lost_its_metadata_does_not_bootstrap_again(
     tmp_path: Path, cluster: FakeCluster
 ) -> None:
+    with opened(tmp_path) as storage:
+        storage.write_secret(SECRET)
     founded = enter(tmp_path)
     with opened(tmp_path) as storage:
         storage.votes.record({METADATA_GROUP.name: (Epoch(3), ONE)})

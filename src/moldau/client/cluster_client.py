@@ -25,9 +25,10 @@ from moldau.model.topology import (
     BrokerActionResponse,
     Endpoint,
     ErrorReply,
-    JoinReply,
-    JoinRequest,
+    JoinChallenge,
+    ProvenJoinRequest,
     Readiness,
+    SealedJoinReply,
     Topology,
 )
 
@@ -41,6 +42,7 @@ HTTP_HINT: Final = (
 
 TOPOLOGY_PATH: Final = "/api/v1/topology"
 JOIN_PATH: Final = "/api/v1/cluster/join"
+JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
 _BUSY: Final = 503
 _encoder: Final = msgspec.json.Encoder()
 
@@ -80,9 +82,13 @@ class ClusterClient:
         """Cancel `leave`, while the broker is still a member."""
         return self._change("keep", broker)
 
-    def join(self, request: JoinRequest) -> JoinReply:
+    def join_challenge(self) -> JoinChallenge:
+        """For brokers only: the first step of joining."""
+        return self._request("GET", JOIN_CHALLENGE_PATH, None, JoinChallenge)
+
+    def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
         """For brokers only: join the cluster."""
-        return self._request("POST", JOIN_PATH, request, JoinReply)
+        return self._request("POST", JOIN_PATH, request, SealedJoinReply)
 
     # ---- requests
 

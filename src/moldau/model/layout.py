@@ -2,3 +2,6 @@
 
 LOCK_FILE = "lock"
 """Locked (flock) by the broker that uses the directory; contains its process id."""
+
+SECRET_FILE = "cluster.secret"
+"""What the brokers of a cluster prove to each other that they know."""

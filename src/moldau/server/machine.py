@@ -5,6 +5,7 @@ The simulator replaces it, and runs the same broker on simulated machines.
 
 import asyncio
 import random
+import secrets
 import uuid
 from asyncio import AbstractEventLoop
 from pathlib import Path
@@ -19,7 +20,12 @@ from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.clock import Clock
-from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
+from moldau.model.topology import (
+    Endpoint,
+    JoinChallenge,
+    ProvenJoinRequest,
+    SealedJoinReply,
+)
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.replica.flush_threads import FlushThreads, FlushWorkers
 from moldau.server.clock import SystemClock
@@ -65,11 +71,11 @@ class GrpcServer(Protocol):
 class MemberClient(Protocol):
     """The HTTP API of another broker."""
 
-    async def join(self, request: JoinRequest) -> JoinReply:
+    async def join_challenge(self) -> JoinChallenge:
         """Raises ClientError."""
         ...
 
-    async def topology(self) -> Topology:
+    async def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
         """Raises ClientError."""
         ...
 
@@ -80,11 +86,11 @@ class HttpMemberClient:
     def __init__(self, address: Endpoint, seconds_max: float) -> None:
         self._client = ClusterClient([str(address)], call_seconds_max=seconds_max)
 
-    async def join(self, request: JoinRequest) -> JoinReply:
-        return await asyncio.to_thread(self._client.join, request)
+    async def join_challenge(self) -> JoinChallenge:
+        return await asyncio.to_thread(self._client.join_challenge)
 
-    async def topology(self) -> Topology:
-        return await asyncio.to_thread(self._client.topology)
+    async def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
+        return await asyncio.to_thread(self._client.join, request)
 
 
 class Machine:
@@ -97,6 +103,10 @@ class Machine:
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+    def secret_bytes(self, count: int) -> bytes:
+        """Random bytes that nobody can guess, for secrets and nonces."""
+        return secrets.token_bytes(count)
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         """Lock a data directory for this broker. Raises ConfigError."""

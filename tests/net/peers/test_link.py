@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from peer_handshake import answer_as_peer, call_as_peer, framed, peer_secret, read_framed
 from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
@@ -21,15 +22,13 @@ from moldau.net.peers import listener as peer_listener
 from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
+    CallerHandshake,
     Hello,
-    HelloResponse,
-    decode_hello,
-    decode_hello_response,
-    encode_hello,
-    encode_hello_response,
+    ListenerHandshake,
 )
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
+from moldau.net.peers.secret import PeerSecret
 from moldau.server.clock import SystemClock
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import until, wait_seconds_max
@@ -80,6 +79,7 @@ async def listening(
         clock=SystemClock(),
         cluster_id="c",
         me=TWO,
+        secret=peer_secret(),
         authorize=authorize,
         handler=handler,
         handshake_seconds_max=handshake_seconds_max,
@@ -113,13 +113,17 @@ class Events:
 
 @contextlib.asynccontextmanager
 async def linked(
-    port: int, hello: Hello = HELLO, limits: LinkLimits | None = None
+    port: int,
+    hello: Hello = HELLO,
+    limits: LinkLimits | None = None,
+    secret: PeerSecret | None = None,
 ) -> AsyncIterator[tuple[PeerLink, Events]]:
     events = Events()
     link = PeerLink(
         loop=asyncio.get_running_loop(),
         rng=random.Random(1),
         hello=hello,
+        secret=secret or peer_secret(),
         address=("127.0.0.1", port),
         on_connected=events.on_up,
         on_lost=events.lost.append,
@@ -164,7 +168,7 @@ def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> Non
     [
         (HELLO._replace(cluster_id="other"), "this broker belongs to cluster c, not other"),
         (HELLO._replace(target=BrokerId(3)), "this is broker 2, not 3"),
-        (HELLO._replace(version=9), "unsupported protocol version 9; expected 2"),
+        (HELLO._replace(version=9), "unsupported protocol version 9; expected 3"),
         (HELLO._replace(sender=TWO), "broker 2 cannot be a peer of broker 2"),
         (HELLO._replace(incarnation="dir9"), "broker 1 has directory dir1"),
     ],
@@ -193,6 +197,17 @@ def test_a_caller_that_does_not_belong_is_refused_with_the_reason(
     run(scenario)
 
 
+@contextlib.asynccontextmanager
+async def called(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection of broker 1 that was accepted."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        assert (await call_as_peer(reader, writer, peer_secret(), HELLO)).reason == ""
+        yield reader, writer
+    finally:
+        writer.close()
+
+
 async def _closed_after(port: int, data: bytes) -> bytes:
     """What a caller is told that sends these bytes, until it is closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -205,27 +220,38 @@ async def _closed_after(port: int, data: bytes) -> bytes:
         writer.close()
 
 
-def framed(body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + body
-
-
 @pytest.mark.parametrize(
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",
         framed(b"\0" * 40),
-        framed(encode_hello(HELLO)[:-1]),
+        framed(CallerHandshake(peer_secret(), HELLO).hello[:-1]),
+        framed(CallerHandshake(peer_secret(b"other"), HELLO).hello),
         struct.pack(">I", HANDSHAKE_BYTES_MAX + 1),
         struct.pack(">I", FRAME_BYTES_MAX),
-        framed(encode_hello(HELLO)) + framed(b"\x63unknown kind"),
-        framed(encode_hello(HELLO)) + struct.pack(">I", FRAME_BYTES_MAX + 1),
     ],
 )
-def test_bytes_that_are_no_handshake_or_no_frame_close_the_connection(data: bytes) -> None:
+def test_whoever_begins_with_no_proven_hello_gets_no_answer(data: bytes) -> None:
     async def scenario() -> None:
         handler = Handler()
         async with listening(handler) as (listener, port):
-            await _closed_after(port, data)
+            assert await _closed_after(port, data) == b""
+            assert handler.connected == []
+            assert listener.peers == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "data", [framed(b"\x63unknown kind"), struct.pack(">I", FRAME_BYTES_MAX + 1)]
+)
+def test_bytes_that_are_no_frame_close_the_connection(data: bytes) -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (listener, port):
+            async with called(port) as (reader, writer):
+                writer.write(data)
+                assert await reader.read() == b""
             assert handler.frames == []
             await until(lambda: listener.peers == [], "nobody is connected")
 
@@ -399,8 +425,9 @@ def test_pieces_that_do_not_fit_close_the_connection(
     async def scenario() -> None:
         handler = Handler()
         async with listening(handler) as (_, port):
-            data = framed(encode_hello(HELLO)) + b"".join(framed(piece) for piece in pieces)
-            await _closed_after(port, data)
+            async with called(port) as (reader, writer):
+                writer.write(b"".join(framed(piece) for piece in pieces))
+                assert await reader.read() == b""
             assert handler.frames == []
 
     run(scenario)
@@ -499,9 +526,7 @@ def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further()
         loop = asyncio.get_running_loop()
         async with linked(server.getsockname()[1], limits=limits) as (link, events):
             peer, _ = await loop.sock_accept(server)
-            size = struct.unpack(">I", await loop.sock_recv(peer, 4))[0]
-            assert decode_hello(memoryview(await loop.sock_recv(peer, size))) == HELLO
-            await loop.sock_sendall(peer, framed(encode_hello_response(HelloResponse(""))))
+            assert await answer_as_peer(peer, peer_secret()) == HELLO
             await until(lambda: link.is_connected, "the link is up")
             block = bytes(100_000)
             while link.has_room:
@@ -522,16 +547,100 @@ def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further()
     run(scenario)
 
 
-def test_handshakes_survive_the_way_and_what_is_cut_is_refused() -> None:
-    hello = Hello("cluster", BrokerId(5), "dir", BrokerId(0x7FFFFFFF), 1 << 40)
-    data = encode_hello(hello)
-    assert decode_hello(memoryview(data)) == hello
-    for cut in range(len(data)):
-        with pytest.raises(PeerProtocolError):
-            decode_hello(memoryview(data[:cut]))
-    for answer in (HelloResponse(""), HelloResponse("no such broker")):
-        data = encode_hello_response(answer)
-        assert decode_hello_response(data) == answer
-        for cut in range(len(data)):
-            with pytest.raises(PeerProtocolError):
-                decode_hello_response(data[:cut])
+# ---- strangers
+
+
+def test_a_hello_that_was_overheard_lets_nobody_in() -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (listener, port):
+            overheard = CallerHandshake(peer_secret(), HELLO)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(framed(overheard.hello))
+            proof = overheard.prove(await read_framed(reader))
+            writer.close()
+            # The same again, all of it: it gets another challenge, and no response.
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(framed(overheard.hello))
+            await read_framed(reader)
+            writer.write(framed(proof))
+            assert await reader.read() == b""
+            writer.close()
+            assert (handler.connected, listener.peers) == ([], [])
+            assert listener.refused_total == 1
+
+    run(scenario)
+
+
+def test_neither_side_gets_on_with_another_secret(caplog: pytest.LogCaptureFixture) -> None:
+    often = LinkLimits(retry_seconds_min=0.001, retry_seconds_max=0.001)
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with (
+            listening(handler) as (listener, port),
+            linked(port, limits=often, secret=peer_secret(b"other")) as (link, events),
+        ):
+            await until(lambda: listener.refused_total > 5, "it was refused often")
+            assert not link.is_connected
+            assert (events.up, handler.connected) == (0, [])
+        assert caplog.text.count("it does not know the secret of this cluster") == 1
+        assert caplog.text.count("closes the connections of this broker without an answer") == 1
+
+    run(scenario)
+
+
+def test_a_link_sends_nothing_but_its_hello_to_a_listener_with_another_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    often = LinkLimits(retry_seconds_min=0.001, retry_seconds_max=0.001)
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            loop = asyncio.get_running_loop()
+            false = CallerHandshake(peer_secret(b"other"), HELLO)
+            async with linked(server.getsockname()[1], limits=often) as (link, events):
+                for _ in range(5):
+                    peer, _ = await loop.sock_accept(server)
+                    with peer:
+                        assert (await loop.sock_recv(peer, 4096))[4:8] == b"MoPr"
+                        challenge = ListenerHandshake(peer_secret(b"other")).challenge(false.hello)
+                        await loop.sock_sendall(peer, framed(challenge))
+                        assert await loop.sock_recv(peer, 4096) == b""
+                assert (link.is_connected, events.up) == (False, 0)
+        assert caplog.text.count("does not know the secret of this cluster") == 1
+
+    run(scenario)
+
+
+def test_strangers_that_wait_do_not_keep_a_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_listener, "_UNPROVEN_MAX", 8)
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (listener, port):
+            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            async with linked(port) as (link, _):
+                await until(lambda: link.is_connected, "the link is up")
+                await until(lambda: len(listener._unproven) <= 8, "the others were closed")
+                for reader, _ in strangers[:12]:
+                    assert await reader.read() == b""
+                assert listener.peers == [ONE]
+            for _, writer in strangers:
+                writer.close()
+
+    run(scenario)
+
+
+def test_strangers_are_logged_once_per_address(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with listening(Handler()) as (listener, port):
+            for _ in range(5):
+                await _closed_after(port, framed(b"x" * 100))
+            assert listener.refused_total == 5
+        warnings = [one for one in caplog.records if one.levelname == "WARNING"]
+        assert len(warnings) == 1
+        assert "port for peers" in warnings[0].message
+
+    run(scenario)

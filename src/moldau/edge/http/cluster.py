@@ -10,19 +10,24 @@ from starlette.routing import Route
 from moldau.api.broker import Broker
 from moldau.api.metadata_changes import MetadataChanges
 from moldau.edge.http.responses import check_query, read_body, respond
-from moldau.model.topology import BrokerActionRequest, BrokerActionResponse, JoinRequest
+from moldau.model.topology import BrokerActionRequest, BrokerActionResponse, ProvenJoinRequest
 
-_join_request: Final = msgspec.json.Decoder(JoinRequest)
+_proven_request: Final = msgspec.json.Decoder(ProvenJoinRequest)
 _broker_named: Final = msgspec.json.Decoder(BrokerActionRequest)
 
 
 def routes(broker: Broker) -> list[Route]:
     changes = MetadataChanges(broker)
 
-    async def join(request: Request) -> Response:
+    async def challenge(request: Request) -> Response:
         check_query(request)
-        wanted = await read_body(request, _join_request.decode)
-        return respond(await changes.result(broker.cluster.join(wanted)))
+        return respond(broker.joins.challenge(), headers={"cache-control": "no-store"})
+
+    async def join(request: Request) -> Response:
+        """The request proves that it may be made: it needs no user."""
+        check_query(request)
+        proven = await read_body(request, _proven_request.decode)
+        return respond(await changes.result(broker.joins.join(proven)))
 
     async def leave(request: Request) -> Response:
         """202: the replicas move to other brokers in the background."""
@@ -38,6 +43,7 @@ def routes(broker: Broker) -> list[Route]:
         return respond(BrokerActionResponse(broker=named.broker, state="active"))
 
     return [
+        Route("/api/v1/cluster/join/challenge", challenge, methods=["GET"]),
         Route("/api/v1/cluster/join", join, methods=["POST"]),
         Route("/api/v1/cluster/leave", leave, methods=["POST"]),
         Route("/api/v1/cluster/keep", keep, methods=["POST"]),

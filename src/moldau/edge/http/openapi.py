@@ -35,9 +35,10 @@ from moldau.model.topology import (
     BrokerActionRequest,
     BrokerActionResponse,
     ErrorReply,
-    JoinReply,
-    JoinRequest,
+    JoinChallenge,
+    ProvenJoinRequest,
     Readiness,
+    SealedJoinReply,
     Topology,
 )
 
@@ -177,12 +178,15 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {200: QueueList},
         {**_PAGE_BY_NAME, "topic": _TEXT},
     ),
+    ("GET", "/api/v1/cluster/join/challenge"): Operation(
+        "joinChallenge", "For brokers: what to prove to join", {200: JoinChallenge}, {}
+    ),
     ("POST", "/api/v1/cluster/join"): Operation(
         "join",
-        "Add a broker to the cluster",
-        {200: JoinReply},
+        "For brokers: join the cluster, or return to it",
+        {200: SealedJoinReply},
         {},
-        body=JoinRequest,
+        body=ProvenJoinRequest,
         refusals=(409,),
     ),
     ("POST", "/api/v1/cluster/leave"): Operation(
