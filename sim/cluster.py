@@ -58,7 +58,7 @@ class Cluster:
         """What happened, for people; None: nobody wants to know."""
         self.counts: Counter[str] = Counter()
         self.secret = random.Random(f"{seed}/secret").randbytes(SECRET_BYTES)
-        """Each directory has it from the beginning, as if by an operator: no broker needs a token."""
+        """Each directory has it from the beginning: no broker needs a token."""
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
         self._retired: list[Node] = []
         self._numbers = plan.brokers

@@ -21,11 +21,13 @@ from moldau.model.topology import (
     Endpoint,
     JoinReply,
     JoinRequest,
+    ProvenJoinRequest,
     Topology,
     TopologyBroker,
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.security.join_proof import NONCE_BYTES, Transcript, prove_secret
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
 
@@ -40,6 +42,17 @@ JOIN = JoinRequest(
 )
 SECRET = bytes(range(32))
 """Of the fake cluster."""
+
+
+def proven(challenge: bytes, request: bytes, secret: bytes = SECRET) -> ProvenJoinRequest:
+    """The request of a broker that knows this secret."""
+    transcript = Transcript("", secrets.token_bytes(NONCE_BYTES), challenge, request)
+    return ProvenJoinRequest(
+        request=request,
+        challenge=challenge,
+        nonce=transcript.nonce,
+        proof=prove_secret(secret, transcript),
+    )
 
 
 def topic(name: str, *partitions: TopologyPartition) -> TopologyTopic:
