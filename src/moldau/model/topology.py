@@ -101,6 +101,45 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True):
         return f"JoinGrant(broker_id={self.reply.broker_id})"
 
 
+class JoinTokenWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a request for a token."""
+
+    lifetime_ms: int = 60 * 60 * 1000
+
+
+class JoinTokenCreated(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that one broker can join with. It is shown once, and stored nowhere."""
+
+    id: str
+    token: str
+    expires_ms: int
+    """Milliseconds since 1970."""
+
+    def __repr__(self) -> str:
+        return f"JoinTokenCreated(id={self.id!r})"
+
+
+class JoinTokenShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster knows of a token."""
+
+    id: str
+    expires_ms: int
+    used: bool
+    """A broker has joined with it."""
+
+
+class JoinTokenList(msgspec.Struct, frozen=True, kw_only=True):
+    """All tokens, the first to expire first."""
+
+    tokens: tuple[JoinTokenShown, ...]
+
+
+class TokenDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to the deletion of a token."""
+
+    id: str
+
+
 class TopologyBroker(msgspec.Struct, frozen=True, kw_only=True):
     """One broker, as seen by the broker that responds."""
 

@@ -17,6 +17,7 @@ from moldau.edge.http import (
     cluster,
     groups,
     health,
+    joins,
     metrics,
     openapi,
     queues,
@@ -70,6 +71,7 @@ def build_app(
             *groups.routes(broker),
             *queues.routes(broker),
             *cluster.routes(broker),
+            *joins.routes(broker),
             *openapi.routes(),
         ],
     )

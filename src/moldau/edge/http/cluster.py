@@ -1,4 +1,4 @@
-"""/api/v1/cluster: join a broker, drain it, or cancel its draining."""
+"""/api/v1/cluster: drain a broker, or cancel its draining."""
 
 from typing import Final
 
@@ -10,24 +10,13 @@ from starlette.routing import Route
 from moldau.api.broker import Broker
 from moldau.api.metadata_changes import MetadataChanges
 from moldau.edge.http.responses import check_query, read_body, respond
-from moldau.model.topology import BrokerActionRequest, BrokerActionResponse, ProvenJoinRequest
+from moldau.model.topology import BrokerActionRequest, BrokerActionResponse
 
-_proven_request: Final = msgspec.json.Decoder(ProvenJoinRequest)
 _broker_named: Final = msgspec.json.Decoder(BrokerActionRequest)
 
 
 def routes(broker: Broker) -> list[Route]:
     changes = MetadataChanges(broker)
-
-    async def challenge(request: Request) -> Response:
-        check_query(request)
-        return respond(broker.joins.challenge(), headers={"cache-control": "no-store"})
-
-    async def join(request: Request) -> Response:
-        """The request proves that it may be made: it needs no user."""
-        check_query(request)
-        proven = await read_body(request, _proven_request.decode)
-        return respond(await changes.result(broker.joins.join(proven)))
 
     async def leave(request: Request) -> Response:
         """202: the replicas move to other brokers in the background."""
@@ -43,8 +32,6 @@ def routes(broker: Broker) -> list[Route]:
         return respond(BrokerActionResponse(broker=named.broker, state="active"))
 
     return [
-        Route("/api/v1/cluster/join/challenge", challenge, methods=["GET"]),
-        Route("/api/v1/cluster/join", join, methods=["POST"]),
         Route("/api/v1/cluster/leave", leave, methods=["POST"]),
         Route("/api/v1/cluster/keep", keep, methods=["POST"]),
     ]

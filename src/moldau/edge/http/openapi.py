@@ -36,9 +36,13 @@ from moldau.model.topology import (
     BrokerActionResponse,
     ErrorReply,
     JoinChallenge,
+    JoinTokenCreated,
+    JoinTokenList,
+    JoinTokenWanted,
     ProvenJoinRequest,
     Readiness,
     SealedJoinReply,
+    TokenDeleted,
     Topology,
 )
 
@@ -188,6 +192,23 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {},
         body=ProvenJoinRequest,
         refusals=(409,),
+    ),
+    ("POST", "/api/v1/cluster/tokens"): Operation(
+        "createJoinToken",
+        "Create a token that one broker can join with",
+        {201: JoinTokenCreated},
+        {},
+        body=JoinTokenWanted,
+    ),
+    ("GET", "/api/v1/cluster/tokens"): Operation(
+        "listJoinTokens", "Tokens to join with, without their secrets", {200: JoinTokenList}, {}
+    ),
+    ("DELETE", "/api/v1/cluster/tokens/{token}"): Operation(
+        "deleteJoinToken",
+        "Delete a token: no broker can join with it any more",
+        {200: TokenDeleted},
+        {},
+        refusals=(404,),
     ),
     ("POST", "/api/v1/cluster/leave"): Operation(
         "leave",
