@@ -34,7 +34,7 @@ VOTES_PATH: Final = "votes"
 _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
 _STRAYS: Final = "strays"
-_IDENTITY: Final = "broker.json"
+IDENTITY_FILE: Final = "broker.json"
 _BOOTSTRAP_MARK: Final = "founding"
 _BOOTSTRAP_KEY: Final = f"is_{_BOOTSTRAP_MARK}"
 """As stored since the first version."""
@@ -112,15 +112,16 @@ def _checksum(identity: Identity) -> str:
 
 def read_identity(files: Files) -> Identity | None:
     """The directory's identity; None if it is new. Raises CorruptionError."""
-    if not files.exists(_IDENTITY):
+    if not files.exists(IDENTITY_FILE):
         if files.listdir(_TOPICS) or files.listdir(METADATA_PATH):
             raise CorruptionError(
-                f"{_IDENTITY} is missing, but the data directory contains logs. Restore the file "
-                "from a backup: without it the broker does not know which cluster they belong to"
+                f"{IDENTITY_FILE} is missing, but the data directory contains logs. Restore the "
+                "file from a backup: without it the broker does not know which cluster they "
+                "belong to"
             )
         return None
     try:
-        entry = json.loads(files.read(_IDENTITY))
+        entry = json.loads(files.read(IDENTITY_FILE))
         number, cluster = entry["broker_id"], entry["cluster_id"]
         found = Identity(
             broker_id=None if number is None else BrokerId(int(number)),
@@ -133,7 +134,7 @@ def read_identity(files: Files) -> Identity | None:
         if entry["checksum"] != _checksum(found):
             raise ValueError("checksum mismatch; restore the file from a backup")
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{_IDENTITY} cannot be read: {error}") from None
+        raise CorruptionError(f"{IDENTITY_FILE} cannot be read: {error}") from None
     return found
 
 
@@ -148,7 +149,7 @@ def write_identity(files: Files, identity: Identity) -> None:
     }
     if identity.is_bootstrapping:
         entry[_BOOTSTRAP_KEY] = True
-    files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
+    files.replace(IDENTITY_FILE, json.dumps(entry, indent=2).encode() + b"\n")
 
 
 def partition_path(name: str, topic_id: TopicId, partition: PartitionIndex) -> str:

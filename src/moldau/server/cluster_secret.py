@@ -6,12 +6,15 @@ It is made at bootstrap, and a broker that joins receives it. It is kept in the 
 
 import ipaddress
 import os
+import secrets
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from moldau.log.secret_file import SECRET_BYTES, decode_secret
+from moldau.log.datadir import IDENTITY_FILE
+from moldau.log.os_filesystem import OsFiles
+from moldau.log.secret_file import SECRET_BYTES, decode_secret, read_secret, write_secret
 from moldau.model.errors import ConfigError, CorruptionError
 from moldau.model.ids import BrokerId
 from moldau.model.layout import SECRET_FILE
@@ -66,6 +69,38 @@ def keep_first_secret(
         )
         raise error
     storage.write_secret(secret.value)
+
+
+def give_secret(directories: Sequence[Path]) -> list[Path]:
+    """Give data directories the same secret; returns the files written. Raises ConfigError.
+
+    One that is there already is kept, and the others get it.
+    """
+    known: dict[bytes, Path] = {}
+    missing: list[Path] = []
+    for directory in directories:
+        if not (directory / IDENTITY_FILE).is_file():
+            raise ConfigError(f"{directory} is not the data directory of a broker")
+        try:
+            found = read_secret(OsFiles(directory))
+        except (CorruptionError, OSError) as error:
+            raise ConfigError(f"{directory}: {error}") from None
+        if found is None:
+            missing.append(directory)
+        else:
+            known.setdefault(found, directory)
+    if len(known) > 1:
+        first, second = list(known.values())[:2]
+        raise ConfigError(
+            f"{first} and {second} have different secrets: they belong to different clusters"
+        )
+    secret = next(iter(known), None) or secrets.token_bytes(SECRET_BYTES)
+    for directory in missing:
+        try:
+            write_secret(OsFiles(directory), secret)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {directory}: {error.strerror or error}") from None
+    return [directory / SECRET_FILE for directory in missing]
 
 
 class JoinKey:

@@ -10,8 +10,15 @@ from typing import Final
 
 import msgspec
 
-from moldau.client.errors import ClientError, TimedOutError, UnavailableError, UnreachableError
-from moldau.model.errors import ConfigError
+from moldau.client.errors import (
+    ClientError,
+    RejectedError,
+    TimedOutError,
+    UnavailableError,
+    UnreachableError,
+)
+from moldau.model.errors import ConfigError, ErrorCode
+from moldau.model.layout import SECRET_FILE
 from moldau.model.topology import Endpoint, JoinGrant, JoinRequest, ProvenJoinRequest
 from moldau.security.join_proof import NONCE_BYTES, Transcript, UnsealError, unseal
 from moldau.server.cluster_secret import JoinKey, is_loopback, read_local_secret
@@ -27,6 +34,10 @@ _LOG_SECONDS: Final = 5.0
 _TOKEN_HINT: Final = (
     "create one on a member: moldau cluster token create · "
     "pass it on in a file: --set join_token_file=FILE"
+)
+_KEY_HINT: Final = (
+    f"the file {SECRET_FILE} in the data directory must be that of the cluster; without the file, "
+    "each broker joins with a new token: moldau cluster token create"
 )
 _encoder: Final = msgspec.json.Encoder()
 
@@ -123,4 +134,6 @@ def _timed_out(address: Endpoint, error: ClientError, seconds_max: float) -> Con
 def _rejected(address: Endpoint, error: ClientError) -> ConfigError:
     failure = ConfigError(f"{address} (join_addr) rejected this broker: {error}")
     failure.hint = error.hint or "nothing was changed; fix the cause and start again"
+    if isinstance(error, RejectedError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        failure.hint = _KEY_HINT
     return failure
