@@ -141,7 +141,7 @@ class GroupBroker:
             cluster_id="scenario",
             me=self.id,
             incarnation=str(self.id),
-            secret=PeerSecret(b"scenario", rng.randbytes),
+            secret=PeerSecret(b"scenario", random.Random(f"{self.id}/nonces").randbytes),
             authorize=lambda hello: None,
             sockets=SimSockets(world.network, self.host, loop),
         )

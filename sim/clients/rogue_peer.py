@@ -1,5 +1,5 @@
-"""A client that calls brokers as a broker: a stranger, an unknown one, and a known one that sends
-garbage.
+"""A client that calls brokers as a broker: without the secret, as an unknown broker, and as a known
+one that sends garbage.
 
 What it sends is never right. A broker closes the connection or refuses the hello, and goes on as if
 nothing had been said; what it does then is judged by everybody else in the world.
@@ -42,7 +42,7 @@ class RoguePeer:
     async def run(self) -> None:
         while not self._scene.is_over:
             try:
-                deeds = (self._as_stranger, self._as_unknown, self._as_broker, self._as_leader)
+                deeds = (self._as_unproven, self._as_unknown, self._as_broker, self._as_leader)
                 await self._rng.choice(deeds)()
                 self._scene.count("rogue calls")
             except (OSError, EOFError, TimeoutError):
@@ -100,7 +100,7 @@ class RoguePeer:
 
     # ---- nobody
 
-    async def _as_stranger(self) -> None:
+    async def _as_unproven(self) -> None:
         """It does not know the secret, or says what it overheard: it gets no answer, or but a
         challenge."""
         two = self._two()
@@ -120,7 +120,7 @@ class RoguePeer:
         )
         chosen = self._rng.choice(hellos)
         if await self._call(two[1], _framed(chosen)):
-            self._scene.violation(f"{two[1].name} answered a stranger that said {chosen!r}")
+            self._scene.violation(f"{two[1].name} answered an unknown client that sent {chosen!r}")
         # What it overhears: a hello, and the proof for another challenge.
         await self._call(two[1], _framed(proven) + _framed(self._rng.randbytes(32)))
 

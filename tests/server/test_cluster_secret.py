@@ -181,7 +181,7 @@ def test_the_file_of_another_user_is_not_read(tmp_path: Path):
         ("", False),
     ],
 )
-def test_loopback_is_told_from_other_addresses(host: str, expected: bool):
+def test_which_addresses_are_loopback(host: str, expected: bool):
     assert is_loopback(host) is expected
 
 

@@ -38,7 +38,7 @@ _TIME_BYTES: Final = 8
 _CHANCE_BYTES: Final = 16
 _CONTENT_BYTES: Final = _TIME_BYTES + _CHANCE_BYTES
 _USED_MAX: Final = 4096
-"""Challenges that were answered rightly within their time; strangers add none."""
+"""Challenges that were answered rightly within their time; unknown clients add none."""
 _WARN_SECONDS: Final = 10.0
 _request_of: Final = msgspec.json.Decoder(JoinRequest).decode
 

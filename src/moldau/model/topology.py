@@ -53,7 +53,7 @@ class JoinChallenge(msgspec.Struct, frozen=True, kw_only=True):
     challenge: bytes
     secret_file: str = ""
     """The file with the secret of the cluster, where only brokers on the same machine can ask.
-    Whoever may read it may join without a token."""
+    A broker that may read it may join without a token."""
 
 
 class ProvenJoinRequest(msgspec.Struct, frozen=True, kw_only=True):

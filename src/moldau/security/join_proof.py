@@ -4,7 +4,7 @@ The member sends a challenge. The broker proves that it knows a key: the secret 
 that of a join token. The reply is encrypted under the same key and so proves that the member knows
 it as well. No key is ever sent.
 
-Of a token the cluster stores only a hash, and whoever knows the hash cannot join with it. As in
+Of a token the cluster stores only a hash, and knowing the hash is not enough to join. As in
 SCRAM, the proof is the key, masked with an HMAC under the hash: a member takes the mask off, and
 compares the hash of what it finds.
 """
@@ -104,7 +104,7 @@ def _masked(key: bytes, stored_hash: bytes, transcript: Transcript) -> bytes:
 
 
 def seal(key: bytes, transcript: Transcript, content: bytes, nonce: bytes) -> bytes:
-    """Encrypt a reply for whoever knows the key."""
+    """Encrypt a reply for the broker that knows the key."""
     sealed: bytes = _cipher(key, transcript).encrypt(nonce, content, transcript.content)
     return nonce + sealed
 

@@ -161,8 +161,8 @@ def is_loopback(host: str) -> bool:
 def read_local_secret(path: str) -> JoinKey | None:
     """The secret in the directory of a member on this machine, if this user may read it.
 
-    The member names the file. It must be one of the same user, and be named like a secret: whoever
-    listens there must not make this broker read anything else.
+    The member names the file. It must be one of the same user, and be named like a secret: another
+    process at that address must not make this broker read anything else.
     """
     if not path or Path(path).name != SECRET_FILE:
         return None

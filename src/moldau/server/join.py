@@ -118,7 +118,7 @@ async def ask_member(
         return msgspec.msgpack.decode(unseal(key.value, transcript, answer.sealed), type=JoinGrant)
     except (UnsealError, msgspec.DecodeError):
         raise ClientError(
-            "whoever answered does not know the secret of the cluster",
+            "the process there does not know the secret of the cluster",
             hint="is that the HTTP address of a member of the cluster?",
         ) from None
 

@@ -153,7 +153,7 @@ def test_a_proof_without_a_hello_is_refused() -> None:
         ListenerHandshake(knowing()).check(b"x" * PROOF_BYTES)
 
 
-def test_a_broker_of_a_later_version_can_be_told_so() -> None:
+def test_a_broker_of_a_later_version_gets_the_reason() -> None:
     later = HELLO._replace(version=99)
     caller, listener, _ = shaken(later)
     assert caller.read_response(listener.response("too new")).reason == "too new"

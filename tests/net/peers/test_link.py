@@ -1,17 +1,14 @@
 """Links and the listener for peers: who is let in, and what a link does with too much."""
 
 import asyncio
-import contextlib
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
-from peer_handshake import answer_as_peer, call_as_peer, framed, peer_secret, read_framed
+from peer_handshake import answer_as_peer, framed, peer_secret
+from peer_links import HELLO, ONE, TWO, Handler, called, linked, listening, run
 from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
@@ -21,121 +18,13 @@ from moldau.net.peers import frames
 from moldau.net.peers import listener as peer_listener
 from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
-    HANDSHAKE_BYTES_MAX,
-    CallerHandshake,
     Hello,
-    ListenerHandshake,
 )
-from moldau.net.peers.link import LinkLimits, PeerLink
-from moldau.net.peers.listener import PeerListener
-from moldau.net.peers.secret import PeerSecret
-from moldau.server.clock import SystemClock
+from moldau.net.peers.link import LinkLimits
 from moldau.testing.ports import free_ports
-from moldau.testing.waiting import until, wait_seconds_max
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
-
-ONE, TWO = BrokerId(1), BrokerId(2)
-HELLO = Hello("c", ONE, "dir1", TWO)
-
-
-class Handler:
-    def __init__(self) -> None:
-        self.frames: list[tuple[int, FrameKind, bytes]] = []
-        self.connected: list[Hello] = []
-        self.gone: list[int] = []
-        self.error: PeerProtocolError | None = None
-
-    def on_peer_connected(self, hello: Hello) -> None:
-        self.connected.append(hello)
-
-    def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
-        if self.error is not None:
-            raise self.error
-        self.frames.append((sender, kind, bytes(body)))
-
-    def on_peer_disconnected(self, sender: BrokerId) -> None:
-        self.gone.append(sender)
-
-
-def run(test: Callable[[], Any]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * wait_seconds_max()):
-            await test()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
-
-
-@contextlib.asynccontextmanager
-async def listening(
-    handler: Handler,
-    authorize: Callable[[Hello], str | None] = lambda _: None,
-    port: int = 0,
-    handshake_seconds_max: float = 3600,
-) -> AsyncIterator[tuple[PeerListener, int]]:
-    listener = PeerListener(
-        loop=asyncio.get_running_loop(),
-        clock=SystemClock(),
-        cluster_id="c",
-        me=TWO,
-        secret=peer_secret(),
-        authorize=authorize,
-        handler=handler,
-        handshake_seconds_max=handshake_seconds_max,
-    )
-    _, port = listener.bind("127.0.0.1", port)
-    listener.start()
-    try:
-        yield listener, port
-    finally:
-        listener.close()
-
-
-class Events:
-    """What a link reports."""
-
-    def __init__(self) -> None:
-        self.up = 0
-        self.lost: list[str] = []
-        self.room = 0
-        self.nobody = 0
-
-    def on_up(self) -> None:
-        self.up += 1
-
-    def on_room(self) -> None:
-        self.room += 1
-
-    def on_connection_refused(self) -> None:
-        self.nobody += 1
-
-
-@contextlib.asynccontextmanager
-async def linked(
-    port: int,
-    hello: Hello = HELLO,
-    limits: LinkLimits | None = None,
-    secret: PeerSecret | None = None,
-) -> AsyncIterator[tuple[PeerLink, Events]]:
-    events = Events()
-    link = PeerLink(
-        loop=asyncio.get_running_loop(),
-        rng=random.Random(1),
-        hello=hello,
-        secret=secret or peer_secret(),
-        address=("127.0.0.1", port),
-        on_connected=events.on_up,
-        on_lost=events.lost.append,
-        on_room=events.on_room,
-        on_connection_refused=events.on_connection_refused,
-        limits=limits,
-    )
-    link.start()
-    try:
-        yield link, events
-    finally:
-        link.stop()
 
 
 def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> None:
@@ -197,51 +86,6 @@ def test_a_caller_that_does_not_belong_is_refused_with_the_reason(
     run(scenario)
 
 
-@contextlib.asynccontextmanager
-async def called(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection of broker 1 that was accepted."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        assert (await call_as_peer(reader, writer, peer_secret(), HELLO)).reason == ""
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-async def _closed_after(port: int, data: bytes) -> bytes:
-    """What a caller is told that sends these bytes, until it is closed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(data)
-        return await reader.read()
-    except ConnectionResetError:
-        return b""
-    finally:
-        writer.close()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        framed(b"\0" * 40),
-        framed(CallerHandshake(peer_secret(), HELLO).hello[:-1]),
-        framed(CallerHandshake(peer_secret(b"other"), HELLO).hello),
-        struct.pack(">I", HANDSHAKE_BYTES_MAX + 1),
-        struct.pack(">I", FRAME_BYTES_MAX),
-    ],
-)
-def test_whoever_begins_with_no_proven_hello_gets_no_answer(data: bytes) -> None:
-    async def scenario() -> None:
-        handler = Handler()
-        async with listening(handler) as (listener, port):
-            assert await _closed_after(port, data) == b""
-            assert handler.connected == []
-            assert listener.peers == []
-
-    run(scenario)
-
-
 @pytest.mark.parametrize(
     "data", [framed(b"\x63unknown kind"), struct.pack(">I", FRAME_BYTES_MAX + 1)]
 )
@@ -254,14 +98,6 @@ def test_bytes_that_are_no_frame_close_the_connection(data: bytes) -> None:
                 assert await reader.read() == b""
             assert handler.frames == []
             await until(lambda: listener.peers == [], "nobody is connected")
-
-    run(scenario)
-
-
-def test_a_caller_that_says_nothing_in_time_is_closed() -> None:
-    async def scenario() -> None:
-        async with listening(Handler(), handshake_seconds_max=0.05) as (_, port):
-            assert await _closed_after(port, b"\0\0") == b""
 
     run(scenario)
 
@@ -543,104 +379,5 @@ def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further()
             assert link.has_room
             peer.close()
         server.close()
-
-    run(scenario)
-
-
-# ---- strangers
-
-
-def test_a_hello_that_was_overheard_lets_nobody_in() -> None:
-    async def scenario() -> None:
-        handler = Handler()
-        async with listening(handler) as (listener, port):
-            overheard = CallerHandshake(peer_secret(), HELLO)
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(framed(overheard.hello))
-            proof = overheard.prove(await read_framed(reader))
-            writer.close()
-            # The same again, all of it: it gets another challenge, and no response.
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(framed(overheard.hello))
-            await read_framed(reader)
-            writer.write(framed(proof))
-            assert await reader.read() == b""
-            writer.close()
-            assert (handler.connected, listener.peers) == ([], [])
-            assert listener.refused_total == 1
-
-    run(scenario)
-
-
-def test_neither_side_gets_on_with_another_secret(caplog: pytest.LogCaptureFixture) -> None:
-    often = LinkLimits(retry_seconds_min=0.001, retry_seconds_max=0.001)
-
-    async def scenario() -> None:
-        handler = Handler()
-        async with (
-            listening(handler) as (listener, port),
-            linked(port, limits=often, secret=peer_secret(b"other")) as (link, events),
-        ):
-            await until(lambda: listener.refused_total > 5, "it was refused often")
-            assert not link.is_connected
-            assert (events.up, handler.connected) == (0, [])
-        assert caplog.text.count("it does not know the secret of this cluster") == 1
-        assert caplog.text.count("closes the connections of this broker without an answer") == 1
-
-    run(scenario)
-
-
-def test_a_link_sends_nothing_but_its_hello_to_a_listener_with_another_secret(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    often = LinkLimits(retry_seconds_min=0.001, retry_seconds_max=0.001)
-
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setblocking(False)
-            loop = asyncio.get_running_loop()
-            false = CallerHandshake(peer_secret(b"other"), HELLO)
-            async with linked(server.getsockname()[1], limits=often) as (link, events):
-                for _ in range(5):
-                    peer, _ = await loop.sock_accept(server)
-                    with peer:
-                        assert (await loop.sock_recv(peer, 4096))[4:8] == b"MoPr"
-                        challenge = ListenerHandshake(peer_secret(b"other")).challenge(false.hello)
-                        await loop.sock_sendall(peer, framed(challenge))
-                        assert await loop.sock_recv(peer, 4096) == b""
-                assert (link.is_connected, events.up) == (False, 0)
-        assert caplog.text.count("does not know the secret of this cluster") == 1
-
-    run(scenario)
-
-
-def test_strangers_that_wait_do_not_keep_a_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_listener, "_UNPROVEN_MAX", 8)
-
-    async def scenario() -> None:
-        handler = Handler()
-        async with listening(handler) as (listener, port):
-            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-            async with linked(port) as (link, _):
-                await until(lambda: link.is_connected, "the link is up")
-                await until(lambda: len(listener._unproven) <= 8, "the others were closed")
-                for reader, _ in strangers[:12]:
-                    assert await reader.read() == b""
-                assert listener.peers == [ONE]
-            for _, writer in strangers:
-                writer.close()
-
-    run(scenario)
-
-
-def test_strangers_are_logged_once_per_address(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with listening(Handler()) as (listener, port):
-            for _ in range(5):
-                await _closed_after(port, framed(b"x" * 100))
-            assert listener.refused_total == 5
-        warnings = [one for one in caplog.records if one.levelname == "WARNING"]
-        assert len(warnings) == 1
-        assert "port for peers" in warnings[0].message
 
     run(scenario)

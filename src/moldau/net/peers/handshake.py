@@ -9,7 +9,7 @@
 Each message ends with a proof over itself and all messages before it (`secret.py`). The caller
 sends hello and proof, the listener the others:
 
-- A stranger gets no answer: a hello without the right proof closes the connection.
+- An unknown client gets no answer: a hello without the right proof closes the connection.
 - A hello that was recorded and is sent again gets a challenge, which its sender cannot answer,
   because the nonce in it is new.
 - A listener that does not know the secret cannot make a challenge with the caller's new nonce.
@@ -73,8 +73,8 @@ class CallerHandshake:
         return self._said[0]
 
     def prove(self, challenge: bytes) -> bytes:
-        """The answer to a challenge. Raises PeerProtocolError, also if the listener is a
-        stranger."""
+        """The answer to a challenge. Raises PeerProtocolError, also if the listener does not know
+        the secret."""
         _verified(self._secret, Label.CHALLENGE, self._said, challenge)
         decode_challenge(challenge)
         self._said += [challenge, _signed(self._secret, Label.PROOF, [*self._said, challenge], b"")]

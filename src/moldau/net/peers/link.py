@@ -69,8 +69,8 @@ class _HelloRefusedError(PeerProtocolError):
 
 
 class _SilentPeerError(PeerProtocolError):
-    """The peer closed the connection instead of answering: it takes this broker for a stranger, or
-    just ends."""
+    """The peer closed the connection instead of answering: it does not know this broker's secret,
+    or just ends."""
 
 
 class _Stream(SocketWriter):
@@ -353,8 +353,8 @@ class PeerLink:
         if isinstance(error, UnprovenPeerError) and self._unproven != address:
             self._unproven = address
             log.warning(
-                "whoever listens at %s:%d as broker %d does not know the secret of this cluster; "
-                "retrying",
+                "the process at %s:%d, the address of broker %d, does not know the secret of this "
+                "cluster; retrying",
                 *address,
                 self._hello.target,
             )

@@ -1,6 +1,6 @@
 """The listener for peers: a connection must begin with a valid handshake, or is closed.
 
-Whoever does not prove in it that it knows the secret of the cluster gets no answer.
+A client that does not prove in it that it knows the secret of the cluster gets no answer.
 
 Frames from peers arrive here; responses are sent over this broker's own link to the peer. A new
 connection of a peer replaces its earlier one, which is dead but was not detected yet.
@@ -41,7 +41,7 @@ _HANDSHAKE_LIMITS: Final = ConnectionLimits(
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
     protocol_error_level=logging.DEBUG,
 )
-"""What strangers do is logged once per address, by the listener itself."""
+"""What unknown clients do is logged once per address, by the listener itself."""
 _PEER_LIMITS: Final = ConnectionLimits(
     request_bytes_max=PIECE_BYTES_MAX + 1,
     inflight_bytes_max=PIECE_BYTES_MAX + 1,
@@ -51,11 +51,11 @@ _PEER_LIMITS: Final = ConnectionLimits(
 _CONNECTIONS_MAX: Final = 4096
 _UNPROVEN_MAX: Final = 512
 """Connections in their handshake. Of more than that the oldest is closed: peers need only
-milliseconds, so strangers that wait cannot keep them out."""
+milliseconds, so unknown clients that wait cannot keep them out."""
 _REFUSALS_KNOWN_MAX: Final = 64
-_STRANGERS_KNOWN_MAX: Final = 64
-_STRANGER_SECONDS: Final = 600.0
-"""A stranger is logged again after this long."""
+_LOGGED_HOSTS_MAX: Final = 64
+_LOGGED_SECONDS: Final = 600.0
+"""An unknown client is logged again after this long."""
 _LENGTH: Final = struct.Struct(">I")
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
@@ -125,8 +125,8 @@ class PeerListener:
         self._refusals: dict[BrokerId, str] = {}
         self._unproven: dict[Connection, None] = {}
         """In the order of their arrival."""
-        self._strangers: set[str] = set()
-        self._strangers_since = clock.monotonic()
+        self._logged_hosts: set[str] = set()
+        self._logged_since = clock.monotonic()
         self.refused_total = 0
         self._listener = Listener(
             loop=loop,
@@ -176,31 +176,31 @@ class PeerListener:
     def _await_handshake(self, connection: Connection) -> None:
         self._unproven[connection] = None
         if len(self._unproven) > _UNPROVEN_MAX:
-            self._close_stranger(next(iter(self._unproven)), "too many wait in the handshake")
+            self._close_unproven(next(iter(self._unproven)), "too many wait in the handshake")
         self._loop.call_later(self._handshake_seconds_max, self._close_unfinished, connection)
 
     def _close_unfinished(self, connection: Connection) -> None:
         if not isinstance(connection.state, _Peer):
-            self._close_stranger(connection, "it did not complete the handshake in time")
+            self._close_unproven(connection, "it did not complete the handshake in time")
 
-    def _close_stranger(self, connection: Connection, reason: str) -> None:
+    def _close_unproven(self, connection: Connection, reason: str) -> None:
         if connection.is_closed:
             return
         self.refused_total += 1
         host = connection.address.rpartition(":")[0]
         now = self._clock.monotonic()
-        if now - self._strangers_since > _STRANGER_SECONDS:
-            self._strangers.clear()
-            self._strangers_since = now
-        # Beyond that many addresses none is logged: strangers must not fill the disk.
-        if host not in self._strangers and len(self._strangers) < _STRANGERS_KNOWN_MAX:
-            self._strangers.add(host)
+        if now - self._logged_since > _LOGGED_SECONDS:
+            self._logged_hosts.clear()
+            self._logged_since = now
+        # Beyond that many addresses none is logged: unknown clients must not fill the disk.
+        if host not in self._logged_hosts and len(self._logged_hosts) < _LOGGED_HOSTS_MAX:
+            self._logged_hosts.add(host)
             log.warning(
                 "connection from %s to the port for peers closed: %s; more from this address are "
                 "not logged for %.0f minutes",
                 connection.address,
                 reason,
-                _STRANGER_SECONDS / 60,
+                _LOGGED_SECONDS / 60,
             )
         connection.close(reason)
 
@@ -231,7 +231,7 @@ class PeerListener:
                 connection.state = handshake = ListenerHandshake(self._secret)
                 _answer(connection, handshake.challenge(message))
         except PeerProtocolError as error:
-            self._close_stranger(connection, str(error))
+            self._close_unproven(connection, str(error))
 
     def _on_proof(self, connection: Connection, handshake: ListenerHandshake, proof: bytes) -> None:
         hello = handshake.check(proof)

@@ -1,4 +1,4 @@
-"""Strangers at the port for peers and at the way into a cluster, with real processes."""
+"""Unknown clients at the port for peers and at the way into a cluster, with real processes."""
 
 import base64
 import json
@@ -36,12 +36,12 @@ def secret_of(broker: Broker) -> bytes:
 def told(broker: Broker, *messages: bytes) -> bytes:
     """All that the port for peers answers until it closes."""
     address = ("127.0.0.1", broker.raft_port)
-    with socket.create_connection(address, wait_seconds_max()) as stranger:
+    with socket.create_connection(address, wait_seconds_max()) as client:
         for message in messages:
-            stranger.sendall(message)
+            client.sendall(message)
         received = b""
         try:
-            while more := stranger.recv(4096):
+            while more := client.recv(4096):
                 received += more
         except ConnectionResetError:
             pass
@@ -52,7 +52,7 @@ def framed(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def test_the_port_for_peers_answers_nothing_to_a_stranger() -> None:
+def test_the_port_for_peers_answers_nothing_to_unknown_clients() -> None:
     with Cluster(2) as cluster:
         first = cluster.brokers[1]
         topology = cluster.topology()
@@ -110,7 +110,7 @@ def test_a_recorded_handshake_is_refused_when_it_is_played_again() -> None:
             assert peer.recv(4096) == b""
 
 
-def test_the_way_into_a_cluster_tells_a_stranger_nothing() -> None:
+def test_joining_gives_nothing_to_unknown_clients() -> None:
     with Broker() as broker:
         url = f"http://{broker.http_address}/api/v1/cluster/join"
 
