@@ -187,6 +187,9 @@ class SimMachine(Machine):
     def secret_bytes(self, count: int) -> bytes:
         return self.rng.randbytes(count)
 
+    def join_token(self) -> str:
+        return ""
+
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()
 

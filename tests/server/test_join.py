@@ -218,7 +218,7 @@ def test_a_member_that_does_not_know_the_key_cannot_pretend():
             return SealedJoinReply(sealed=b"x" * 100)
 
     machine = Machine()
-    machine.member = lambda address, seconds_max: Pretender()
+    machine.member = lambda address, seconds_max: Pretender()  # type: ignore[method-assign]
     address = Endpoint("127.0.0.1", 1)
     with pytest.raises(ConfigError, match="does not know the secret of the cluster"):
         asyncio.run(join_cluster(address, JOIN, JoinKey(SECRET), machine, seconds_max=20))

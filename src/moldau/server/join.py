@@ -33,7 +33,7 @@ _PAUSE_SECONDS_MAX: Final = 2.0
 _LOG_SECONDS: Final = 5.0
 _TOKEN_HINT: Final = (
     "create one on a member: moldau cluster token create · "
-    "pass it on in a file: --set join_token_file=FILE"
+    "pass it on in a file: --set join_token_file=FILE, or in MOLDAU_JOIN_TOKEN"
 )
 _KEY_HINT: Final = (
     f"the file {SECRET_FILE} in the data directory must be that of the cluster; without the file, "

@@ -4,12 +4,13 @@ The simulator replaces it, and runs the same broker on simulated machines.
 """
 
 import asyncio
+import os
 import random
 import secrets
 import uuid
 from asyncio import AbstractEventLoop
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from moldau.api.broker import Broker
 from moldau.api.metric_sources import SlowLoopTurns
@@ -30,6 +31,8 @@ from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.replica.flush_threads import FlushThreads, FlushWorkers
 from moldau.server.clock import SystemClock
 from moldau.server.loop_watch import LoopWatch
+
+JOIN_TOKEN_VARIABLE: Final = "MOLDAU_JOIN_TOKEN"
 
 
 class Lock(Protocol):
@@ -107,6 +110,10 @@ class Machine:
     def secret_bytes(self, count: int) -> bytes:
         """Random bytes that nobody can guess, for secrets and nonces."""
         return secrets.token_bytes(count)
+
+    def join_token(self) -> str:
+        """The token to join with in the environment of the process; empty if there is none."""
+        return os.environ.get(JOIN_TOKEN_VARIABLE, "")
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         """Lock a data directory for this broker. Raises ConfigError."""

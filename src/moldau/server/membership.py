@@ -25,12 +25,13 @@ from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.cluster_secret import (
     ClusterSecret,
     JoinKey,
+    join_token,
     make_secret,
     read_join_token,
 )
 from moldau.server.config.schema import ServerConfig
 from moldau.server.join import join_cluster
-from moldau.server.machine import Machine
+from moldau.server.machine import JOIN_TOKEN_VARIABLE, Machine
 from moldau.server.storage import Storage
 
 _JOIN_SECONDS_MAX: Final = 120.0
@@ -178,7 +179,7 @@ async def _join(
             broker_id=broker_id,
             cluster_id=(known and known.cluster_id) or config.cluster_id,
         ),
-        _join_key(config, storage),
+        _join_key(config, storage, machine),
         machine,
         seconds_max=_JOIN_SECONDS_MAX,
     )
@@ -202,13 +203,16 @@ async def _join(
     return _membership(identity, process, endpoints, secret, image, reply.epoch)
 
 
-def _join_key(config: ServerConfig, storage: Storage) -> JoinKey | None:
+def _join_key(config: ServerConfig, storage: Storage, machine: Machine) -> JoinKey | None:
     """The secret if the directory has it: of an earlier start, or put there by the operator.
     Raises ConfigError."""
     known = storage.read_secret()
     if known is not None:
         return JoinKey(known)
-    return read_join_token(config.join_token_file) if config.join_token_file else None
+    if config.join_token_file:
+        return read_join_token(config.join_token_file)
+    text = machine.join_token()
+    return join_token(text, JOIN_TOKEN_VARIABLE) if text else None
 
 
 def _membership(

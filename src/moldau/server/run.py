@@ -10,6 +10,7 @@ from typing import Any
 from moldau.model.errors import StorageError
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import ServerConfig
+from moldau.server.core_dumps import forbid_core_dumps
 from moldau.server.derived_config import config_warnings
 from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
@@ -31,6 +32,7 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
     set_up_logging(config.logging)
+    forbid_core_dumps()
     if config.grpc.addr is not None:
         _load_grpc()
     try:
