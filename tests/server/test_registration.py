@@ -346,6 +346,8 @@ def test_one_that_was_removed_while_it_ran_learns_of_it(cluster: FakeCluster) ->
         world.cut_off = True
 
         async def refuse(request: JoinRequest, join_token_id: str) -> None:
+            if request.is_query:
+                raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, "not a member")
             raise RefusedError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker 2 was removed")
 
         cluster.join = refuse  # type: ignore[method-assign,assignment]

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from moldau.client.errors import ClientError, RejectedError, UnavailableError
+from moldau.client.errors import ClientError, NotFoundError, RejectedError, UnavailableError
 from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.metadata.image import Image
@@ -189,7 +189,7 @@ class Registration:
         """Whether a member returned the state of this broker."""
         try:
             image = decode_image((await self._ask(address, is_query=True)).image)
-        except RejectedError as error:
+        except (NotFoundError, RejectedError) as error:
             # It was removed, which the registration will show.
             log.debug("%s knows nothing of this broker: %s", address, error)
         except (ClientError, CorruptionError) as error:
