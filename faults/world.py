@@ -1,5 +1,6 @@
 """The brokers of a run, and the network that they and their clients live in."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from faults.nodes import Node
 from faults.proxy import Link
 from faults.record import TOPIC, Load, Record
 from faults.storage.volumes import Volume
+from moldau.model.layout import SECRET_FILE
 
 
 class World(Record):
@@ -94,8 +96,19 @@ class World(Record):
 
     def launch(self, *nodes: Node) -> None:
         for node in nodes:
+            if isinstance(self.network, SpaceNetwork) and node.join:
+                self._give_secret(node)
             node.launch()
             self.network.pids[node.number] = node.pid
+
+    def _give_secret(self, node: Node) -> None:
+        """As an operator does who needs no token. Brokers on loopback find the file themselves."""
+        target = node.data_dir / SECRET_FILE
+        known = [other.data_dir / SECRET_FILE for other in self.nodes]
+        source = next((path for path in known if path.exists()), None)
+        if source is not None and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
 
     def start(self, *nodes: Node) -> None:
         """Start some brokers together, and wait until they serve."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from moldau.log.secret_file import SECRET_BYTES, write_secret
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId
@@ -56,6 +57,8 @@ class Cluster:
         self.lines: list[str] | None = None
         """What happened, for people; None: nobody wants to know."""
         self.counts: Counter[str] = Counter()
+        self.secret = random.Random(f"{seed}/secret").randbytes(SECRET_BYTES)
+        """Each directory has it from the beginning: no broker needs a token."""
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
         self._retired: list[Node] = []
         self._numbers = plan.brokers
@@ -68,7 +71,7 @@ class Cluster:
         self.trace = 0
 
     def _node(self, number: int, *, is_named: bool = True) -> Node:
-        return Node(
+        node = Node(
             name=f"broker-{number}",
             address=f"10.0.0.{number}",
             scheduler=self.scheduler,
@@ -79,6 +82,8 @@ class Cluster:
             on_end=self._ended,
             on_made=self._made,
         )
+        write_secret(node.disk, self.secret)
+        return node
 
     def _config(self, number: int, *, is_named: bool) -> ServerConfig:
         address = f"10.0.0.{number}"
@@ -183,6 +188,7 @@ class Cluster:
     def start_without_disk(self, node: Node) -> None:
         """Somebody starts a broker that was wiped as always: it must refuse."""
         self.reported("start without its disk", node)
+        write_secret(node.disk, self.secret)
         node.start()
 
     def restart(self, node: Node, seconds: float) -> None:

@@ -23,6 +23,7 @@ from moldau.model.ids import (
     TopicId,
 )
 from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.secret import PeerSecret
 from moldau.raft.config import RaftConfig
 from moldau.raft.events import Effect, Role, Send, TransferEnded, Truncate
 from moldau.raft.membership import Members
@@ -140,6 +141,7 @@ class GroupBroker:
             cluster_id="scenario",
             me=self.id,
             incarnation=str(self.id),
+            secret=PeerSecret(b"scenario", random.Random(f"{self.id}/nonces").randbytes),
             authorize=lambda hello: None,
             sockets=SimSockets(world.network, self.host, loop),
         )

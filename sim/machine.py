@@ -11,12 +11,17 @@ import msgspec
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client import http
-from moldau.client.cluster_client import JOIN_PATH, TOPOLOGY_PATH, decode_response
+from moldau.client.cluster_client import JOIN_CHALLENGE_PATH, JOIN_PATH, decode_response
 from moldau.client.errors import TimedOutError, UnreachableError
 from moldau.log.compaction.worker import WorkerCommand, WorkerReply, run_command
 from moldau.log.filesystem import Files
 from moldau.model.ids import TimestampMs
-from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
+from moldau.model.topology import (
+    Endpoint,
+    JoinChallenge,
+    ProvenJoinRequest,
+    SealedJoinReply,
+)
 from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.flush_threads import FlushWork, FlushWorkers
 from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, MemberClient
@@ -109,12 +114,13 @@ class SimMember:
         self._address = address
         self._seconds_max = seconds_max
 
-    async def join(self, request: JoinRequest) -> JoinReply:
-        answer = await self._ask("POST", JOIN_PATH, msgspec.json.encode(request))
-        return decode_response(answer, JoinReply, *self._address)
+    async def join_challenge(self) -> JoinChallenge:
+        answer = await self._ask("GET", JOIN_CHALLENGE_PATH, b"")
+        return decode_response(answer, JoinChallenge, *self._address)
 
-    async def topology(self) -> Topology:
-        return decode_response(await self._ask("GET", TOPOLOGY_PATH, b""), Topology, *self._address)
+    async def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
+        answer = await self._ask("POST", JOIN_PATH, msgspec.json.encode(request))
+        return decode_response(answer, SealedJoinReply, *self._address)
 
     async def _ask(self, method: str, path: str, body: bytes) -> http.HttpResponse:
         try:
@@ -184,6 +190,9 @@ class SimMachine(Machine):
 
     def admin_token(self, root: Path) -> str | None:
         return None
+
+    def join_token(self) -> str:
+        return ""
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()

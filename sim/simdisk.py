@@ -186,7 +186,7 @@ class SimDisk:
         self._check_power()
         return bytes(self._file(path).live)
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         temporary = path + REPLACEMENT_SUFFIX
         file = self.open(temporary, create=True)
         try:

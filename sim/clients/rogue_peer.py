@@ -1,4 +1,5 @@
-"""A client that calls brokers as a broker: an unknown one, and a known one that sends garbage.
+"""A client that calls brokers as a broker: without the secret, as an unknown broker, and as a known
+one that sends garbage.
 
 What it sends is never right. A broker closes the connection or refuses the hello, and goes on as if
 nothing had been said; what it does then is judged by everybody else in the world.
@@ -10,10 +11,12 @@ import struct
 from typing import Final
 
 from moldau.log.datadir import Identity, read_identity
+from moldau.log.secret_file import read_secret
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex, TimestampMs
 from moldau.net.peers.frames import MORE_FOLLOWS, FrameKind, frame_head
-from moldau.net.peers.handshake import Hello, decode_hello_response, encode_hello
+from moldau.net.peers.handshake import CallerHandshake, Hello, HelloResponse, encode_hello
+from moldau.net.peers.secret import NONCE_BYTES, Label, PeerSecret
 from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_append
 from sim.cluster import RAFT_PORT, Cluster
@@ -39,7 +42,7 @@ class RoguePeer:
     async def run(self) -> None:
         while not self._scene.is_over:
             try:
-                deeds = (self._as_unknown, self._as_unknown, self._as_broker, self._as_leader)
+                deeds = (self._as_unproven, self._as_unknown, self._as_broker, self._as_leader)
                 await self._rng.choice(deeds)()
                 self._scene.count("rogue calls")
             except (OSError, EOFError, TimeoutError):
@@ -53,6 +56,13 @@ class RoguePeer:
             return read_identity(node.disk)
         except (CorruptionError, OSError):
             return None
+
+    def _secret(self, node: Node) -> PeerSecret | None:
+        try:
+            secret = read_secret(node.disk)
+        except (CorruptionError, OSError):
+            return None
+        return None if secret is None else PeerSecret(secret, self._rng.randbytes)
 
     def _hello(self, sender: Node, target: Node) -> Hello | None:
         """As a true one would call."""
@@ -90,17 +100,40 @@ class RoguePeer:
 
     # ---- nobody
 
-    async def _as_unknown(self) -> None:
+    async def _as_unproven(self) -> None:
+        """It does not know the secret, or says what it overheard: it gets no answer, or but a
+        challenge."""
         two = self._two()
         good = self._hello(*two) if two is not None else None
-        if two is None or good is None:
+        secret = self._secret(two[1]) if two is not None else None
+        if two is None or good is None or secret is None:
+            return
+        other = PeerSecret(self._rng.randbytes(32), self._rng.randbytes)
+        proven = CallerHandshake(secret, good).hello
+        hellos = (
+            self._rng.randbytes(40),
+            encode_hello(good),
+            proven[:10],
+            proven[:-3],
+            CallerHandshake(other, good).hello,
+            proven[:-32] + self._rng.randbytes(32),
+        )
+        chosen = self._rng.choice(hellos)
+        if await self._call(two[1], _framed(chosen)):
+            self._scene.violation(f"{two[1].name} answered an unknown client that sent {chosen!r}")
+        # What it overhears: a hello, and the proof for another challenge.
+        await self._call(two[1], _framed(proven) + _framed(self._rng.randbytes(32)))
+
+    async def _as_unknown(self) -> None:
+        """It knows the secret, but is not who it says."""
+        two = self._two()
+        good = self._hello(*two) if two is not None else None
+        secret = self._secret(two[1]) if two is not None else None
+        if two is None or good is None or secret is None:
             return
         target = two[1]
         body = encode_hello(good)
         hellos = (
-            self._rng.randbytes(40),
-            body[:10],
-            body[:-3],
             b"Nope" + body[4:],
             body[:22] + b"\xff\xff" + body[24:],
             body[:24] + b"\xff\xfe" + body[26:],
@@ -113,12 +146,16 @@ class RoguePeer:
         )
         chosen = self._rng.choice(hellos)
         process = target.process
-        reported = await self._call(target, _LENGTH.pack(len(chosen)) + chosen)
-        if (
-            reported
-            and not decode_hello_response(reported[_LENGTH.size :]).reason
-            and target.process is process
-        ):
+        handshake = CallerHandshake(secret, good)
+        said = chosen + self._rng.randbytes(NONCE_BYTES)
+        handshake._said = [said + secret.prove(Label.HELLO, said)]
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            reader, writer = await asyncio.open_connection(target.address, RAFT_PORT)
+            try:
+                response = await _shake_hands(reader, writer, handshake)
+            finally:
+                writer.close()
+        if not response.reason and target.process is process:
             self._scene.violation(f"{target.name} took {chosen!r} for a peer")
 
     # ---- a known broker that sends garbage
@@ -187,16 +224,34 @@ class RoguePeer:
         return bytes(self._rng.choice(parts))
 
     async def _speak(self, target: Node, hello: Hello, frame: bytes) -> None:
-        body = encode_hello(hello)
+        secret = self._secret(target)
+        if secret is None:
+            return
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             reader, writer = await asyncio.open_connection(target.address, RAFT_PORT)
             try:
-                writer.write(_LENGTH.pack(len(body)) + body)
-                (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                answer = decode_hello_response(await reader.readexactly(size))
-                if not answer.reason:
+                response = await _shake_hands(reader, writer, CallerHandshake(secret, hello))
+                if not response.reason:
                     writer.write(frame)
                     await self._scene.pause(self._rng, 0.1)
                     self._scene.count("rogue appends")
             finally:
                 writer.close()
+
+
+def _framed(body: bytes) -> bytes:
+    return _LENGTH.pack(len(body)) + body
+
+
+async def _shake_hands(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handshake: CallerHandshake
+) -> HelloResponse:
+    """Raises OSError, EOFError."""
+
+    async def receive() -> bytes:
+        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return await reader.readexactly(size)
+
+    writer.write(_framed(handshake.hello))
+    writer.write(_framed(handshake.prove(await receive())))
+    return handshake.read_response(await receive())

@@ -5,9 +5,10 @@ import socket
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
-from http_cluster import JOIN, FakeCluster, served
+from http_cluster import JOIN, FakeCluster, proven, served
 from moldau.client import http
 from moldau.client.cluster_client import ClusterClient
 from moldau.client.errors import (
@@ -67,7 +68,8 @@ def test_everything_is_asked_and_typed():
         assert client.ready() == Readiness(ready=True)
         assert client.leave(2) == BrokerActionResponse(broker=2, state="draining")
         assert client.keep(2) == BrokerActionResponse(broker=2, state="active")
-        assert client.join(JOIN).image == world.cluster.image
+        challenge = client.join_challenge().challenge
+        assert client.join(proven(challenge, msgspec.json.encode(JOIN))).sealed
         assert world.cluster.asked == [("drain", 2), ("keep", 2), JOIN]
 
 

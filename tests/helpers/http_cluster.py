@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,18 +14,22 @@ from typing import Any, TypeVar
 import uvloop
 from open_sessions import broker_with, entrance_to
 
+from moldau.control.join_service import JoinService
 from moldau.edge.http.limits import HttpLimits
 from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.metadata.security import JoinToken
 from moldau.model.topology import (
     Endpoint,
     JoinReply,
     JoinRequest,
+    ProvenJoinRequest,
     Topology,
     TopologyBroker,
     TopologyPartition,
     TopologyTopic,
 )
 from moldau.net.tls.contexts import TlsContexts
+from moldau.security.join_proof import NONCE_BYTES, Transcript, prove_secret
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
 
@@ -37,6 +42,19 @@ JOIN = JoinRequest(
     raft=Endpoint("127.0.0.1", 19093),
     http=Endpoint("127.0.0.1", 8081),
 )
+SECRET = bytes(range(32))
+"""Of the fake cluster."""
+
+
+def proven(challenge: bytes, request: bytes, secret: bytes = SECRET) -> ProvenJoinRequest:
+    """The request of a broker that knows this secret."""
+    transcript = Transcript("", secrets.token_bytes(NONCE_BYTES), challenge, request)
+    return ProvenJoinRequest(
+        request=request,
+        challenge=challenge,
+        nonce=transcript.nonce,
+        proof=prove_secret(secret, transcript),
+    )
 
 
 def topic(name: str, *partitions: TopologyPartition) -> TopologyTopic:
@@ -77,6 +95,11 @@ class FakeCluster:
         self.reasons: list[str] = []
         self.shown = topology(topic("a", partition(0)), topic("b.c", partition(0)))
         self.image = b"\x00\xff" * 10
+        self.queried_image = b""
+        """For those who only look."""
+        self.tokens: dict[str, JoinToken] = {}
+        self.tokens_used: list[str] = []
+        self.secret_file = ""
 
     async def _answer(self, *asked: object) -> None:
         self.asked.append(asked if len(asked) > 1 else asked[0])
@@ -86,10 +109,15 @@ class FakeCluster:
             raise self.failure
         self.decided.append(asked)
 
-    async def join(self, request: JoinRequest) -> JoinReply:
-        await self._answer(request)
+    async def join(self, request: JoinRequest, join_token_id: str = "") -> JoinReply:
+        image = self.image
+        if request.is_query:
+            image = self.queried_image or image
+        else:
+            await self._answer(request)
+            self.tokens_used.append(join_token_id)
         return JoinReply(
-            cluster_id="c", broker_id=2, epoch=4, image=self.image, voters=(1,), learners=(2,)
+            cluster_id="c", broker_id=2, epoch=4, image=image, voters=(1,), learners=(2,)
         )
 
     async def drain(self, broker_id: int) -> None:
@@ -167,6 +195,14 @@ def served(
         broker_id=1,
         image=SimpleNamespace(cluster_id="c"),
         cluster=world.cluster,
+        joins=JoinService(
+            join=lambda request, token: world.cluster.join(request, token),
+            tokens=lambda: world.cluster.tokens,
+            secret=SECRET,
+            clock=SystemClock(),
+            random_bytes=secrets.token_bytes,
+            local_secret_file=world.cluster.secret_file,
+        ),
         fetch=SimpleNamespace(complete_all=lambda: None),
     )
     # The fake has no parts that count anything; /metrics is tested with a real broker.

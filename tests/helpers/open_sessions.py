@@ -6,12 +6,15 @@ from typing import Any
 from moldau.api.broker import Broker
 from moldau.api.entrance import Entrance
 from moldau.api.session import Session, Sessions
+from moldau.server.clock import SystemClock
 
 
 def broker_with(**parts: Any) -> Any:
     """A broker of these parts; the others have nothing that could be called."""
-    missing = {name: SimpleNamespace() for name in Broker.__struct_fields__}
-    return SimpleNamespace(**{**missing, "image": SimpleNamespace(), **parts})
+    missing: dict[str, Any] = {name: SimpleNamespace() for name in Broker.__struct_fields__}
+    return SimpleNamespace(
+        **{**missing, "image": SimpleNamespace(), "clock": SystemClock(), **parts}
+    )
 
 
 def entrance_to(broker: Any) -> Entrance:

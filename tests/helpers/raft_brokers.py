@@ -26,6 +26,7 @@ from moldau.model.ids import (
     TopicId,
 )
 from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.secret import PeerSecret
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
 from moldau.raft.events import Role
@@ -46,6 +47,7 @@ from moldau.testing.replicas import MemoryVotes, propose_batches
 from moldau.testing.waiting import until, wait_seconds_max
 
 CLUSTER = "c1"
+SECRET = b"secret of c1"
 CONFIG = RaftConfig(
     election_ms_min=400, election_ms_max=800, retry_ms=150, snapshot_retry_ms=500,
     transfer_ms_max=500,
@@ -184,6 +186,7 @@ class Broker:
             cluster_id=CLUSTER,
             me=self.id,
             incarnation=f"dir{self.id}",
+            secret=PeerSecret(SECRET, rng.randbytes),
             authorize=lambda hello: (
                 None if hello.incarnation == f"dir{hello.sender}" else "another directory"
             ),

@@ -80,7 +80,7 @@ def _fill(secured: SecuredBroker) -> None:
         }
     )
     scram = admin_api.ScramCredentialInfo(admin_api.ScramMechanism.SCRAM_SHA_256, 4096)
-    users = [
+    users: list[Any] = [
         admin_api.UserScramCredentialUpsertion(name, scram, password.encode())
         for name, password in PASSWORDS.items()
     ]

@@ -4,7 +4,6 @@ import asyncio
 import random
 import re
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,12 +11,13 @@ from pathlib import Path
 import pytest
 from memory_log import MemoryLog
 from msgspec.structs import replace
-from raft_brokers import CLUSTER, PATIENT, Broker, Cluster, content, key, propose, run
+from peer_handshake import answer_as_peer, peer_secret
+from raft_brokers import CLUSTER, PATIENT, SECRET, Broker, Cluster, content, key, propose, run
 
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset
-from moldau.net.peers.handshake import Hello, HelloResponse, decode_hello, encode_hello_response
+from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
@@ -108,11 +108,8 @@ async def shake_hands(server: socket.socket) -> socket.socket:
     loop = asyncio.get_running_loop()
     peer, _ = await loop.sock_accept(server)
     peer.setblocking(False)
-    (size,) = struct.unpack(">I", await loop.sock_recv(peer, 4))
-    hello = decode_hello(memoryview(await loop.sock_recv(peer, size)))
+    hello = await answer_as_peer(peer, peer_secret(SECRET))
     assert hello == Hello(CLUSTER, hello.sender, f"dir{hello.sender}", BrokerId(3))
-    body = encode_hello_response(HelloResponse(""))
-    await loop.sock_sendall(peer, struct.pack(">I", len(body)) + body)
     return peer
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 from collections.abc import Callable
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ import pytest
 from moldau.model.ids import BrokerId
 from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.secret import PeerSecret
 from moldau.replica.transport import Transport, TransportHandler
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import until
@@ -29,6 +31,7 @@ def make(
         cluster_id="c",
         me=me,
         incarnation=f"dir{me}",
+        secret=PeerSecret(b"secret", secrets.token_bytes),
         epoch=epoch,
         authorize=authorize,
         # Whoever is refused waits for ever, unless something happens.

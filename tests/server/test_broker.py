@@ -4,7 +4,9 @@ import asyncio
 import errno
 import json
 import select
+import shutil
 import socket
+import stat
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from moldau.model.errors import (
     StorageError,
 )
 from moldau.model.ids import BrokerId, Epoch
+from moldau.model.layout import SECRET_FILE
 from moldau.model.topology import Endpoint
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.broker import BrokerServer
@@ -177,6 +180,37 @@ async def test_two_brokers_run_side_by_side(tmp_path: Path) -> None:
         config_of(tmp_path / "2", join_addr=one.http_addr, cluster_id=one.cluster_id)
     )
     assert (two.broker_id, two.cluster_id, two.broker_count) == (2, one.cluster_id, 2)
+    await second.stop()
+    await first.stop()
+
+
+async def test_a_broker_of_an_older_version_gets_its_first_secret(tmp_path: Path) -> None:
+    server, info = await start(config_of(tmp_path))
+    await server.stop()
+    path = tmp_path / SECRET_FILE
+    before = path.read_bytes()
+    path.unlink()
+    server, again = await start(config_of(tmp_path))
+    assert again.cluster_id == info.cluster_id
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_bytes() != before
+    await server.stop()
+
+
+async def test_a_member_without_the_secret_does_not_start(tmp_path: Path) -> None:
+    first, one = await start(config_of(tmp_path / "1"))
+    raft = RaftConfig(addr=Endpoint(LOOPBACK, free_ports(1)[0]))
+    second, _ = await start(config_of(tmp_path / "2", join_addr=one.http_addr, raft=raft))
+    await second.stop()
+    given, kept = tmp_path / "1" / SECRET_FILE, tmp_path / "2" / SECRET_FILE
+    kept.unlink()
+    with pytest.raises(ConfigError, match=r"has no file cluster\.secret") as caught:
+        await start(config_of(tmp_path / "2", join_addr=one.http_addr, raft=raft))
+    assert "moldau cluster secret create" in caught.value.hint
+    # There is no way around it: nothing was written, and it can be given.
+    assert not kept.exists()
+    shutil.copy(given, kept)
+    second, _ = await start(config_of(tmp_path / "2", raft=raft))
     await second.stop()
     await first.stop()
 

@@ -8,9 +8,15 @@ import threading
 
 import pytest
 
-from http_cluster import JOIN, FakeCluster, served
+from http_cluster import JOIN, SECRET, FakeCluster, served
+from moldau.log.os_filesystem import OsFiles
+from moldau.log.secret_file import write_secret
+from moldau.metadata.security import JoinToken
 from moldau.model.errors import ConfigError, ErrorCode, RefusedError
-from moldau.model.topology import Endpoint
+from moldau.model.layout import SECRET_FILE
+from moldau.model.topology import Endpoint, JoinChallenge, SealedJoinReply
+from moldau.security.join_proof import hash_token
+from moldau.server.cluster_secret import JoinKey
 from moldau.server.join import join_cluster
 from moldau.server.machine import Machine
 from moldau.testing.waiting import until, wait_seconds_max
@@ -23,13 +29,16 @@ def join(port: int, *, seconds_max: float | None = None):
 
 
 def joining_of(port: int, seconds_max: float):
-    return join_cluster(Endpoint("127.0.0.1", port), JOIN, Machine(), seconds_max=seconds_max)
+    address = Endpoint("127.0.0.1", port)
+    return join_cluster(address, JOIN, JoinKey(SECRET), Machine(), seconds_max=seconds_max)
 
 
 def test_a_broker_is_taken_in(caplog):
     caplog.set_level(logging.INFO)
     with served() as world:
-        reply = join(world.port)
+        grant = join(world.port)
+        reply = grant.reply
+        assert grant.secret == SECRET
         assert world.cluster.asked == [JOIN]
         assert (reply.cluster_id, reply.broker_id, reply.epoch) == ("c", 2, 4)
         assert (reply.voters, reply.learners) == ((1,), (2,))
@@ -41,7 +50,7 @@ def test_an_image_of_many_megabytes_arrives_whole():
     cluster = FakeCluster()
     cluster.image = bytes(range(256)) * 32 * 1024
     with served(cluster) as world:
-        assert join(world.port).image == cluster.image
+        assert join(world.port).reply.image == cluster.image
 
 
 def test_it_waits_for_a_cluster_without_a_leader(caplog):
@@ -55,7 +64,7 @@ def test_it_waits_for_a_cluster_without_a_leader(caplog):
             await until(lambda: len(cluster.asked) >= 3 or joining.done(), "it asked three times")
             assert not joining.done()
             cluster.failure = None
-            return int((await joining).broker_id)
+            return int((await joining).reply.broker_id)
 
         assert asyncio.run(scene()) == 2
     # Once, and not for each of the tries.
@@ -106,7 +115,7 @@ def test_what_is_no_broker_ends_it_at_once():
             sock, _ = server.accept()
             with sock:
                 # To its end, or hanging up would reset the connection, and the answer be lost.
-                while not sock.recv(65536).endswith(b"}"):
+                while not sock.recv(65536).endswith(b"\r\n\r\n"):
                     pass
                 sock.sendall(b"HTTP/1.1 404 Not Found\r\n\r\nnothing here")
 
@@ -139,3 +148,77 @@ def test_the_loop_goes_on_while_it_waits_and_it_can_be_cancelled():
             silent.close()
 
         asyncio.run(scene())
+
+
+# ---- by what a broker proves that it may join
+
+
+def key_refused(cluster: FakeCluster, key: JoinKey | None) -> ConfigError:
+    with served(cluster) as world, pytest.raises(ConfigError) as caught:
+        asyncio.run(
+            join_cluster(
+                Endpoint("127.0.0.1", world.port),
+                JOIN,
+                key,
+                Machine(),
+                seconds_max=wait_seconds_max(),
+            )
+        )
+    assert cluster.asked == []
+    return caught.value
+
+
+def test_another_secret_is_refused():
+    error = key_refused(FakeCluster(), JoinKey(b"x" * 32))
+    assert "does not know the secret of the cluster" in str(error)
+    assert "moldau cluster token create" in error.hint
+
+
+def test_without_a_key_it_is_said_how_to_get_one():
+    error = key_refused(FakeCluster(), None)
+    assert "needs a token" in str(error)
+    assert "moldau cluster token create" in error.hint
+
+
+def test_a_token_lets_a_broker_in_and_gives_it_the_secret():
+    cluster = FakeCluster()
+    secret = b"t" * 32
+    cluster.tokens["one"] = JoinToken("one", hash_token(secret), 1 << 50)
+    with served(cluster) as world:
+        address = Endpoint("127.0.0.1", world.port)
+        joining = join_cluster(address, JOIN, JoinKey(secret, "one"), Machine(), seconds_max=20)
+        assert asyncio.run(joining).secret == SECRET
+    assert (cluster.asked, cluster.tokens_used) == ([JOIN], ["one"])
+
+
+@pytest.mark.parametrize(("token_id", "secret"), [("two", b"t" * 32), ("one", b"u" * 32)])
+def test_a_token_that_is_unknown_or_wrong_is_refused(token_id, secret):
+    cluster = FakeCluster()
+    cluster.tokens["one"] = JoinToken("one", hash_token(b"t" * 32), 1 << 50)
+    error = key_refused(cluster, JoinKey(secret, token_id))
+    assert "The join token is unknown, used or expired" in str(error)
+
+
+def test_a_member_on_this_machine_is_joined_by_who_may_read_its_secret(tmp_path):
+    write_secret(OsFiles(tmp_path), SECRET)
+    cluster = FakeCluster()
+    cluster.secret_file = str(tmp_path / SECRET_FILE)
+    with served(cluster) as world:
+        address = Endpoint("127.0.0.1", world.port)
+        grant = asyncio.run(join_cluster(address, JOIN, None, Machine(), seconds_max=20))
+    assert grant.secret == SECRET
+
+
+def test_a_member_that_does_not_know_the_key_cannot_pretend():
+    class Pretender:
+        async def join_challenge(self):
+            return JoinChallenge(challenge=b"c" * 56)
+
+        async def join(self, request):
+            return SealedJoinReply(sealed=b"x" * 100)
+
+    machine = Machine()
+    machine.member = lambda address, seconds_max: Pretender()  # type: ignore[method-assign]
+    address = Endpoint("127.0.0.1", 1)
+    with pytest.raises(ConfigError, match="does not know the secret of the cluster"):
+        asyncio.run(join_cluster(address, JOIN, JoinKey(SECRET), machine, seconds_max=20))

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from http_cluster import FakeCluster, served
+from http_cluster import SECRET, FakeCluster, served
 from moldau.log.datadir import VOTES_PATH, Identity
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
+from moldau.metadata.security import JoinToken
 from moldau.metadata.snapshot import encode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
+from moldau.security.join_proof import hash_token
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
@@ -58,6 +60,9 @@ def enter(
         join_addr=None if join is None else Endpoint("127.0.0.1", join),
     )
     with opened(directory) as storage:
+        if join is not None and storage.read_secret() is None:
+            # As an operator does who needs no token.
+            storage.write_secret(SECRET)
         return asyncio.run(
             resolve_membership(config, storage, ENDPOINTS, Machine(), is_log_empty=is_log_empty)
         )
@@ -124,6 +129,8 @@ def test_an_empty_directory_bootstraps_nothing_unless_configured(tmp_path: Path)
 def test_a_bootstrap_broker_that_lost_its_metadata_does_not_bootstrap_again(
     tmp_path: Path, cluster: FakeCluster
 ) -> None:
+    with opened(tmp_path) as storage:
+        storage.write_secret(SECRET)
     founded = enter(tmp_path)
     with opened(tmp_path) as storage:
         storage.votes.record({METADATA_GROUP.name: (Epoch(3), ONE)})
@@ -295,3 +302,50 @@ def test_a_member_without_its_votes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match=r"is missing in .* of a cluster member"):
         enter(tmp_path, is_log_empty=False)
     assert not (tmp_path / VOTES_PATH).exists()
+
+
+# ---- the key to join with
+
+
+def test_bootstrap_makes_a_secret_before_the_identity_and_keeps_it(tmp_path: Path) -> None:
+    first = enter(tmp_path)
+    with opened(tmp_path) as storage:
+        assert storage.read_secret() == first.secret.value
+    assert len(first.secret.value) == 32
+    assert enter(tmp_path).secret.value == first.secret.value
+    # Killed in between: the next start goes on with it.
+    (tmp_path / "broker.json").unlink()
+    assert enter(tmp_path).secret.value == first.secret.value
+    assert repr(first.secret.value) not in repr(first)
+
+
+def test_no_two_clusters_have_the_same_secret(tmp_path: Path) -> None:
+    assert enter(tmp_path / "1").secret.value != enter(tmp_path / "2").secret.value
+
+
+@pytest.mark.parametrize("source", ["file", "variable"])
+def test_a_token_is_used_where_the_directory_has_no_secret(
+    tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    text = "one." + "t" * 32
+    cluster.tokens["one"] = JoinToken("one", hash_token(b"t" * 32), 1 << 50)
+    path = tmp_path / "token"
+    path.write_text(text)
+    if source == "variable":
+        monkeypatch.setenv("MOLDAU_JOIN_TOKEN", text)
+    directory = tmp_path / "data"
+    with served(cluster) as world:
+        config = ServerConfig(
+            data_dir=str(directory),
+            join_addr=Endpoint("127.0.0.1", world.port),
+            join_token_file=str(path) if source == "file" else None,
+        )
+        for _ in range(2):
+            with opened(directory) as storage:
+                entering = resolve_membership(
+                    config, storage, ENDPOINTS, Machine(), is_log_empty=True
+                )
+                assert asyncio.run(entering).secret.value == SECRET
+                assert storage.read_secret() == SECRET
+    # The second time it had the secret.
+    assert cluster.tokens_used == ["one", ""]

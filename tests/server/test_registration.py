@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from http_cluster import FakeCluster, Served, served, topology
+from http_cluster import SECRET, FakeCluster, Served, served
 from moldau.metadata.commands import Command, CreateCluster, RegisterBroker
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import encode_image
 from moldau.model.errors import ConfigError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.model.topology import Endpoint, JoinRequest, TopologyBroker
+from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.server import registration
+from moldau.server.cluster_secret import ClusterSecret
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership, Endpoints
@@ -38,6 +39,7 @@ ENTRY = ClusterMembership(
     is_bootstrap_broker=False,
     image=EMPTY_IMAGE,
     epoch=0,
+    secret=ClusterSecret(SECRET),
 )
 
 
@@ -298,19 +300,9 @@ def test_an_earlier_process_that_is_registered_late_is_overridden() -> None:
 def shown(
     member: Served, epoch: int, *, raft: Endpoint = ENTRY.endpoints.raft, version: int = 9
 ) -> None:
-    """What the member's topology says of this broker."""
-    me = TopologyBroker(
-        id=2, kafka=Endpoint("h", 1), raft=raft, alive=True, epoch=epoch, leaders=0, replicas=0
-    )
-    found = topology()
-    member.cluster.shown = type(found)(
-        cluster_id="c",
-        version=version,
-        controller=1,
-        answered_by=1,
-        brokers=(*found.brokers, me),
-        topics=(),
-    )
+    """What the member knows of this broker."""
+    image = image_of("another", epoch, raft=raft, version=version)
+    member.cluster.queried_image = encode_image(image)
 
 
 def running(member: Served) -> World:
@@ -353,7 +345,9 @@ def test_one_that_was_removed_while_it_ran_learns_of_it(cluster: FakeCluster) ->
         world = running(member)
         world.cut_off = True
 
-        async def refuse(request: JoinRequest) -> None:
+        async def refuse(request: JoinRequest, join_token_id: str) -> None:
+            if request.is_query:
+                raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, "not a member")
             raise RefusedError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker 2 was removed")
 
         cluster.join = refuse  # type: ignore[method-assign,assignment]

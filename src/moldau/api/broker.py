@@ -8,6 +8,7 @@ from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.local_replicas import LocalReplicas
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
+from moldau.control.join_service import JoinService
 from moldau.control.metadata_store import MetadataStore
 from moldau.control.producer_ids import ProducerIds
 from moldau.control.security_service import SecurityService
@@ -32,6 +33,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     clock: Clock
     metadata: MetadataStore
     cluster: ClusterService
+    joins: JoinService
     replicas: LocalReplicas
     produce: ProduceService
     transactional_produce: TransactionalProduce

@@ -25,9 +25,14 @@ from moldau.model.topology import (
     BrokerActionResponse,
     Endpoint,
     ErrorReply,
-    JoinReply,
-    JoinRequest,
+    JoinChallenge,
+    JoinTokenCreated,
+    JoinTokenList,
+    JoinTokenWanted,
+    ProvenJoinRequest,
     Readiness,
+    SealedJoinReply,
+    TokenDeleted,
     Topology,
 )
 
@@ -41,7 +46,10 @@ HTTP_HINT: Final = (
 
 TOPOLOGY_PATH: Final = "/api/v1/topology"
 JOIN_PATH: Final = "/api/v1/cluster/join"
+JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
+_TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
+_SUCCESS: Final = (200, 201, 202)
 _encoder: Final = msgspec.json.Encoder()
 
 T = TypeVar("T")
@@ -80,9 +88,24 @@ class ClusterClient:
         """Cancel `leave`, while the broker is still a member."""
         return self._change("keep", broker)
 
-    def join(self, request: JoinRequest) -> JoinReply:
+    def create_join_token(self, lifetime_ms: int) -> JoinTokenCreated:
+        """A token that one broker can join with."""
+        wanted = JoinTokenWanted(lifetime_ms=lifetime_ms)
+        return self._request("POST", _TOKENS_PATH, wanted, JoinTokenCreated)
+
+    def join_tokens(self) -> JoinTokenList:
+        return self._request("GET", _TOKENS_PATH, None, JoinTokenList)
+
+    def delete_join_token(self, token_id: str) -> None:
+        self._request("DELETE", f"{_TOKENS_PATH}/{quote(token_id, safe='')}", None, TokenDeleted)
+
+    def join_challenge(self) -> JoinChallenge:
+        """For brokers only: the first step of joining."""
+        return self._request("GET", JOIN_CHALLENGE_PATH, None, JoinChallenge)
+
+    def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
         """For brokers only: join the cluster."""
-        return self._request("POST", JOIN_PATH, request, JoinReply)
+        return self._request("POST", JOIN_PATH, request, SealedJoinReply)
 
     # ---- requests
 
@@ -97,7 +120,7 @@ class ClusterClient:
         body: msgspec.Struct | None,
         reply: type[T],
         *,
-        expects: tuple[int, ...] = (200, 202),
+        expects: tuple[int, ...] = _SUCCESS,
     ) -> T:
         sent = None if body is None else _encoder.encode(body)
         unreachable: list[http.NoResponse] = []
@@ -134,7 +157,7 @@ def decode_response(
     kind: type[T],
     host: str,
     port: int,
-    expects: tuple[int, ...] = (200, 202),
+    expects: tuple[int, ...] = _SUCCESS,
 ) -> T:
     """Decode the response of a broker. Raises ClientError."""
     if response.status in expects:

@@ -223,8 +223,11 @@ class ClusterService:
 
     # ---- joining and leaving
 
-    async def join(self, request: JoinRequest) -> JoinReply:
-        """Register a joining or restarted broker. Raises RefusedError."""
+    async def join(self, request: JoinRequest, join_token_id: str = "") -> JoinReply:
+        """Register a joining or restarted broker. Raises RefusedError.
+
+        The caller has checked that it may join, if need be by the token.
+        """
         cluster_id = self.image.cluster_id
         if self._me not in self.image.brokers:
             # The image is empty, or this broker is bootstrapping the cluster: its own id must not
@@ -235,20 +238,8 @@ class ClusterService:
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
                 f"its data directory belongs to cluster {request.cluster_id}, not to {cluster_id}",
             )
-        await self._metadata.submit(
-            RegisterBroker(
-                id=None if request.broker_id is None else BrokerId(request.broker_id),
-                host=request.kafka.host,
-                port=request.kafka.port,
-                rack=request.rack,
-                incarnation=request.incarnation,
-                process=request.process,
-                raft=request.raft,
-                http=request.http,
-                feature_level_max=request.feature_level_max,
-                grpc=request.grpc,
-            )
-        )
+        if not request.is_query:
+            await self._register(request, join_token_id)
         image = self.image
         members = self._metadata_members()
         for broker in image.brokers.values():
@@ -262,7 +253,28 @@ class ClusterService:
                     learners=members.learners,
                 )
         raise RefusedError(
-            ErrorCode.BROKER_ID_NOT_REGISTERED, "the broker was removed right after it joined"
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            "the broker is not a member"
+            if request.is_query
+            else "the broker was removed right after it joined",
+        )
+
+    async def _register(self, request: JoinRequest, join_token_id: str) -> None:
+        await self._metadata.submit(
+            RegisterBroker(
+                id=None if request.broker_id is None else BrokerId(request.broker_id),
+                host=request.kafka.host,
+                port=request.kafka.port,
+                rack=request.rack,
+                incarnation=request.incarnation,
+                process=request.process,
+                raft=request.raft,
+                http=request.http,
+                feature_level_max=request.feature_level_max,
+                grpc=request.grpc,
+                join_token_id=join_token_id,
+                now_ms=self._clock.wall_ms(),
+            )
         )
 
     async def drain(self, broker_id: int) -> None:

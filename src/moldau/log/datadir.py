@@ -3,6 +3,7 @@
     lock            locked while a broker runs; contains its pid
     broker.json     broker id, cluster id, directory id: written once, never changed
     admin.token     proves that its reader may administer the broker; new at each start
+    cluster.secret  what brokers of the cluster prove to each other (secret_file.py)
     votes           the vote journal
     fence           left by a broker whose disk failed (flush_failure.py)
     metadata/       the log of the metadata group
@@ -38,7 +39,7 @@ VOTES_PATH: Final = "votes"
 _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
 _STRAYS: Final = "strays"
-_IDENTITY: Final = "broker.json"
+IDENTITY_FILE: Final = "broker.json"
 _BOOTSTRAP_MARK: Final = "founding"
 _BOOTSTRAP_KEY: Final = f"is_{_BOOTSTRAP_MARK}"
 """As stored since the first version."""
@@ -127,15 +128,16 @@ def _checksum(identity: Identity) -> str:
 
 def read_identity(files: Files) -> Identity | None:
     """The directory's identity; None if it is new. Raises CorruptionError."""
-    if not files.exists(_IDENTITY):
+    if not files.exists(IDENTITY_FILE):
         if files.listdir(_TOPICS) or files.listdir(METADATA_PATH):
             raise CorruptionError(
-                f"{_IDENTITY} is missing, but the data directory contains logs. Restore the file "
-                "from a backup: without it the broker does not know which cluster they belong to"
+                f"{IDENTITY_FILE} is missing, but the data directory contains logs. Restore the "
+                "file from a backup: without it the broker does not know which cluster they "
+                "belong to"
             )
         return None
     try:
-        entry = json.loads(files.read(_IDENTITY))
+        entry = json.loads(files.read(IDENTITY_FILE))
         number, cluster = entry["broker_id"], entry["cluster_id"]
         found = Identity(
             broker_id=None if number is None else BrokerId(int(number)),
@@ -148,7 +150,7 @@ def read_identity(files: Files) -> Identity | None:
         if entry["checksum"] != _checksum(found):
             raise ValueError("checksum mismatch; restore the file from a backup")
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{_IDENTITY} cannot be read: {error}") from None
+        raise CorruptionError(f"{IDENTITY_FILE} cannot be read: {error}") from None
     return found
 
 
@@ -163,7 +165,7 @@ def write_identity(files: Files, identity: Identity) -> None:
     }
     if identity.is_bootstrapping:
         entry[_BOOTSTRAP_KEY] = True
-    files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
+    files.replace(IDENTITY_FILE, json.dumps(entry, indent=2).encode() + b"\n")
 
 
 def partition_path(name: str, topic_id: TopicId, partition: PartitionIndex) -> str:

@@ -61,8 +61,11 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes: ...
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Atomically and durably make `path` hold `data` (temporary file, fsync, rename, fsync)."""
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
+        """Atomically and durably make `path` hold `data` (temporary file, fsync, rename, fsync).
+
+        A private file can be read by nobody but its owner.
+        """
         ...
 
     def listdir(self, path: str) -> list[str]:

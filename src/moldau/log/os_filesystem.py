@@ -22,6 +22,7 @@ _SAMPLE_BYTES = 128 * 1024
 """About the kernel's read-ahead: bytes between two samples are cached as well."""
 _REMOVE_TRIES = 10
 _FILE_MODE = 0o600
+_PRIVATE_FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
 
@@ -117,12 +118,16 @@ class OsFiles:
         with open(self._resolve(path), "rb") as file:
             return file.read()
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         target = self._resolve(path)
         temporary = target + REPLACEMENT_SUFFIX
         flags = os.O_CLOEXEC | os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        file = OsFile(os.open(temporary, flags, _FILE_MODE))
+        mode = _PRIVATE_FILE_MODE if is_private else _FILE_MODE
+        file = OsFile(os.open(temporary, flags, mode))
         try:
+            if is_private:
+                # A leftover of a crash keeps its mode.
+                os.fchmod(file.fileno(), mode)
             write_all(file, data, 0)
             # The content before the name: a crash leaves the old file or the new one, whole.
             os.fsync(file.fileno())

@@ -43,6 +43,37 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: not known yet. If it differs from the cluster's, the request is rejected."""
     feature_level_max: int = FEATURE_LEVEL_MAX
     grpc: Endpoint | None = None
+    is_query: bool = False
+    """Change nothing: a member wants to know what the cluster knows of it."""
+
+
+class JoinChallenge(msgspec.Struct, frozen=True, kw_only=True):
+    """The first step of joining: what a broker must prove its key with."""
+
+    challenge: bytes
+    secret_file: str = ""
+    """The file with the secret of the cluster, where only brokers on the same machine can ask.
+    A broker that may read it may join without a token."""
+
+
+class ProvenJoinRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The second step of joining: the request, and a proof that it may be made."""
+
+    request: bytes
+    """A JoinRequest as JSON."""
+    challenge: bytes
+    nonce: bytes
+    """32 random bytes."""
+    proof: bytes
+    """Over all the others, made with the secret of the cluster or of the token."""
+    token_id: str = ""
+    """Empty: the broker knows the secret of the cluster."""
+
+
+class SealedJoinReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A JoinGrant, encrypted under the key that the broker proved."""
+
+    sealed: bytes
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +88,56 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[int, ...]
     """Of the metadata group, as are the learners."""
     learners: tuple[int, ...]
+
+
+class JoinGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker gets that proved its key."""
+
+    reply: JoinReply
+    secret: bytes
+    """Of the cluster."""
+
+    def __repr__(self) -> str:
+        return f"JoinGrant(broker_id={self.reply.broker_id})"
+
+
+class JoinTokenWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a request for a token."""
+
+    lifetime_ms: int = 60 * 60 * 1000
+
+
+class JoinTokenCreated(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that one broker can join with. It is shown once, and stored nowhere."""
+
+    id: str
+    token: str
+    expires_ms: int
+    """Milliseconds since 1970."""
+
+    def __repr__(self) -> str:
+        return f"JoinTokenCreated(id={self.id!r})"
+
+
+class JoinTokenShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster knows of a token."""
+
+    id: str
+    expires_ms: int
+    used: bool
+    """A broker has joined with it."""
+
+
+class JoinTokenList(msgspec.Struct, frozen=True, kw_only=True):
+    """All tokens, the first to expire first."""
+
+    tokens: tuple[JoinTokenShown, ...]
+
+
+class TokenDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to the deletion of a token."""
+
+    id: str
 
 
 class TopologyBroker(msgspec.Struct, frozen=True, kw_only=True):

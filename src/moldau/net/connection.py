@@ -52,6 +52,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     inflight_bytes_max: int
     inflight_requests_max: int
     outgoing_bytes_max: int = 4 * 1024 * 1024
+    protocol_error_level: int = logging.WARNING
+    """The level at which a violation of the protocol is logged."""
 
 
 class FrameHandler(Protocol):
@@ -222,7 +224,7 @@ class Connection(SocketWriter):
             # Replies to earlier requests that are ready are still sent.
             if not self._writing:
                 self._write()
-            self.close(f"protocol error: {error}", level=logging.WARNING)
+            self.close(f"protocol error: {error}", level=self._limits.protocol_error_level)
             return
         finally:
             self._parsing = False

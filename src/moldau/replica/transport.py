@@ -14,6 +14,7 @@ from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
 from moldau.net.peers.rpc import PeerRpc
+from moldau.net.peers.secret import PeerSecret
 from moldau.net.sockets import OS_SOCKETS, Sockets
 
 
@@ -51,6 +52,7 @@ class Transport:
         cluster_id: str,
         me: BrokerId,
         incarnation: str,
+        secret: PeerSecret,
         authorize: Callable[[Hello], str | None],
         epoch: int = 0,
         limits: LinkLimits | None = None,
@@ -66,6 +68,7 @@ class Transport:
         self._cluster_id = cluster_id
         self.me = me
         self._incarnation = incarnation
+        self._secret = secret
         self._epoch = epoch
         self._limits = limits
         self._handler: TransportHandler
@@ -77,6 +80,7 @@ class Transport:
             clock=clock,
             cluster_id=cluster_id,
             me=me,
+            secret=secret,
             authorize=authorize,
             handler=self,
             sockets=sockets,
@@ -103,6 +107,7 @@ class Transport:
             loop=self._loop,
             rng=self._rng,
             hello=self._hello(peer),
+            secret=self._secret,
             address=address,
             on_connected=partial(self._handler.on_link_up, peer),
             on_lost=partial(self._on_lost, peer),

@@ -46,6 +46,7 @@ from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.build_authentication import Authentication, super_users
 from moldau.server.build_coordination import CoordinationServices
+from moldau.server.build_peers import build_join_service, build_peers
 from moldau.server.build_protocols import (
     build_append_service,
     build_cluster_views,
@@ -54,6 +55,7 @@ from moldau.server.build_protocols import (
 from moldau.server.build_queues import build_queue_service
 from moldau.server.build_upkeep import build_scrub, build_upkeep
 from moldau.server.certificates import Certificates
+from moldau.server.cluster_secret import keep_first_secret
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
@@ -152,7 +154,15 @@ class BrokerServer:
         )
         self._broker_id = membership.broker_id
         self._peers = PeerLinks(membership)
-        transport, driver = self._transport, self._driver = self._open_peers(membership, raft)
+        transport, driver = self._transport, self._driver = build_peers(
+            membership,
+            self._peers,
+            raft,
+            loop=self._loop,
+            machine=machine,
+            flusher=self._flusher,
+            storage=self._storage,
+        )
         defaults = topic_defaults(config)
         self._partitions = Partitions(
             open_log=self._storage.open_log,
@@ -190,8 +200,8 @@ class BrokerServer:
             is_cut_off=self._peers.is_cut_off,
             on_removed=self._on_removed,
         )
-        self._build_cluster(transport, driver)
-        self._build_services(defaults, transport)
+        self._build_cluster(membership, http, transport, driver)
+        self._build_services(defaults, transport, membership.secret.value)
         self._partitions.on_leadership = self._on_partition_leadership
         self._partitions.on_voter_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
@@ -296,32 +306,6 @@ class BrokerServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_internal_error(error)
 
-    def _open_peers(
-        self, membership: ClusterMembership, raft: ReservedPort
-    ) -> tuple[Transport, RaftDriver]:
-        rng = self._machine.rng
-        transport = Transport(
-            loop=self._loop,
-            clock=self._clock,
-            rng=rng,
-            cluster_id=membership.cluster_id,
-            me=membership.broker_id,
-            incarnation=membership.directory_id,
-            authorize=self._peers.refusal,
-            epoch=membership.epoch,
-            sockets=self._machine.sockets,
-        )
-        driver = RaftDriver(
-            loop=self._loop,
-            clock=self._clock,
-            rng=rng,
-            flusher=self._flusher,
-            votes=self._storage.votes,
-            transport=transport,
-        )
-        transport.bind(raft.host, raft.port)
-        return transport, driver
-
     # ---- events of the metadata and the groups
 
     async def _on_image(self, image: Image, removed: list[RemovedReplica]) -> None:
@@ -366,7 +350,15 @@ class BrokerServer:
         self._coordinators.on_leadership(replica)
         self._broker.queues.on_leadership(replica)
 
-    def _build_cluster(self, transport: Transport, driver: RaftDriver) -> None:
+    def _build_cluster(
+        self,
+        membership: ClusterMembership,
+        http: ReservedPort,
+        transport: Transport,
+        driver: RaftDriver,
+    ) -> None:
+        known = self._metadata.forecast().brokers
+        keep_first_secret(self._storage, membership.secret, self._broker_id, known)
         self._announcements = LeaderAnnouncements(
             me=self._broker_id,
             session=self._machine.rng.getrandbits(63),
@@ -383,6 +375,9 @@ class BrokerServer:
             transport=transport,
             announcements=self._announcements,
             disk=self._disk,
+        )
+        self._joins = build_join_service(
+            membership, self._cluster, http, machine=self._machine, storage=self._storage
         )
         self._reconciler = Reconciler(
             me=self._broker_id,
@@ -427,7 +422,9 @@ class BrokerServer:
             free_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
         )
 
-    def _build_services(self, defaults: dict[str, str], transport: Transport) -> None:
+    def _build_services(
+        self, defaults: dict[str, str], transport: Transport, secret: bytes
+    ) -> None:
         config = self._config
         topics = TopicService(
             metadata=self._metadata,
@@ -467,6 +464,7 @@ class BrokerServer:
             clock=self._clock,
             metadata=self._metadata,
             cluster=self._cluster,
+            joins=self._joins,
             replicas=LocalReplicas(self._partitions),
             produce=produce,
             transactional_produce=self._transactional_produce,
@@ -495,7 +493,7 @@ class BrokerServer:
         )
         self._sessions = Sessions(self._broker, super_users=super_users(config))
         self._authentication = Authentication(
-            config, self._machine, self._storage.root, self._broker.security.users
+            config, self._machine, self._storage.root, self._broker.security.users, secret
         )
 
     def _metric_sources(self, kafka: KafkaServer) -> MetricSources:

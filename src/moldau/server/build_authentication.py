@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from moldau.server.oidc import OidcTokens
 
 _DECOY_KEY_BYTES = 32
-_TOKEN_SECRET_BYTES = 32
 
 
 def super_users(config: ServerConfig) -> frozenset[Principal] | None:
@@ -63,9 +62,8 @@ class Authentication:
         machine: Machine,
         root: Path,
         users: Callable[[], Mapping[str, User]],
-        cluster_secret: bytes | None = None,
+        cluster_secret: bytes,
     ) -> None:
-        """Without the secret of the cluster, login tokens are known to this broker only."""
         self._config = config
         self._clock = machine.clock
         self._gates: list[SaslGate] = []
@@ -76,7 +74,7 @@ class Authentication:
 
             self._tokens = oidc_tokens(config.security, machine.clock)
         self._login_tokens = LoginTokens(
-            secret=cluster_secret or machine.secret_bytes(_TOKEN_SECRET_BYTES),
+            secret=cluster_secret,
             users=users,
             clock=machine.clock,
             others=self._tokens,

@@ -8,10 +8,21 @@ import asyncio
 import logging
 from typing import Final
 
-from moldau.client.errors import ClientError, TimedOutError, UnavailableError, UnreachableError
-from moldau.model.errors import ConfigError
-from moldau.model.topology import Endpoint, JoinReply, JoinRequest
-from moldau.server.machine import Machine
+import msgspec
+
+from moldau.client.errors import (
+    ClientError,
+    RejectedError,
+    TimedOutError,
+    UnavailableError,
+    UnreachableError,
+)
+from moldau.model.errors import ConfigError, ErrorCode
+from moldau.model.layout import SECRET_FILE
+from moldau.model.topology import Endpoint, JoinGrant, JoinRequest, ProvenJoinRequest
+from moldau.security.join_proof import NONCE_BYTES, Transcript, UnsealError, unseal
+from moldau.server.cluster_secret import JoinKey, is_loopback, read_local_secret
+from moldau.server.machine import Machine, MemberClient
 
 log = logging.getLogger(__name__)
 
@@ -20,22 +31,42 @@ _CALL_SECONDS_MAX: Final = 5.0
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 2.0
 _LOG_SECONDS: Final = 5.0
+_TOKEN_HINT: Final = (
+    "create one on a member: moldau cluster token create · "
+    "pass it on in a file: --set join_token_file=FILE, or in MOLDAU_JOIN_TOKEN"
+)
+_KEY_HINT: Final = (
+    f"the file {SECRET_FILE} in the data directory must be that of the cluster; without the file, "
+    "each broker joins with a new token: moldau cluster token create"
+)
+_encoder: Final = msgspec.json.Encoder()
+
+
+class KeyMissingError(ConfigError):
+    """This broker has no key to prove that it may join."""
 
 
 async def join_cluster(
-    address: Endpoint, request: JoinRequest, machine: Machine, *, seconds_max: float
-) -> JoinReply:
+    address: Endpoint,
+    request: JoinRequest,
+    key: JoinKey | None,
+    machine: Machine,
+    *,
+    seconds_max: float,
+) -> JoinGrant:
     """Join the cluster of the member at `address`. Raises ConfigError.
 
-    Safe to repeat: the request identifies the data directory and the process.
+    Without a key it must be able to read the secret of the member, on the same machine. Safe to
+    repeat: the request identifies the data directory and the process.
     """
     member = machine.member(address, min(_CALL_SECONDS_MAX, seconds_max))
+    is_local = is_loopback(address.host)
     deadline = machine.clock.monotonic() + seconds_max
     pause, log_at = _PAUSE_SECONDS_MIN, float("-inf")
     log.info("joining a cluster through %s", address)
     while True:
         try:
-            reply = await member.join(request)
+            grant = await ask_member(member, request, key, machine, may_read=is_local)
         except (UnreachableError, TimedOutError, UnavailableError) as error:
             now = machine.clock.monotonic()
             if now + pause > deadline:
@@ -46,11 +77,50 @@ async def join_cluster(
         except ClientError as error:
             raise _rejected(address, error) from None
         else:
+            reply = grant.reply
             log.info("joined cluster %s as broker %d", reply.cluster_id, reply.broker_id)
-            return reply
+            return grant
         # With jitter: all brokers of a cluster may join through the same member at once.
         await asyncio.sleep(pause * machine.rng.uniform(0.5, 1.0))
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+
+
+async def ask_member(
+    member: MemberClient,
+    request: JoinRequest,
+    key: JoinKey | None,
+    machine: Machine,
+    *,
+    may_read: bool = False,
+) -> JoinGrant:
+    """One request with a proof, and its reply, which proves the member. Raises ClientError,
+    KeyMissingError."""
+    offered = await member.join_challenge()
+    if key is None and may_read:
+        key = read_local_secret(offered.secret_file)
+    if key is None:
+        missing = KeyMissingError("this broker needs a token to join the cluster")
+        missing.hint = _TOKEN_HINT
+        raise missing
+    transcript = Transcript(
+        key.token_id, machine.secret_bytes(NONCE_BYTES), offered.challenge, _encoder.encode(request)
+    )
+    answer = await member.join(
+        ProvenJoinRequest(
+            request=transcript.request,
+            challenge=transcript.challenge,
+            nonce=transcript.nonce,
+            proof=key.prove(transcript),
+            token_id=transcript.token_id,
+        )
+    )
+    try:
+        return msgspec.msgpack.decode(unseal(key.value, transcript, answer.sealed), type=JoinGrant)
+    except (UnsealError, msgspec.DecodeError):
+        raise ClientError(
+            "the process there does not know the secret of the cluster",
+            hint="is that the HTTP address of a member of the cluster?",
+        ) from None
 
 
 def _timed_out(address: Endpoint, error: ClientError, seconds_max: float) -> ConfigError:
@@ -64,4 +134,6 @@ def _timed_out(address: Endpoint, error: ClientError, seconds_max: float) -> Con
 def _rejected(address: Endpoint, error: ClientError) -> ConfigError:
     failure = ConfigError(f"{address} (join_addr) rejected this broker: {error}")
     failure.hint = error.hint or "nothing was changed; fix the cause and start again"
+    if isinstance(error, RejectedError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        failure.hint = _KEY_HINT
     return failure

@@ -4,12 +4,13 @@ The simulator replaces it, and runs the same broker on simulated machines.
 """
 
 import asyncio
+import os
 import random
 import secrets
 import uuid
 from asyncio import AbstractEventLoop
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
@@ -20,13 +21,20 @@ from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.clock import Clock
-from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
+from moldau.model.topology import (
+    Endpoint,
+    JoinChallenge,
+    ProvenJoinRequest,
+    SealedJoinReply,
+)
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.flush_threads import FlushThreads, FlushWorkers
 from moldau.server.admin_token import TOKEN_BYTES, make_token, write_token
 from moldau.server.clock import SystemClock
 from moldau.server.loop_watch import LoopWatch
+
+JOIN_TOKEN_VARIABLE: Final = "MOLDAU_JOIN_TOKEN"
 
 
 class Lock(Protocol):
@@ -68,11 +76,11 @@ class GrpcServer(Protocol):
 class MemberClient(Protocol):
     """The HTTP API of another broker."""
 
-    async def join(self, request: JoinRequest) -> JoinReply:
+    async def join_challenge(self) -> JoinChallenge:
         """Raises ClientError."""
         ...
 
-    async def topology(self) -> Topology:
+    async def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
         """Raises ClientError."""
         ...
 
@@ -83,11 +91,11 @@ class HttpMemberClient:
     def __init__(self, address: Endpoint, seconds_max: float) -> None:
         self._client = ClusterClient([str(address)], call_seconds_max=seconds_max)
 
-    async def join(self, request: JoinRequest) -> JoinReply:
-        return await asyncio.to_thread(self._client.join, request)
+    async def join_challenge(self) -> JoinChallenge:
+        return await asyncio.to_thread(self._client.join_challenge)
 
-    async def topology(self) -> Topology:
-        return await asyncio.to_thread(self._client.topology)
+    async def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
+        return await asyncio.to_thread(self._client.join, request)
 
 
 class Machine:
@@ -109,6 +117,10 @@ class Machine:
         """A new token in a data directory, for its local administrator; None if it has none."""
         token = make_token(self.secret_bytes(TOKEN_BYTES))
         return token if write_token(root, token) else None
+
+    def join_token(self) -> str:
+        """The token to join with in the environment of the process; empty if there is none."""
+        return os.environ.get(JOIN_TOKEN_VARIABLE, "")
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         """Lock a data directory for this broker. Raises ConfigError."""

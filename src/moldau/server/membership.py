@@ -22,9 +22,16 @@ from moldau.model.ids import NO_EPOCH, BrokerId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
+from moldau.server.cluster_secret import (
+    ClusterSecret,
+    JoinKey,
+    join_token,
+    make_secret,
+    read_join_token,
+)
 from moldau.server.config.schema import ServerConfig
 from moldau.server.join import join_cluster
-from moldau.server.machine import Machine
+from moldau.server.machine import JOIN_TOKEN_VARIABLE, Machine
 from moldau.server.storage import Storage
 
 _JOIN_SECONDS_MAX: Final = 120.0
@@ -55,6 +62,7 @@ class ClusterMembership(Struct, frozen=True, kw_only=True):
     """The cluster's image from the join response; empty unless this broker has just joined."""
     epoch: int
     """Of the registration, if known."""
+    secret: ClusterSecret
 
 
 async def resolve_membership(
@@ -68,16 +76,20 @@ async def resolve_membership(
     """Bootstrap, join or return. Raises ConfigError, CorruptionError, StorageError."""
     identity = storage.identity
     process = machine.new_uuid().hex
+    known = storage.read_secret()
+    # One that is made now is for a cluster that begins: `keep_first_secret` sees to that.
+    secret = make_secret(machine) if known is None else ClusterSecret(known)
     if identity is not None:
         _check_belongs(config, identity)
         if identity.cluster_id is not None and not is_log_empty:
-            return _membership(identity, process, endpoints)
+            return _membership(identity, process, endpoints, secret)
         if identity.is_bootstrapping and not storage.find_logs():
             # The broker was killed during the bootstrap: continue it.
-            return _membership(identity, process, endpoints)
+            return _membership(identity, process, endpoints, secret)
     if config.join_addr is None:
         if identity is None:
-            return _membership(_bootstrap(config, storage, machine), process, endpoints)
+            identity = _bootstrap(config, storage, machine, secret)
+            return _membership(identity, process, endpoints, secret)
         if _took_part(storage):
             raise CorruptionError(
                 "the folder metadata in the data directory is missing or empty, although this "
@@ -116,7 +128,9 @@ def _took_part(storage: Storage) -> bool:
     return storage.votes.get(METADATA_GROUP.name)[0] != NO_EPOCH or bool(storage.find_logs())
 
 
-def _bootstrap(config: ServerConfig, storage: Storage, machine: Machine) -> Identity:
+def _bootstrap(
+    config: ServerConfig, storage: Storage, machine: Machine, secret: ClusterSecret
+) -> Identity:
     if not config.bootstrap:
         raise ConfigError(
             f"the data directory {config.data_dir} is empty; to bootstrap a new cluster, start "
@@ -131,6 +145,8 @@ def _bootstrap(config: ServerConfig, storage: Storage, machine: Machine) -> Iden
         metadata_voters=(broker_id,),
         is_bootstrapping=True,
     )
+    # Before the identity: a directory that belongs to a cluster has its secret.
+    storage.write_secret(secret.value)
     storage.become(identity)
     return identity
 
@@ -153,7 +169,7 @@ async def _join(
     broker_id = config.broker_id
     if broker_id is None and known is not None:
         broker_id = known.broker_id
-    reply = await join_cluster(
+    grant = await join_cluster(
         join_addr,
         JoinRequest(
             incarnation=directory_id,
@@ -163,9 +179,11 @@ async def _join(
             broker_id=broker_id,
             cluster_id=(known and known.cluster_id) or config.cluster_id,
         ),
+        _join_key(config, storage, machine),
         machine,
         seconds_max=_JOIN_SECONDS_MAX,
     )
+    reply = grant.reply
     try:
         image = decode_image(reply.image)
     except CorruptionError as error:
@@ -178,14 +196,30 @@ async def _join(
         directory_id=directory_id,
         metadata_voters=tuple(BrokerId(voter) for voter in reply.voters),
     )
+    # Before the identity: a directory that belongs to a cluster has its secret.
+    storage.write_secret(grant.secret)
     storage.become(identity)
-    return _membership(identity, process, endpoints, image, reply.epoch)
+    secret = ClusterSecret(grant.secret)
+    return _membership(identity, process, endpoints, secret, image, reply.epoch)
+
+
+def _join_key(config: ServerConfig, storage: Storage, machine: Machine) -> JoinKey | None:
+    """The secret if the directory has it: of an earlier start, or put there by the operator.
+    Raises ConfigError."""
+    known = storage.read_secret()
+    if known is not None:
+        return JoinKey(known)
+    if config.join_token_file:
+        return read_join_token(config.join_token_file)
+    text = machine.join_token()
+    return join_token(text, JOIN_TOKEN_VARIABLE) if text else None
 
 
 def _membership(
     identity: Identity,
     process: str,
     endpoints: Endpoints,
+    secret: ClusterSecret,
     image: Image = EMPTY_IMAGE,
     epoch: int = 0,
 ) -> ClusterMembership:
@@ -203,4 +237,5 @@ def _membership(
         is_bootstrap_broker=identity.is_bootstrap_broker,
         image=image,
         epoch=epoch,
+        secret=secret,
     )

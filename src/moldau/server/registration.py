@@ -13,15 +13,17 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from moldau.client.errors import ClientError, RejectedError, UnavailableError
+from moldau.client.errors import ClientError, NotFoundError, RejectedError, UnavailableError
 from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.metadata.image import Image
 from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
-from moldau.model.topology import Endpoint, JoinRequest, Topology
+from moldau.model.topology import Endpoint, JoinReply, JoinRequest
+from moldau.server.cluster_secret import JoinKey
 from moldau.server.config.schema import ServerConfig
+from moldau.server.join import ask_member
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership
 
@@ -186,14 +188,17 @@ class Registration:
     async def _check_with(self, address: Endpoint) -> bool:
         """Whether a member returned the state of this broker."""
         try:
-            topology = await self._machine.member(address, _REQUEST_SECONDS).topology()
-        except ClientError as error:
-            log.debug("cannot get the topology from %s: %s", address, error)
+            image = decode_image((await self._ask(address, is_query=True)).image)
+        except (NotFoundError, RejectedError) as error:
+            # It was removed, which the registration will show.
+            log.debug("%s knows nothing of this broker: %s", address, error)
+        except (ClientError, CorruptionError) as error:
+            log.debug("cannot get the state of this broker from %s: %s", address, error)
             return False
-        if self._is_newer(topology):
-            for broker in topology.brokers:
-                if broker.id == self._membership.broker_id and broker.epoch > self.epoch:
-                    self._check_other_process(broker.raft)
+        else:
+            me = image.brokers.get(self._membership.broker_id)
+            if self._is_newer(image) and me is not None and me.epoch > self.epoch:
+                self._check_other_process(me.raft)
         try:
             return await self._register_with(address)
         except RejectedError as error:
@@ -202,16 +207,16 @@ class Registration:
                 self._on_removed()
             return True
 
-    def _is_newer(self, topology: Topology) -> bool:
+    def _is_newer(self, image: Image) -> bool:
         return (
-            topology.cluster_id == self._membership.cluster_id
-            and topology.version >= self._metadata.image.version
+            image.cluster_id == self._membership.cluster_id
+            and image.version >= self._metadata.image.version
         )
 
     # ---- requests to members
 
-    async def _register_with(self, address: Endpoint) -> bool:
-        """Whether a member accepted the registration. Raises RejectedError if permanent."""
+    async def _ask(self, address: Endpoint, *, is_query: bool) -> JoinReply:
+        """Raises ClientError."""
         membership = self._membership
         request = JoinRequest(
             **asdict(membership.endpoints),
@@ -220,9 +225,16 @@ class Registration:
             rack=self._config.rack,
             broker_id=membership.broker_id,
             cluster_id=membership.cluster_id,
+            is_query=is_query,
         )
+        member = self._machine.member(address, _REQUEST_SECONDS)
+        key = JoinKey(membership.secret.value)
+        return (await ask_member(member, request, key, self._machine)).reply
+
+    async def _register_with(self, address: Endpoint) -> bool:
+        """Whether a member accepted the registration. Raises RejectedError if permanent."""
         try:
-            reply = await self._machine.member(address, _REQUEST_SECONDS).join(request)
+            reply = await self._ask(address, is_query=False)
             image = decode_image(reply.image)
         except (UnavailableError, CorruptionError) as error:
             log.debug("%s is temporarily unavailable: %s", address, error)

@@ -15,6 +15,7 @@ from moldau.server.config.listener_rules import doubts
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerProtocol
+from moldau.server.core_dumps import forbid_core_dumps
 from moldau.server.derived_config import config_warnings
 from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
@@ -36,6 +37,7 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
     set_up_logging(config.logging)
+    forbid_core_dumps()
     if listeners_for(config, ListenerProtocol.GRPC):
         _load_grpc()
     try:

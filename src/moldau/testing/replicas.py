@@ -17,6 +17,7 @@ from moldau.model.ids import (
     TopicId,
     TopicPartition,
 )
+from moldau.net.peers.secret import PeerSecret
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader, stamp
@@ -149,6 +150,7 @@ def make_driver(
         cluster_id="test",
         me=me,
         incarnation="test",
+        secret=PeerSecret(b"test", rng.randbytes),
         authorize=lambda hello: "all peers are rejected",
     )
     return RaftDriver(

@@ -11,7 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from http_cluster import JOIN, FakeCluster, Served, partition, served, topic, topology
+from http_cluster import (
+    JOIN,
+    SECRET,
+    FakeCluster,
+    Served,
+    partition,
+    proven,
+    served,
+    topic,
+    topology,
+)
 from moldau.api import metadata_changes
 from moldau.edge.http import responses
 from moldau.model.errors import ErrorCode, RefusedError
@@ -130,20 +140,36 @@ def test_a_query_parameter_that_means_nothing_is_refused(world):
     assert "topic" in body["detail"]
 
 
+def ask_to_join(world, request: bytes, secret: bytes = SECRET):
+    status, headers, offered = world.ask("GET", "/api/v1/cluster/join/challenge")
+    assert (status, headers["cache-control"]) == (200, "no-store")
+    wanted = proven(base64.b64decode(offered["challenge"]), request, secret)
+    return world.ask("POST", "/api/v1/cluster/join", msgspec.json.encode(wanted))
+
+
 def test_a_broker_joins_with_what_it_said(world):
     wanted = msgspec.structs.replace(JOIN, rack="r", broker_id=2, http=Endpoint("::1", 8081))
-    status, _, body = world.ask("POST", "/api/v1/cluster/join", msgspec.json.encode(wanted))
+    status, _, body = ask_to_join(world, msgspec.json.encode(wanted))
     assert status == 200
     assert world.cluster.asked == [wanted]
-    assert base64.b64decode(body.pop("image")) == world.cluster.image
-    assert body == {"cluster_id": "c", "broker_id": 2, "epoch": 4, "voters": [1], "learners": [2]}
+    assert list(body) == ["sealed"]
+    assert world.cluster.image not in base64.b64decode(body["sealed"])
 
 
 def test_a_joiner_of_a_newer_version_may_say_more(world):
     said = msgspec.to_builtins(JOIN) | {"zone": "unheard of"}
-    status, _, _ = world.ask("POST", "/api/v1/cluster/join", json.dumps(said).encode())
+    status, _, _ = ask_to_join(world, json.dumps(said).encode())
     assert status == 200
     assert world.cluster.asked == [JOIN]
+
+
+def test_a_joiner_that_proves_nothing_learns_nothing(world):
+    status, _, body = ask_to_join(world, msgspec.json.encode(JOIN), b"another")
+    assert (status, body["error"]) == (403, "CLUSTER_AUTHORIZATION_FAILED")
+    # As an older version asks.
+    status, _, body = world.ask("POST", "/api/v1/cluster/join", msgspec.json.encode(JOIN))
+    assert (status, body["error"]) == (400, "INVALID_REQUEST")
+    assert world.cluster.asked == []
 
 
 def test_leaving_is_accepted_and_can_be_taken_back(world):
@@ -266,7 +292,7 @@ def test_a_body_that_does_not_fit_is_refused(world, body):
 def test_a_joiner_must_say_who_it_is(world, missing):
     said = msgspec.to_builtins(JOIN)
     del said[missing]
-    status, _, body = world.ask("POST", "/api/v1/cluster/join", json.dumps(said).encode())
+    status, _, body = ask_to_join(world, json.dumps(said).encode())
     assert (status, body["error"]) == (400, "INVALID_REQUEST")
     assert missing in body["detail"]
     assert world.cluster.asked == []

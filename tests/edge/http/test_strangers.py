@@ -25,11 +25,9 @@ class Expected(NamedTuple):
 
 _RECORDS: Final = {"records": [{"value": "from a stranger"}]}
 _JOIN: Final = {
-    "incarnation": "i",
-    "process": "p",
-    "kafka": ["127.0.0.1", 1],
-    "raft": ["127.0.0.1", 2],
-    "http": ["127.0.0.1", 3],
+    "request": "e30=",
+    "nonce": "A" * 43 + "=",
+    "proof": "A" * 43 + "=",
 }
 
 EXPECTED: Final = {
@@ -53,7 +51,13 @@ EXPECTED: Final = {
     "GET /api/v1/groups": Expected(401, 200, 200, hides=True),
     "GET /api/v1/groups/{group}": Expected(401, 403, 200),
     "GET /api/v1/queues": Expected(401, 200, 200, hides=True),
-    "POST /api/v1/cluster/join": Expected(401, 403, 403, _JOIN),
+    # It is a random number.
+    "GET /api/v1/cluster/join/challenge": Expected(200, 200, 200),
+    # Brokers have no user: the request itself must prove that it may be made.
+    "POST /api/v1/cluster/join": Expected(403, 403, 403, _JOIN),
+    "GET /api/v1/cluster/tokens": Expected(401, 403, 403),
+    "POST /api/v1/cluster/tokens": Expected(401, 403, 403, {}),
+    "DELETE /api/v1/cluster/tokens/{token}": Expected(401, 403, 403),
     "POST /api/v1/cluster/leave": Expected(401, 403, 403, {"broker": 1}),
     "POST /api/v1/cluster/keep": Expected(401, 403, 403, {"broker": 1}),
 }
@@ -85,8 +89,13 @@ def walk(secured: SecuredBroker, who: str) -> dict[str, tuple[int, str]]:
     found = {}
     for route in routes(secured):
         method, path = route.split(" ")
-        where = path.format(topic=TOPIC, group=GROUP, broker=1)
-        status, _, text = secured.ask(who, method, where, EXPECTED[route].body)
+        where = path.format(topic=TOPIC, group=GROUP, broker=1, token="t")
+        body = EXPECTED[route].body
+        if body is _JOIN:
+            # With a real challenge, so that the proof is what is wrong.
+            _, _, text = secured.ask(who, "GET", f"{path}/challenge")
+            body = {**_JOIN, "challenge": json.loads(text)["challenge"]}
+        status, _, text = secured.ask(who, method, where, body)
         found[route] = status, text
     return found
 
@@ -95,7 +104,7 @@ def test_every_route_has_a_rule_and_every_rule_a_route(secured):
     assert set(routes(secured)) == set(EXPECTED)
     open_to_all = {route for route, rule in EXPECTED.items() if rule.nobody == 200}
     served = {f"{method} {path}" for method, path in PUBLIC}
-    assert served - open_to_all == {"POST /api/v1/login"}
+    assert served - open_to_all == {"POST /api/v1/login", "POST /api/v1/cluster/join"}
     assert open_to_all <= served
 
 

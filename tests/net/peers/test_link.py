@@ -1,16 +1,14 @@
 """Links and the listener for peers: who is let in, and what a link does with too much."""
 
 import asyncio
-import contextlib
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
+from peer_handshake import answer_as_peer, framed, peer_secret
+from peer_links import HELLO, ONE, TWO, Handler, called, linked, listening, run
 from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
@@ -20,118 +18,13 @@ from moldau.net.peers import frames
 from moldau.net.peers import listener as peer_listener
 from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
-    HANDSHAKE_BYTES_MAX,
     Hello,
-    HelloResponse,
-    decode_hello,
-    decode_hello_response,
-    encode_hello,
-    encode_hello_response,
 )
-from moldau.net.peers.link import LinkLimits, PeerLink
-from moldau.net.peers.listener import PeerListener
-from moldau.server.clock import SystemClock
+from moldau.net.peers.link import LinkLimits
 from moldau.testing.ports import free_ports
-from moldau.testing.waiting import until, wait_seconds_max
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
-
-ONE, TWO = BrokerId(1), BrokerId(2)
-HELLO = Hello("c", ONE, "dir1", TWO)
-
-
-class Handler:
-    def __init__(self) -> None:
-        self.frames: list[tuple[int, FrameKind, bytes]] = []
-        self.connected: list[Hello] = []
-        self.gone: list[int] = []
-        self.error: PeerProtocolError | None = None
-
-    def on_peer_connected(self, hello: Hello) -> None:
-        self.connected.append(hello)
-
-    def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
-        if self.error is not None:
-            raise self.error
-        self.frames.append((sender, kind, bytes(body)))
-
-    def on_peer_disconnected(self, sender: BrokerId) -> None:
-        self.gone.append(sender)
-
-
-def run(test: Callable[[], Any]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * wait_seconds_max()):
-            await test()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
-
-
-@contextlib.asynccontextmanager
-async def listening(
-    handler: Handler,
-    authorize: Callable[[Hello], str | None] = lambda _: None,
-    port: int = 0,
-    handshake_seconds_max: float = 3600,
-) -> AsyncIterator[tuple[PeerListener, int]]:
-    listener = PeerListener(
-        loop=asyncio.get_running_loop(),
-        clock=SystemClock(),
-        cluster_id="c",
-        me=TWO,
-        authorize=authorize,
-        handler=handler,
-        handshake_seconds_max=handshake_seconds_max,
-    )
-    _, port = listener.bind("127.0.0.1", port)
-    listener.start()
-    try:
-        yield listener, port
-    finally:
-        listener.close()
-
-
-class Events:
-    """What a link reports."""
-
-    def __init__(self) -> None:
-        self.up = 0
-        self.lost: list[str] = []
-        self.room = 0
-        self.nobody = 0
-
-    def on_up(self) -> None:
-        self.up += 1
-
-    def on_room(self) -> None:
-        self.room += 1
-
-    def on_connection_refused(self) -> None:
-        self.nobody += 1
-
-
-@contextlib.asynccontextmanager
-async def linked(
-    port: int, hello: Hello = HELLO, limits: LinkLimits | None = None
-) -> AsyncIterator[tuple[PeerLink, Events]]:
-    events = Events()
-    link = PeerLink(
-        loop=asyncio.get_running_loop(),
-        rng=random.Random(1),
-        hello=hello,
-        address=("127.0.0.1", port),
-        on_connected=events.on_up,
-        on_lost=events.lost.append,
-        on_room=events.on_room,
-        on_connection_refused=events.on_connection_refused,
-        limits=limits,
-    )
-    link.start()
-    try:
-        yield link, events
-    finally:
-        link.stop()
 
 
 def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> None:
@@ -164,7 +57,7 @@ def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> Non
     [
         (HELLO._replace(cluster_id="other"), "this broker belongs to cluster c, not other"),
         (HELLO._replace(target=BrokerId(3)), "this is broker 2, not 3"),
-        (HELLO._replace(version=9), "unsupported protocol version 9; expected 2"),
+        (HELLO._replace(version=9), "unsupported protocol version 9; expected 3"),
         (HELLO._replace(sender=TWO), "broker 2 cannot be a peer of broker 2"),
         (HELLO._replace(incarnation="dir9"), "broker 1 has directory dir1"),
     ],
@@ -193,49 +86,18 @@ def test_a_caller_that_does_not_belong_is_refused_with_the_reason(
     run(scenario)
 
 
-async def _closed_after(port: int, data: bytes) -> bytes:
-    """What a caller is told that sends these bytes, until it is closed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(data)
-        return await reader.read()
-    except ConnectionResetError:
-        return b""
-    finally:
-        writer.close()
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + body
-
-
 @pytest.mark.parametrize(
-    "data",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        framed(b"\0" * 40),
-        framed(encode_hello(HELLO)[:-1]),
-        struct.pack(">I", HANDSHAKE_BYTES_MAX + 1),
-        struct.pack(">I", FRAME_BYTES_MAX),
-        framed(encode_hello(HELLO)) + framed(b"\x63unknown kind"),
-        framed(encode_hello(HELLO)) + struct.pack(">I", FRAME_BYTES_MAX + 1),
-    ],
+    "data", [framed(b"\x63unknown kind"), struct.pack(">I", FRAME_BYTES_MAX + 1)]
 )
-def test_bytes_that_are_no_handshake_or_no_frame_close_the_connection(data: bytes) -> None:
+def test_bytes_that_are_no_frame_close_the_connection(data: bytes) -> None:
     async def scenario() -> None:
         handler = Handler()
         async with listening(handler) as (listener, port):
-            await _closed_after(port, data)
+            async with called(port) as (reader, writer):
+                writer.write(data)
+                assert await reader.read() == b""
             assert handler.frames == []
             await until(lambda: listener.peers == [], "nobody is connected")
-
-    run(scenario)
-
-
-def test_a_caller_that_says_nothing_in_time_is_closed() -> None:
-    async def scenario() -> None:
-        async with listening(Handler(), handshake_seconds_max=0.05) as (_, port):
-            assert await _closed_after(port, b"\0\0") == b""
 
     run(scenario)
 
@@ -399,8 +261,9 @@ def test_pieces_that_do_not_fit_close_the_connection(
     async def scenario() -> None:
         handler = Handler()
         async with listening(handler) as (_, port):
-            data = framed(encode_hello(HELLO)) + b"".join(framed(piece) for piece in pieces)
-            await _closed_after(port, data)
+            async with called(port) as (reader, writer):
+                writer.write(b"".join(framed(piece) for piece in pieces))
+                assert await reader.read() == b""
             assert handler.frames == []
 
     run(scenario)
@@ -499,9 +362,7 @@ def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further()
         loop = asyncio.get_running_loop()
         async with linked(server.getsockname()[1], limits=limits) as (link, events):
             peer, _ = await loop.sock_accept(server)
-            size = struct.unpack(">I", await loop.sock_recv(peer, 4))[0]
-            assert decode_hello(memoryview(await loop.sock_recv(peer, size))) == HELLO
-            await loop.sock_sendall(peer, framed(encode_hello_response(HelloResponse(""))))
+            assert await answer_as_peer(peer, peer_secret()) == HELLO
             await until(lambda: link.is_connected, "the link is up")
             block = bytes(100_000)
             while link.has_room:
@@ -520,18 +381,3 @@ def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further()
         server.close()
 
     run(scenario)
-
-
-def test_handshakes_survive_the_way_and_what_is_cut_is_refused() -> None:
-    hello = Hello("cluster", BrokerId(5), "dir", BrokerId(0x7FFFFFFF), 1 << 40)
-    data = encode_hello(hello)
-    assert decode_hello(memoryview(data)) == hello
-    for cut in range(len(data)):
-        with pytest.raises(PeerProtocolError):
-            decode_hello(memoryview(data[:cut]))
-    for answer in (HelloResponse(""), HelloResponse("no such broker")):
-        data = encode_hello_response(answer)
-        assert decode_hello_response(data) == answer
-        for cut in range(len(data)):
-            with pytest.raises(PeerProtocolError):
-                decode_hello_response(data[:cut])

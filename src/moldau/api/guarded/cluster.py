@@ -17,7 +17,14 @@ from moldau.metadata.image import Partition, Topic
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.model.ids import BrokerId
-from moldau.model.topology import JoinReply, JoinRequest, Topology
+from moldau.model.topology import (
+    JoinChallenge,
+    JoinReply,
+    JoinRequest,
+    ProvenJoinRequest,
+    SealedJoinReply,
+    Topology,
+)
 from moldau.security.acl import ResourceType
 
 _CLUSTER: Final = ResourceType.CLUSTER
@@ -116,6 +123,14 @@ class GuardedCluster:
             self._guard.check(use_case, _TOPIC, topic.name)
 
     # ---- brokers
+
+    def join_challenge(self) -> JoinChallenge:
+        """What a broker that wants to join must prove its key with."""
+        return self._broker.joins.challenge()
+
+    async def join_proven(self, proven: ProvenJoinRequest) -> SealedJoinReply:
+        """Lets a broker in that proves that it may join."""
+        return await self._broker.joins.join(proven)
 
     async def join(self, request: JoinRequest) -> JoinReply:
         """Registers a joining or restarted broker."""

@@ -105,6 +105,14 @@ def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: st
 @click.group(
     "cluster",
     cls=LazyGroup,
+    package="moldau.cli.cluster",
+    lazy={
+        "token": ("token:token", "Create, list and delete tokens that brokers join with."),
+        "secret": (
+            "secret:secret",
+            "What the brokers of a cluster prove to each other.",
+        ),
+    },
     examples=(
         "moldau cluster start -n 3",
         "moldau cluster status          # in another terminal",

@@ -17,6 +17,7 @@ from moldau.edge.http import (
     cluster,
     groups,
     health,
+    joins,
     login,
     metrics,
     openapi,
@@ -74,6 +75,7 @@ def build_app(
             *groups.routes(),
             *queues.routes(),
             *cluster.routes(),
+            *joins.routes(),
             *openapi.routes(),
         ],
     )

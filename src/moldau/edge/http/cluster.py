@@ -1,4 +1,4 @@
-"""/api/v1/cluster: join a broker, drain it, or cancel its draining."""
+"""/api/v1/cluster: drain a broker, or cancel its draining."""
 
 from typing import Final
 
@@ -9,18 +9,12 @@ from starlette.routing import Route
 
 from moldau.edge.http.responses import check_query, read_body, respond
 from moldau.edge.http.visits import session_of
-from moldau.model.topology import BrokerActionRequest, BrokerActionResponse, JoinRequest
+from moldau.model.topology import BrokerActionRequest, BrokerActionResponse
 
-_join_request: Final = msgspec.json.Decoder(JoinRequest)
 _broker_named: Final = msgspec.json.Decoder(BrokerActionRequest)
 
 
 def routes() -> list[Route]:
-    async def join(request: Request) -> Response:
-        check_query(request)
-        wanted = await read_body(request, _join_request.decode)
-        session = session_of(request)
-        return respond(await session.decided(session.cluster.join(wanted)))
 
     async def leave(request: Request) -> Response:
         """202: the replicas move to other brokers in the background."""
@@ -38,7 +32,6 @@ def routes() -> list[Route]:
         return respond(BrokerActionResponse(broker=named.broker, state="active"))
 
     return [
-        Route("/api/v1/cluster/join", join, methods=["POST"]),
         Route("/api/v1/cluster/leave", leave, methods=["POST"]),
         Route("/api/v1/cluster/keep", keep, methods=["POST"]),
     ]

@@ -37,9 +37,14 @@ from moldau.model.topology import (
     BrokerActionRequest,
     BrokerActionResponse,
     ErrorReply,
-    JoinReply,
-    JoinRequest,
+    JoinChallenge,
+    JoinTokenCreated,
+    JoinTokenList,
+    JoinTokenWanted,
+    ProvenJoinRequest,
     Readiness,
+    SealedJoinReply,
+    TokenDeleted,
     Topology,
 )
 
@@ -182,13 +187,33 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {200: QueueList},
         {**_PAGE_BY_NAME, "topic": _TEXT},
     ),
+    ("GET", "/api/v1/cluster/join/challenge"): Operation(
+        "joinChallenge", "For brokers: what to prove to join", {200: JoinChallenge}, {}
+    ),
     ("POST", "/api/v1/cluster/join"): Operation(
         "join",
-        "Add a broker to the cluster",
-        {200: JoinReply},
+        "For brokers: join the cluster, or return to it",
+        {200: SealedJoinReply},
         {},
-        body=JoinRequest,
+        body=ProvenJoinRequest,
         refusals=(409,),
+    ),
+    ("POST", "/api/v1/cluster/tokens"): Operation(
+        "createJoinToken",
+        "Create a token that one broker can join with",
+        {201: JoinTokenCreated},
+        {},
+        body=JoinTokenWanted,
+    ),
+    ("GET", "/api/v1/cluster/tokens"): Operation(
+        "listJoinTokens", "Tokens to join with, without their secrets", {200: JoinTokenList}, {}
+    ),
+    ("DELETE", "/api/v1/cluster/tokens/{token}"): Operation(
+        "deleteJoinToken",
+        "Delete a token: no broker can join with it any more",
+        {200: TokenDeleted},
+        {},
+        refusals=(404,),
     ),
     ("POST", "/api/v1/cluster/leave"): Operation(
         "leave",

@@ -22,6 +22,11 @@ PUBLIC: Final = {
     ("GET", "/healthz"): "load balancers probe it; it says nothing",
     ("GET", "/readyz"): "load balancers probe it; strangers are not told the reasons",
     ("POST", LOGIN_PATH): "it is the way to become known",
+    ("GET", "/api/v1/cluster/join/challenge"): "brokers ask for it before they can prove anything",
+    (
+        "POST",
+        "/api/v1/cluster/join",
+    ): "brokers have no user; the request proves its right",
 }
 """Served to everyone, and why."""
 METRICS: Final = ("GET", "/metrics")

@@ -30,10 +30,11 @@ from moldau.net.peers.frames import (
 )
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
+    CallerHandshake,
     Hello,
-    decode_hello_response,
-    encode_hello,
+    UnprovenPeerError,
 )
+from moldau.net.peers.secret import PeerSecret
 from moldau.net.socket_writer import SocketWriter
 from moldau.net.sockets import OS_SOCKETS, Sockets
 
@@ -44,6 +45,8 @@ _TCP_NOTSENT_LOWAT: Final = 25
 """Linux's number; the socket module has no constant for it."""
 _DIAL_SECONDS_MAX: Final = 10.0
 _STABLE_SECONDS: Final = 5.0
+_SILENT_CLOSES: Final = 3
+"""So many in a row are no coincidence: a peer that ends, or a network that fails, is different."""
 
 
 class LinkLimits(Struct, frozen=True, kw_only=True):
@@ -63,6 +66,11 @@ class LinkLimits(Struct, frozen=True, kw_only=True):
 
 class _HelloRefusedError(PeerProtocolError):
     """The peer rejected this broker's hello."""
+
+
+class _SilentPeerError(PeerProtocolError):
+    """The peer closed the connection instead of answering: it does not know this broker's secret,
+    or just ends."""
 
 
 class _Stream(SocketWriter):
@@ -149,6 +157,7 @@ class PeerLink:
         loop: AbstractEventLoop,
         rng: random.Random,
         hello: Hello,
+        secret: PeerSecret,
         address: tuple[str, int],
         on_connected: Callable[[], None],
         on_lost: Callable[[str], None],
@@ -163,6 +172,7 @@ class PeerLink:
         self._loop = loop
         self._rng = rng
         self._hello = hello
+        self._secret = secret
         self.address = address
         self._on_connected = on_connected
         self._on_lost = on_lost
@@ -181,6 +191,9 @@ class PeerLink:
         self._connected_at = 0.0
         self.refusal = ""
         """Why the peer rejected the last hello; empty if it did not."""
+        self._silent_closes = 0
+        self._unproven: tuple[str, int] | None = None
+        """The address of the last listener that did not know the secret."""
         self.frames_total = 0
 
     # ---- lifecycle
@@ -319,6 +332,7 @@ class PeerLink:
                     log.debug("broker %d: %s", self._hello.target, error)
                 except (OSError, TimeoutError, PeerProtocolError) as error:
                     self._refusals = 0
+                    self._note_failure(error, address)
                     log.debug("cannot reach broker %d: %s", self._hello.target, error)
                     is_refused = isinstance(error, ConnectionRefusedError)
                     self.is_connection_refused = is_refused and address == self.address
@@ -326,12 +340,33 @@ class PeerLink:
                         self._on_connection_refused()
         finally:
             self._dialling = None
-        self._refusals = 0
+        self._refusals = self._silent_closes = 0
+        self._unproven = None
         self.is_connection_refused = False
         self._connected_at = self._loop.time()
         self._stream = _Stream(self._loop, sock, self)
         log.info("link to broker %d is up", self._hello.target)
         self._on_connected()
+
+    def _note_failure(self, error: Exception, address: tuple[str, int]) -> None:
+        """Warn once of what does not mend itself: the two brokers have different secrets."""
+        if isinstance(error, UnprovenPeerError) and self._unproven != address:
+            self._unproven = address
+            log.warning(
+                "the process at %s:%d, the address of broker %d, does not know the secret of this "
+                "cluster; retrying",
+                *address,
+                self._hello.target,
+            )
+        self._silent_closes += isinstance(error, _SilentPeerError)
+        if self._silent_closes == _SILENT_CLOSES:
+            self._silent_closes += 1
+            log.warning(
+                "broker %d at %s:%d closes the connections of this broker without an answer, "
+                "retrying: does it have the same file cluster.secret, and the same version?",
+                self._hello.target,
+                *address,
+            )
 
     async def _pause(self, seconds: float) -> None:
         """Wait for the backoff, or until `retry_now`."""
@@ -350,7 +385,10 @@ class PeerLink:
         return min(longest, limits.retry_seconds_max) * (0.5 + self._rng.random() / 2)
 
     async def _shake_hands(self) -> socket.socket:
-        """Connect; returns the socket once the peer accepted the hello."""
+        """Connect; returns the socket once the peer accepted the hello.
+
+        Nothing else is sent to a peer that has not proved that it knows the secret.
+        """
         loop = self._loop
         host, port = self.address
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -365,12 +403,16 @@ class PeerLink:
             )
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self._limits.unsent_bytes_max)
             await loop.sock_connect(sock, address)
-            body = encode_hello(self._hello)
-            await loop.sock_sendall(sock, _LENGTH.pack(len(body)) + body)
-            (size,) = _LENGTH.unpack(await self._receive(sock, _LENGTH.size))
-            if size > HANDSHAKE_BYTES_MAX:
-                raise PeerProtocolError(f"hello response of {size} bytes")
-            response = decode_hello_response(await self._receive(sock, size))
+            handshake = CallerHandshake(self._secret, self._hello)
+            await self._send_message(sock, handshake.hello)
+            challenge = await self._receive_message(sock)
+            if challenge is None:
+                raise _SilentPeerError("the peer closed the connection without an answer")
+            await self._send_message(sock, handshake.prove(challenge))
+            answer = await self._receive_message(sock)
+            if answer is None:
+                raise PeerProtocolError("the peer closed the connection during the handshake")
+            response = handshake.read_response(answer)
             if response.reason != self.refusal:
                 self.refusal = response.reason
                 if response.reason:
@@ -386,11 +428,24 @@ class PeerLink:
             raise
         return sock
 
-    async def _receive(self, sock: socket.socket, size: int) -> bytes:
+    async def _send_message(self, sock: socket.socket, body: bytes) -> None:
+        await self._loop.sock_sendall(sock, _LENGTH.pack(len(body)) + body)
+
+    async def _receive_message(self, sock: socket.socket) -> bytes | None:
+        """None: the peer closed the connection. Raises PeerProtocolError."""
+        head = await self._receive(sock, _LENGTH.size)
+        if head is None:
+            return None
+        (size,) = _LENGTH.unpack(head)
+        if size > HANDSHAKE_BYTES_MAX:
+            raise PeerProtocolError(f"message of {size} bytes in a handshake")
+        return await self._receive(sock, size)
+
+    async def _receive(self, sock: socket.socket, size: int) -> bytes | None:
         data = b""
         while len(data) < size:
             more = await self._loop.sock_recv(sock, size - len(data))
             if not more:
-                raise PeerProtocolError("the peer closed the connection during the handshake")
+                return None
             data += more
         return data

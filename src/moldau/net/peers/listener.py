@@ -1,4 +1,6 @@
-"""The listener for peers: a connection must begin with a valid hello, or is closed.
+"""The listener for peers: a connection must begin with a valid handshake, or is closed.
+
+A client that does not prove in it that it knows the secret of the cluster gets no answer.
 
 Frames from peers arrive here; responses are sent over this broker's own link to the peer. A new
 connection of a peer replaces its earlier one, which is dead but was not detected yet.
@@ -21,10 +23,9 @@ from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
     PROTOCOL_VERSION,
     Hello,
-    HelloResponse,
-    decode_hello,
-    encode_hello_response,
+    ListenerHandshake,
 )
+from moldau.net.peers.secret import PeerSecret
 from moldau.net.sockets import OS_SOCKETS, Sockets
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,9 @@ _HANDSHAKE_LIMITS: Final = ConnectionLimits(
     inflight_bytes_max=HANDSHAKE_BYTES_MAX,
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
+    protocol_error_level=logging.DEBUG,
 )
+"""What unknown clients do is logged once per address, by the listener itself."""
 _PEER_LIMITS: Final = ConnectionLimits(
     request_bytes_max=PIECE_BYTES_MAX + 1,
     inflight_bytes_max=PIECE_BYTES_MAX + 1,
@@ -46,7 +49,13 @@ _PEER_LIMITS: Final = ConnectionLimits(
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
 )
 _CONNECTIONS_MAX: Final = 4096
+_UNPROVEN_MAX: Final = 512
+"""Connections in their handshake. Of more than that the oldest is closed: peers need only
+milliseconds, so unknown clients that wait cannot keep them out."""
 _REFUSALS_KNOWN_MAX: Final = 64
+_LOGGED_HOSTS_MAX: Final = 64
+_LOGGED_SECONDS: Final = 600.0
+"""An unknown client is logged again after this long."""
 _LENGTH: Final = struct.Struct(">I")
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
@@ -97,6 +106,7 @@ class PeerListener:
         clock: Clock,
         cluster_id: str,
         me: BrokerId,
+        secret: PeerSecret,
         authorize: Callable[[Hello], str | None],
         handler: PeerHandler,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
@@ -104,13 +114,19 @@ class PeerListener:
     ) -> None:
         """`authorize` returns why a broker of this cluster is rejected, or None."""
         self._loop = loop
+        self._clock = clock
         self._cluster_id = cluster_id
         self._me = me
+        self._secret = secret
         self._authorize = authorize
         self._handler = handler
         self._handshake_seconds_max = handshake_seconds_max
         self._connections: dict[BrokerId, Connection] = {}
         self._refusals: dict[BrokerId, str] = {}
+        self._unproven: dict[Connection, None] = {}
+        """In the order of their arrival."""
+        self._logged_hosts: set[str] = set()
+        self._logged_since = clock.monotonic()
         self.refused_total = 0
         self._listener = Listener(
             loop=loop,
@@ -123,7 +139,7 @@ class PeerListener:
             connection_limits=_HANDSHAKE_LIMITS,
             budget=ByteBudget(_RECEIVING_BYTES_MAX),
             clock=clock,
-            on_accepted=self._await_hello,
+            on_accepted=self._await_handshake,
             sockets=sockets,
         )
 
@@ -157,17 +173,41 @@ class PeerListener:
 
     # ---- frames
 
-    def _await_hello(self, connection: Connection) -> None:
-        self._loop.call_later(self._handshake_seconds_max, self._close_without_hello, connection)
+    def _await_handshake(self, connection: Connection) -> None:
+        self._unproven[connection] = None
+        if len(self._unproven) > _UNPROVEN_MAX:
+            self._close_unproven(next(iter(self._unproven)), "too many wait in the handshake")
+        self._loop.call_later(self._handshake_seconds_max, self._close_unfinished, connection)
 
-    def _close_without_hello(self, connection: Connection) -> None:
-        if connection.state is None:
-            connection.close("timed out waiting for the handshake", level=logging.WARNING)
+    def _close_unfinished(self, connection: Connection) -> None:
+        if not isinstance(connection.state, _Peer):
+            self._close_unproven(connection, "it did not complete the handshake in time")
+
+    def _close_unproven(self, connection: Connection, reason: str) -> None:
+        if connection.is_closed:
+            return
+        self.refused_total += 1
+        host = connection.address.rpartition(":")[0]
+        now = self._clock.monotonic()
+        if now - self._logged_since > _LOGGED_SECONDS:
+            self._logged_hosts.clear()
+            self._logged_since = now
+        # Beyond that many addresses none is logged: unknown clients must not fill the disk.
+        if host not in self._logged_hosts and len(self._logged_hosts) < _LOGGED_HOSTS_MAX:
+            self._logged_hosts.add(host)
+            log.warning(
+                "connection from %s to the port for peers closed: %s; more from this address are "
+                "not logged for %.0f minutes",
+                connection.address,
+                reason,
+                _LOGGED_SECONDS / 60,
+            )
+        connection.close(reason)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         peer = connection.state
         if not isinstance(peer, _Peer):
-            self._on_hello(connection, frame)
+            self._on_handshake(connection, bytes(frame))
             return
         is_last = frame[0] < MORE_FOLLOWS
         kind = _KINDS.get(frame[0] & ~MORE_FOLLOWS)
@@ -182,11 +222,21 @@ class PeerListener:
             self._handler.on_peer_frame(peer.hello.sender, kind, body)
         connection.no_reply()
 
-    def _on_hello(self, connection: Connection, frame: memoryview) -> None:
-        hello = decode_hello(frame)
+    def _on_handshake(self, connection: Connection, message: bytes) -> None:
+        handshake = connection.state
+        try:
+            if isinstance(handshake, ListenerHandshake):
+                self._on_proof(connection, handshake, message)
+            else:
+                connection.state = handshake = ListenerHandshake(self._secret)
+                _answer(connection, handshake.challenge(message))
+        except PeerProtocolError as error:
+            self._close_unproven(connection, str(error))
+
+    def _on_proof(self, connection: Connection, handshake: ListenerHandshake, proof: bytes) -> None:
+        hello = handshake.check(proof)
         reason = self._rejection_reason(hello)
-        body = encode_hello_response(HelloResponse(reason or ""))
-        connection.reply([_LENGTH.pack(len(body)) + body])
+        _answer(connection, handshake.response(reason or ""))
         if reason is not None:
             self.refused_total += 1
             self._log_refusal(hello.sender, connection.address, reason)
@@ -196,6 +246,7 @@ class PeerListener:
         earlier = self._connections.get(hello.sender)
         if earlier is not None:
             earlier.close("replaced by a new connection of the peer")
+        del self._unproven[connection]
         connection.state = _Peer(hello)
         connection.set_limits(_PEER_LIMITS)
         self._connections[hello.sender] = connection
@@ -224,8 +275,13 @@ class PeerListener:
     def on_closed(self, connection: Connection) -> None:
         peer = connection.state
         if not isinstance(peer, _Peer):
+            self._unproven.pop(connection, None)
             return
         sender = peer.hello.sender
         if self._connections.get(sender) is connection:
             del self._connections[sender]
             self._handler.on_peer_disconnected(sender)
+
+
+def _answer(connection: Connection, body: bytes) -> None:
+    connection.reply([_LENGTH.pack(len(body)) + body])

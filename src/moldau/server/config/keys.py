@@ -25,6 +25,7 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "MOLDAU_HTTP": "HTTP address of a broker, for the cluster commands.",
     "MOLDAU_GRPC": "gRPC address of a broker or a proxy, for queue clients and the queue commands.",
     "MOLDAU_PIPELINES_HOME": "Folder of all pipelines, for the pipeline commands.",
+    "MOLDAU_JOIN_TOKEN": "The token that a broker joins with, if there is no join_token_file.",
     "MOLDAU_CONFIG": "Configuration file of a broker, if no --config is given.",
 }
 """Variables with our prefix that are not broker settings."""

@@ -515,6 +515,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = Listeners()
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    join_token_file: Annotated[
+        str | None,
+        Setting(
+            "A file with the token to join with, of moldau cluster token create; not needed after "
+            "the first start."
+        ),
+    ] = None
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
     raft: RaftConfig = field(default_factory=RaftConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)

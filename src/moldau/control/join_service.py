@@ -1,0 +1,144 @@
+"""Lets brokers join and return that prove that they may: by the cluster's secret, or by a token.
+
+The reply has the whole metadata and the secret in it, and is encrypted under the key that was
+proved. `security/join_proof.py` has the proofs.
+"""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken
+from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.topology import (
+    JoinChallenge,
+    JoinGrant,
+    JoinReply,
+    JoinRequest,
+    ProvenJoinRequest,
+    SealedJoinReply,
+)
+from moldau.security.join_proof import (
+    KEY_BYTES,
+    SEAL_NONCE_BYTES,
+    Transcript,
+    is_secret_proof,
+    seal,
+    secret_of_token,
+)
+
+log = logging.getLogger(__name__)
+
+CHALLENGE_SECONDS_MAX: Final = 60.0
+_TIME_BYTES: Final = 8
+_CHANCE_BYTES: Final = 16
+_CONTENT_BYTES: Final = _TIME_BYTES + _CHANCE_BYTES
+_USED_MAX: Final = 4096
+"""Challenges that were answered rightly within their time; unknown clients add none."""
+_WARN_SECONDS: Final = 10.0
+_request_of: Final = msgspec.json.Decoder(JoinRequest).decode
+
+
+Join = Callable[[JoinRequest, str], Awaitable[JoinReply]]
+"""Registers a broker; with the id of the token that it proved, or an empty text."""
+
+
+class JoinService:
+    def __init__(
+        self,
+        *,
+        join: Join,
+        tokens: Callable[[], Mapping[str, JoinToken]],
+        secret: bytes,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        local_secret_file: str = "",
+    ) -> None:
+        """`local_secret_file`: for brokers on this machine, if no others can ask."""
+        self._join = join
+        self._tokens = tokens
+        self._secret = secret
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._local_secret_file = local_secret_file
+        self._key = random_bytes(KEY_BYTES)
+        """Of this process: signs challenges, so that none must be remembered before its use."""
+        self._used: dict[bytes, float] = {}
+        """Challenges that must not be used again, with the time they were made."""
+        self._warned_at = float("-inf")
+
+    def challenge(self) -> JoinChallenge:
+        made = int(self._clock.monotonic() * 1000).to_bytes(_TIME_BYTES, "big")
+        content = made + self._random_bytes(_CHANCE_BYTES)
+        return JoinChallenge(
+            challenge=content + self._sign(content), secret_file=self._local_secret_file
+        )
+
+    async def join(self, proven: ProvenJoinRequest) -> SealedJoinReply:
+        """Raises RefusedError."""
+        made_at = self._check_challenge(proven.challenge)
+        transcript = Transcript(proven.token_id, proven.nonce, proven.challenge, proven.request)
+        key = self._proven_key(transcript, proven.proof)
+        self._used[proven.challenge] = made_at
+        try:
+            request = _request_of(proven.request)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"the request: {error}") from None
+        reply = await self._join(request, proven.token_id)
+        grant = JoinGrant(reply=reply, secret=self._secret)
+        nonce = self._random_bytes(SEAL_NONCE_BYTES)
+        return SealedJoinReply(sealed=seal(key, transcript, msgspec.msgpack.encode(grant), nonce))
+
+    def _proven_key(self, transcript: Transcript, proof: bytes) -> bytes:
+        """The key that the broker knows. Raises RefusedError."""
+        if not transcript.token_id:
+            if is_secret_proof(self._secret, transcript, proof):
+                return self._secret
+            self._warn("a broker could not prove that it knows the secret of this cluster")
+            raise RefusedError(
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                "The broker does not know the secret of the cluster",
+            )
+        token = self._tokens().get(transcript.token_id)
+        # Also if there is none: how long it takes must not tell.
+        stored_hash = token.hash if token is not None else bytes(KEY_BYTES)
+        key = secret_of_token(stored_hash, transcript, proof)
+        if key is None or token is None:
+            self._warn("a broker wanted to join with a token that is unknown or wrong")
+            raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
+        return key
+
+    # ---- challenges
+
+    def _sign(self, content: bytes) -> bytes:
+        return hmac.digest(self._key, content, "sha256")
+
+    def _check_challenge(self, challenge: bytes) -> float:
+        """When it was made. Raises RefusedError, which is retriable with a new challenge."""
+        expired_at = self._clock.monotonic() - CHALLENGE_SECONDS_MAX
+        for used in [used for used, made in self._used.items() if made < expired_at]:
+            del self._used[used]
+        content, signature = challenge[:_CONTENT_BYTES], challenge[_CONTENT_BYTES:]
+        made_at = int.from_bytes(content[:_TIME_BYTES], "big") / 1000
+        if (
+            not hmac.compare_digest(self._sign(content), signature)
+            or made_at < expired_at
+            or challenge in self._used
+            or len(self._used) >= _USED_MAX
+        ):
+            raise RefusedError(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                "The challenge has expired, was used, or is of another broker: ask for a new one",
+            )
+        return made_at
+
+    def _warn(self, text: str) -> None:
+        """At most one line every few seconds: a flood must not fill the disk."""
+        now = self._clock.monotonic()
+        if now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
+            log.warning("%s", text)

@@ -1,0 +1,70 @@
+"""Builds what connects a broker with its peers, and lets new ones in."""
+
+from asyncio import AbstractEventLoop
+
+from moldau.control.cluster_service import ClusterService
+from moldau.control.join_service import JoinService
+from moldau.model.layout import SECRET_FILE
+from moldau.net.peers.secret import PeerSecret
+from moldau.replica.driver import RaftDriver
+from moldau.replica.flusher import Flusher
+from moldau.replica.transport import Transport
+from moldau.server.cluster_secret import is_loopback
+from moldau.server.machine import Machine
+from moldau.server.membership import ClusterMembership
+from moldau.server.peer_links import PeerLinks
+from moldau.server.ports import ReservedPort
+from moldau.server.storage import Storage
+
+
+def build_peers(
+    membership: ClusterMembership,
+    links: PeerLinks,
+    raft: ReservedPort,
+    *,
+    loop: AbstractEventLoop,
+    machine: Machine,
+    flusher: Flusher,
+    storage: Storage,
+) -> tuple[Transport, RaftDriver]:
+    """The port is bound, and not listened on yet."""
+    transport = Transport(
+        loop=loop,
+        clock=machine.clock,
+        rng=machine.rng,
+        cluster_id=membership.cluster_id,
+        me=membership.broker_id,
+        incarnation=membership.directory_id,
+        secret=PeerSecret(membership.secret.value, machine.secret_bytes),
+        authorize=links.refusal,
+        epoch=membership.epoch,
+        sockets=machine.sockets,
+    )
+    driver = RaftDriver(
+        loop=loop,
+        clock=machine.clock,
+        rng=machine.rng,
+        flusher=flusher,
+        votes=storage.votes,
+        transport=transport,
+    )
+    transport.bind(raft.host, raft.port)
+    return transport, driver
+
+
+def build_join_service(
+    membership: ClusterMembership,
+    cluster: ClusterService,
+    http: ReservedPort,
+    *,
+    machine: Machine,
+    storage: Storage,
+) -> JoinService:
+    return JoinService(
+        join=cluster.join,
+        tokens=lambda: cluster.image.join_tokens,
+        secret=membership.secret.value,
+        clock=machine.clock,
+        random_bytes=machine.secret_bytes,
+        local_secret_file=str(storage.root / SECRET_FILE) if is_loopback(http.host) else "",
+    )

@@ -1,0 +1,181 @@
+"""The secret of a broker's cluster: where a broker gets it from, and that it has one at all.
+
+It is made at bootstrap, and a broker that joins receives it. It is kept in the data directory, in
+`cluster.secret`. There is no way to run without it.
+"""
+
+import ipaddress
+import os
+import secrets
+import stat
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from moldau.log.datadir import IDENTITY_FILE
+from moldau.log.os_filesystem import OsFiles
+from moldau.log.secret_file import SECRET_BYTES, decode_secret, read_secret, write_secret
+from moldau.model.errors import ConfigError, CorruptionError
+from moldau.model.ids import BrokerId
+from moldau.model.layout import SECRET_FILE
+from moldau.security.join_proof import (
+    Transcript,
+    parse_token,
+    prove_secret,
+    prove_token,
+)
+from moldau.server.machine import Machine
+from moldau.server.storage import Storage
+
+_TOKEN_BYTES_MAX: Final = 1024
+_CONTENT_BYTES_MAX: Final = 1024
+
+
+class ClusterSecret:
+    """A secret that no log, error or repr shows by accident."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "ClusterSecret(…)"
+
+
+def make_secret(machine: Machine) -> ClusterSecret:
+    return ClusterSecret(machine.secret_bytes(SECRET_BYTES))
+
+
+def keep_first_secret(
+    storage: Storage, secret: ClusterSecret, me: BrokerId, brokers: Collection[BrokerId]
+) -> None:
+    """Before the first connection: what this broker uses must be in its directory.
+
+    A directory of an older version has none. A broker without others gets one here; in a cluster
+    all must get the same, so that only people can give it to them. Raises ConfigError.
+    """
+    if storage.read_secret() is not None:
+        return
+    if any(broker != me for broker in brokers):
+        error = ConfigError(
+            f"the data directory has no file {SECRET_FILE}, which the brokers of a cluster need to "
+            "trust each other"
+        )
+        error.hint = (
+            "copy the file from the data directory of another broker, readable for its owner only; "
+            "if no broker has it, the cluster is of an older version: stop all brokers, run "
+            "'moldau cluster secret create DATA_DIR', and copy the file to all of them"
+        )
+        raise error
+    storage.write_secret(secret.value)
+
+
+def give_secret(directories: Sequence[Path]) -> list[Path]:
+    """Give data directories the same secret; returns the files written. Raises ConfigError.
+
+    One that is there already is kept, and the others get it.
+    """
+    known: dict[bytes, Path] = {}
+    missing: list[Path] = []
+    for directory in directories:
+        if not (directory / IDENTITY_FILE).is_file():
+            raise ConfigError(f"{directory} is not the data directory of a broker")
+        try:
+            found = read_secret(OsFiles(directory))
+        except (CorruptionError, OSError) as error:
+            raise ConfigError(f"{directory}: {error}") from None
+        if found is None:
+            missing.append(directory)
+        else:
+            known.setdefault(found, directory)
+    if len(known) > 1:
+        first, second = list(known.values())[:2]
+        raise ConfigError(
+            f"{first} and {second} have different secrets: they belong to different clusters"
+        )
+    secret = next(iter(known), None) or secrets.token_bytes(SECRET_BYTES)
+    for directory in missing:
+        try:
+            write_secret(OsFiles(directory), secret)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {directory}: {error.strerror or error}") from None
+    return [directory / SECRET_FILE for directory in missing]
+
+
+class JoinKey:
+    """How a broker proves that it may join: by the cluster's secret, or by a token."""
+
+    __slots__ = ("_key", "token_id")
+
+    def __init__(self, key: bytes, token_id: str = "") -> None:
+        self._key = key
+        self.token_id = token_id
+        """Empty: by the secret of the cluster."""
+
+    def __repr__(self) -> str:
+        return f"JoinKey(token_id={self.token_id!r})"
+
+    @property
+    def value(self) -> bytes:
+        return self._key
+
+    def prove(self, transcript: Transcript) -> bytes:
+        prove = prove_token if self.token_id else prove_secret
+        return prove(self._key, transcript)
+
+
+def read_join_token(path: str) -> JoinKey:
+    """The token in a file. Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_TOKEN_BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path} (join_token_file): {error.strerror or error}"
+        ) from None
+    return join_token(content.decode("ascii", "replace"), f"{path} (join_token_file)")
+
+
+def join_token(text: str, source: str) -> JoinKey:
+    """Raises ConfigError."""
+    try:
+        token = parse_token(text)
+    except ValueError as error:
+        failure = ConfigError(f"{source}: {error}")
+        failure.hint = "create one on a member: moldau cluster token create"
+        raise failure from None
+    return JoinKey(token.secret, token.id)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_local_secret(path: str) -> JoinKey | None:
+    """The secret in the directory of a member on this machine, if this user may read it.
+
+    The member names the file. It must be one of the same user, and be named like a secret: another
+    process at that address must not make this broker read anything else.
+    """
+    if not path or Path(path).name != SECRET_FILE:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return None
+        return JoinKey(decode_secret(os.read(descriptor, _CONTENT_BYTES_MAX)))
+    except (OSError, CorruptionError):
+        return None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,48 @@
+"""Both sides of the handshake between brokers, on plain sockets."""
+
+import asyncio
+import secrets
+import socket
+import struct
+
+from moldau.net.peers.handshake import CallerHandshake, Hello, HelloResponse, ListenerHandshake
+from moldau.net.peers.secret import PeerSecret
+
+_LENGTH = struct.Struct(">I")
+
+
+def peer_secret(value: bytes = b"secret") -> PeerSecret:
+    return PeerSecret(value, secrets.token_bytes)
+
+
+def framed(body: bytes) -> bytes:
+    return _LENGTH.pack(len(body)) + body
+
+
+async def read_framed(reader: asyncio.StreamReader) -> bytes:
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return await reader.readexactly(size)
+
+
+async def call_as_peer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: PeerSecret, hello: Hello
+) -> HelloResponse:
+    handshake = CallerHandshake(secret, hello)
+    writer.write(framed(handshake.hello))
+    writer.write(framed(handshake.prove(await read_framed(reader))))
+    return handshake.read_response(await read_framed(reader))
+
+
+async def answer_as_peer(peer: socket.socket, secret: PeerSecret, reason: str = "") -> Hello:
+    """Take the part of the listener."""
+    loop = asyncio.get_running_loop()
+
+    async def receive() -> bytes:
+        (size,) = _LENGTH.unpack(await loop.sock_recv(peer, _LENGTH.size))
+        return await loop.sock_recv(peer, size)
+
+    handshake = ListenerHandshake(secret)
+    await loop.sock_sendall(peer, framed(handshake.challenge(await receive())))
+    hello = handshake.check(await receive())
+    await loop.sock_sendall(peer, framed(handshake.response(reason)))
+    return hello

@@ -1,0 +1,233 @@
+"""Unknown clients at the port for peers and at the way into a cluster, with real processes."""
+
+import base64
+import json
+import os
+import secrets
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from moldau.log.secret_file import decode_secret
+from moldau.model.ids import BrokerId
+from moldau.model.layout import SECRET_FILE
+from moldau.net.peers.handshake import CallerHandshake, Hello
+from moldau.net.peers.secret import PeerSecret
+from moldau.testing.broker import Broker, BrokerFailedError
+from moldau.testing.cluster import Cluster, ClusterBroker
+from moldau.testing.waiting import wait_seconds_max, wait_until
+
+pytestmark = pytest.mark.system
+
+_LENGTH = struct.Struct(">I")
+
+
+def secret_of(broker: Broker) -> bytes:
+    return decode_secret((broker.data_dir / SECRET_FILE).read_bytes())
+
+
+def told(broker: Broker, *messages: bytes) -> bytes:
+    """All that the port for peers answers until it closes."""
+    address = ("127.0.0.1", broker.raft_port)
+    with socket.create_connection(address, wait_seconds_max()) as client:
+        for message in messages:
+            client.sendall(message)
+        received = b""
+        try:
+            while more := client.recv(4096):
+                received += more
+        except ConnectionResetError:
+            pass
+        return received
+
+
+def framed(body: bytes) -> bytes:
+    return _LENGTH.pack(len(body)) + body
+
+
+def test_the_port_for_peers_answers_nothing_to_unknown_clients() -> None:
+    with Cluster(2) as cluster:
+        first = cluster.brokers[1]
+        topology = cluster.topology()
+        known = next(entry for entry in topology["brokers"] if entry["id"] == 2)
+        identity = json.loads((cluster.brokers[2].data_dir / "broker.json").read_text())
+        hello = Hello(
+            topology["cluster_id"],
+            BrokerId(2),
+            identity["directory_id"],
+            BrokerId(1),
+            known["epoch"] + 1,
+        )
+        # All that can be known of a broker without the secret, but the secret.
+        guess = PeerSecret(secrets.token_bytes(32), secrets.token_bytes)
+        for message in (
+            framed(CallerHandshake(guess, hello).hello),
+            framed(b"MoPr" + bytes(60)),
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            secrets.token_bytes(300),
+        ):
+            assert told(first, message) == b""
+        # With the secret, as a check of this test: it is answered.
+        true = PeerSecret(secret_of(first), secrets.token_bytes)
+        caller = CallerHandshake(true, hello._replace(sender=BrokerId(9)))
+        with socket.create_connection(("127.0.0.1", first.raft_port), wait_seconds_max()) as peer:
+            peer.sendall(framed(caller.hello))
+            challenge = received(peer)
+            peer.sendall(framed(caller.prove(challenge)))
+            assert "not registered" in caller.read_response(received(peer)).reason
+        assert first.output.count("to the port for peers closed") == 1
+        cluster.wait_ready()
+
+
+def received(peer: socket.socket) -> bytes:
+    (size,) = _LENGTH.unpack(peer.recv(_LENGTH.size, socket.MSG_WAITALL))
+    return peer.recv(size, socket.MSG_WAITALL)
+
+
+def test_a_recorded_handshake_is_refused_when_it_is_played_again() -> None:
+    with Broker() as broker:
+        true = PeerSecret(secret_of(broker), secrets.token_bytes)
+        identity = json.loads((broker.data_dir / "broker.json").read_text())
+        hello = Hello(identity["cluster_id"], BrokerId(2), "dir", BrokerId(1))
+        caller = CallerHandshake(true, hello)
+        with socket.create_connection(("127.0.0.1", broker.raft_port), wait_seconds_max()) as peer:
+            peer.sendall(framed(caller.hello))
+            challenge = received(peer)
+            proof = caller.prove(challenge)
+            peer.sendall(framed(proof))
+            assert caller.read_response(received(peer)).reason
+        with socket.create_connection(("127.0.0.1", broker.raft_port), wait_seconds_max()) as peer:
+            peer.sendall(framed(caller.hello))
+            assert received(peer) != challenge
+            peer.sendall(framed(proof))
+            assert peer.recv(4096) == b""
+
+
+def test_joining_gives_nothing_to_unknown_clients() -> None:
+    with Broker() as broker:
+        url = f"http://{broker.http_address}/api/v1/cluster/join"
+
+        def ask(body: bytes) -> tuple[int, bytes]:
+            request = urllib.request.Request(
+                url, data=body, headers={"Content-Type": "application/json"}
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=wait_seconds_max()) as answer:
+                    return answer.status, answer.read()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read()
+
+        with urllib.request.urlopen(f"{url}/challenge", timeout=wait_seconds_max()) as answer:
+            offered = json.load(answer)
+        wanted = {
+            "incarnation": "d",
+            "process": "p",
+            "kafka": ["h", 1],
+            "raft": ["h", 2],
+            "http": ["h", 3],
+        }
+        text = base64.b64encode(json.dumps(wanted).encode()).decode()
+        random = base64.b64encode(secrets.token_bytes(32)).decode()
+        proven = {"request": text, "nonce": random, "proof": random, **offered}
+        bodies = (wanted, proven, {**proven, "token_id": "x"}, {**proven, "challenge": random})
+        for body in bodies:
+            status, reply = ask(json.dumps(body).encode())
+            assert status >= 400
+            assert b"image" not in reply
+            assert secret_of(broker).hex().encode() not in reply
+        with urllib.request.urlopen(
+            f"http://{broker.http_address}/api/v1/topology", timeout=wait_seconds_max()
+        ) as answer:
+            assert len(json.load(answer)["brokers"]) == 1
+
+
+def run_cli(broker: Broker, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "moldau", *arguments, "--http", broker.http_address],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=wait_seconds_max(),
+        env={key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")},
+    )
+    return done.stdout
+
+
+def joining(first: Broker, number: int, directory: Path, token: Path) -> ClusterBroker:
+    return ClusterBroker(
+        number=number,
+        data_dir=directory,
+        settings={"JOIN_TOKEN_FILE": str(token)},
+        join=first.http_address,
+    )
+
+
+def test_a_token_lets_one_broker_in_and_no_other(tmp_path: Path) -> None:
+    with Broker() as first:
+        token = tmp_path / "token"
+        token.write_text(run_cli(first, "cluster", "token", "create"))
+        second = joining(first, 2, tmp_path / "2", token)
+        with second:
+            assert secret_of(second) == secret_of(first)
+            listed = json.loads(run_cli(first, "cluster", "token", "list", "-o", "json"))
+            assert [one["state"] for one in listed] == ["used"]
+            third = joining(first, 3, tmp_path / "3", token)
+            with pytest.raises(BrokerFailedError, match="unknown, used or expired"):
+                third.start()
+            assert not (third.data_dir / SECRET_FILE).exists()
+            # It is a member now: it returns by the secret, also without its file of the token.
+            second.stop()
+            token.unlink()
+            second.start()
+        for text in (first.output, second.output, third.output):
+            assert secret_of(first).hex() not in text
+
+
+def test_a_token_that_expired_or_was_deleted_lets_nobody_in(tmp_path: Path) -> None:
+    with Broker() as first:
+        expired, deleted = tmp_path / "expired", tmp_path / "deleted"
+        expired.write_text(run_cli(first, "cluster", "token", "create", "--expires", "1ms"))
+        deleted.write_text(run_cli(first, "cluster", "token", "create"))
+        run_cli(first, "cluster", "token", "delete", deleted.read_text().partition(".")[0])
+        for number, token in ((2, expired), (3, deleted)):
+            broker = joining(first, number, tmp_path / str(number), token)
+            with pytest.raises(BrokerFailedError, match="unknown, used or expired"):
+                broker.start()
+
+
+def test_a_broker_with_the_secret_of_another_cluster_is_not_let_in(tmp_path: Path) -> None:
+    with Broker() as first, Broker() as other:
+        second = ClusterBroker(
+            number=2, data_dir=tmp_path / "2", settings={}, join=first.http_address
+        )
+        second.data_dir.mkdir()
+        shutil.copy(other.data_dir / SECRET_FILE, second.data_dir / SECRET_FILE)
+        with pytest.raises(BrokerFailedError, match="does not know the secret of the cluster"):
+            second.start()
+
+
+def test_a_member_whose_secret_was_changed_takes_part_no_more(tmp_path: Path) -> None:
+    with Cluster(3) as cluster:
+        third = cluster.brokers[3]
+        third.stop()
+        true = (third.data_dir / SECRET_FILE).read_bytes()
+        with Broker() as other:
+            shutil.copy(other.data_dir / SECRET_FILE, third.data_dir / SECRET_FILE)
+        third.launch()
+        wait_until(
+            lambda: "closes the connections of this broker without an answer" in third.output,
+            "it is told",
+        )
+        alive = {entry["id"] for entry in cluster.topology()["brokers"] if entry["alive"]}
+        assert 3 not in alive
+        third.kill()
+        (third.data_dir / SECRET_FILE).write_bytes(true)
+        third.start()
+        cluster.wait_ready()
