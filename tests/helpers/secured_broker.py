@@ -69,23 +69,32 @@ class SecuredBroker:
         return json.loads(text)
 
 
-def _fill(secured: SecuredBroker) -> None:
-    admin = admin_api.AdminClient(
+def admin_of(broker: Broker) -> admin_api.AdminClient:
+    """The local administrator, who can read the data directory."""
+    return admin_api.AdminClient(
         {
-            "bootstrap.servers": secured.broker.bootstrap,
+            "bootstrap.servers": broker.bootstrap,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",
             "sasl.username": "moldau-admin",
-            "sasl.password": secured.admin_token,
+            "sasl.password": (broker.data_dir / "admin.token").read_text().strip(),
         }
     )
+
+
+def put_users(admin: admin_api.AdminClient, passwords: dict[str, str]) -> None:
     scram = admin_api.ScramCredentialInfo(admin_api.ScramMechanism.SCRAM_SHA_256, 4096)
     users: list[Any] = [
         admin_api.UserScramCredentialUpsertion(name, scram, password.encode())
-        for name, password in PASSWORDS.items()
+        for name, password in passwords.items()
     ]
     for future in admin.alter_user_scram_credentials(users).values():
         future.result(wait_seconds_max())
+
+
+def _fill(secured: SecuredBroker) -> None:
+    admin = admin_of(secured.broker)
+    put_users(admin, PASSWORDS)
     rules = [
         admin_api.AclBinding(
             kind,
