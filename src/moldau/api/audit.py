@@ -50,7 +50,7 @@ class AuditLog:
         self._clock = clock
         self._write = write
         self._left = float(BURST_LINES)
-        self._filled_at = clock.monotonic()
+        self._filled_at = float("-inf")
         self._left_out = 0
 
     def record(

@@ -107,13 +107,13 @@ class Guard:
         return is_allowed
 
     def sees(self, use_case: str, kind: ResourceType, name: str) -> bool:
-        """For an entry of a list, which is left out if the answer is no."""
+        """For an entry of a list, which is left out otherwise."""
         return self._decides(RULES[use_case], kind, name)
 
     def granted_topics(self, use_case: str) -> set[str]:
         """Topics for which `allows` said yes, by the current ACLs: for requests without number.
 
-        The set is the same object for ever, and emptied when ACLs change; see `remember`.
+        The set is always the same object, and emptied when ACLs change; see `remember`.
         """
         return self._granted.setdefault(use_case, set())
 
