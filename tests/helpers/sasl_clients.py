@@ -4,9 +4,10 @@ Each gives one face to its client's own names for mechanism, user, password and 
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -183,27 +184,13 @@ class KafkaPythonSasl:
         return received
 
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
-        # What it raises says nothing; the reason is in its log.
-        handler = _Lines()
-        logger = logging.getLogger("kafka")
-        logger.addHandler(handler)
-        try:
-            settings = python_settings(bootstrap, credentials)
-            kafka.KafkaProducer(**settings, bootstrap_timeout_ms=1000).close()
-        except kafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error} {handler.lines}"
-        finally:
-            logger.removeHandler(handler)
+        with _logged("kafka") as lines:
+            try:
+                settings = python_settings(bootstrap, credentials)
+                kafka.KafkaProducer(**settings, bootstrap_timeout_ms=1000).close()
+            except kafka.errors.KafkaError as error:
+                return f"{error} {lines}"
         raise AssertionError("the login did not fail")
-
-
-class _Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
 
 
 class _AioToken(AioTokenProvider):  # type: ignore[misc]
@@ -263,15 +250,33 @@ class AioKafkaSasl:
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
         async def start() -> str:
             producer = aiokafka.AIOKafkaProducer(**aio_settings(bootstrap, credentials))
-            try:
-                await producer.start()
-            except aiokafka.errors.KafkaError as error:
-                return f"{type(error).__name__}: {error}"
-            finally:
-                await producer.stop()
+            with _logged("aiokafka") as lines:
+                try:
+                    await producer.start()
+                except aiokafka.errors.KafkaError as error:
+                    return f"{error} {lines}"
+                finally:
+                    await producer.stop()
             raise AssertionError("the login did not fail")
 
         return asyncio.run(asyncio.wait_for(start(), wait_seconds_max()))
+
+
+@contextlib.contextmanager
+def _logged(name: str) -> Iterator[list[str]]:
+    """What a client logs meanwhile: there it has the reason, and none in what it raises."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler, logger = Lines(), logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 CLIENTS: dict[str, Callable[[], SaslClient]] = {
