@@ -115,7 +115,7 @@ class SecurityService:
     def acls(self, acl_filter: AclFilter = EVERY_ACL) -> list[Acl]:
         """Raises RefusedError."""
         check_filter(acl_filter)
-        return sorted(acl for acl in self._metadata.image.acls if acl_filter.matches(acl))
+        return sorted(acl_filter.find(self._metadata.image.acls))
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[RefusedError | None]:
         """For each rule, why it was refused; the others are created. Raises RefusedError."""
@@ -129,13 +129,13 @@ class SecurityService:
         """For each filter the rules that it deleted, or why it was refused. Raises RefusedError."""
         refusals = [_refusal(check_filter, each) for each in filters]
         valid = [each for each, refusal in zip(filters, refusals, strict=True) if refusal is None]
-        deleted: list[Acl] = []
+        deleted: set[Acl] = set()
         if valid:
             for record in await self._metadata.submit(DeleteAcls(filters=valid)):
                 if isinstance(record, AclsRemoved):
-                    deleted += record.acls
+                    deleted.update(record.acls)
         return [
-            refusal if refusal is not None else [acl for acl in deleted if each.matches(acl)]
+            refusal if refusal is not None else sorted(each.find(deleted))
             for each, refusal in zip(filters, refusals, strict=True)
         ]
 
