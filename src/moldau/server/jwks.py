@@ -20,7 +20,7 @@ from moldau.api.password_check import UnavailableError
 from moldau.model.clock import Clock
 from moldau.model.errors import MoldauError
 from moldau.security.jwt import PublicKey, parse_keys
-from moldau.server.config.oidc_rules import parse_https_url
+from moldau.server.config.identity_rules import parse_https_url
 
 log = logging.getLogger(__name__)
 
