@@ -24,7 +24,7 @@ def parse_https_url(url: str) -> SplitResult:
     return parts
 
 
-def oidc_problems(
+def identity_problems(
     security: SecurityConfig, mechanisms: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
     """Setting, reason and hint. `mechanisms` are those of all listeners."""
