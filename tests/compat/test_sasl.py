@@ -130,7 +130,7 @@ def test_a_user_produces_and_consumes(
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
+def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(
     secured: Broker,
     client: SaslClient,
     mechanism: str,

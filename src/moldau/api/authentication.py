@@ -1,7 +1,7 @@
 """Who a client is: passwords, SASL exchanges, bearer tokens, certificates.
 
 One Authenticator serves all protocols of a broker. It knows the users of the metadata, and the
-local administrator: whoever can read the broker's data directory has the token that it wrote there.
+local administrator: a user who can read the broker's data directory has the token that is there.
 """
 
 import asyncio

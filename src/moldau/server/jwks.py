@@ -30,7 +30,7 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 REFRESH_SECONDS: Final = 600.0
 """Keys that are older are fetched again, while the old ones are used."""
 RETRY_SECONDS: Final = 30.0
-"""Between two fetches, however many tokens have unknown keys: a stranger can make up any number."""
+"""Between two fetches, however many tokens have unknown keys: anyone can make up such tokens."""
 _CHUNK_BYTES: Final = 16 * 1024
 DOWN: Final = "Authentication failed: the identity provider of the broker is not reachable"
 

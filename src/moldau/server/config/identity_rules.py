@@ -19,7 +19,7 @@ def parse_https_url(url: str) -> SplitResult:
         raise ValueError("must not have spaces or other special characters")
     if not parts.hostname or parts.username is not None or parts.fragment:
         raise ValueError("must be https://host[:port]/path, without a user or a fragment")
-    # Raises ValueError for a port that is no number.
+    # Raises ValueError for a port that is not a number.
     _ = parts.port
     return parts
 
