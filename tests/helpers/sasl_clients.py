@@ -5,6 +5,7 @@ Each gives one face to its client's own names for mechanism, user, password and 
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,11 @@ class SaslClient(Protocol):
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
     ) -> list[bytes]: ...
+
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        """One client sends one message after the other; those that were acknowledged."""
 
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
         """What the client says about a login that must fail."""
@@ -79,6 +85,24 @@ class ConfluentSasl:
         if failures:
             raise confluent_kafka.KafkaException(failures[0])
         assert left == 0
+
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        sent: list[bytes] = []
+        failures: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                sent.append(message.value())
+            else:
+                failures.append(error)
+
+        producer = confluent_kafka.Producer(librdkafka_settings(bootstrap, credentials))
+        for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+            producer.produce(topic, b"%d" % number, on_delivery=delivered)
+            assert (producer.flush(wait_seconds_max()), failures) == (0, [])
+        return sent
 
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
@@ -161,6 +185,19 @@ class KafkaPythonSasl:
         finally:
             producer.close(wait_seconds_max())
 
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        sent: list[bytes] = []
+        producer = kafka.KafkaProducer(**python_settings(bootstrap, credentials))
+        try:
+            for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+                producer.send(topic, b"%d" % number).get(wait_seconds_max())
+                sent.append(b"%d" % number)
+        finally:
+            producer.close(wait_seconds_max())
+        return sent
+
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
     ) -> list[bytes]:
@@ -224,6 +261,25 @@ class AioKafkaSasl:
                 await producer.stop()
 
         asyncio.run(asyncio.wait_for(send(), wait_seconds_max()))
+
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        async def send() -> list[bytes]:
+            sent: list[bytes] = []
+            producer = aiokafka.AIOKafkaProducer(
+                **aio_settings(bootstrap, credentials), enable_idempotence=True
+            )
+            await producer.start()
+            try:
+                for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+                    await producer.send_and_wait(topic, b"%d" % number)
+                    sent.append(b"%d" % number)
+            finally:
+                await producer.stop()
+            return sent
+
+        return asyncio.run(asyncio.wait_for(send(), wait_seconds_max()))
 
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
