@@ -177,6 +177,23 @@ async def test_a_wrong_password_and_an_unknown_user_get_the_same_answer_in_the_s
     assert seconds == REFUSAL_SECONDS
 
 
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_the_challenge_does_not_say_whether_a_user_exists(mechanism: str):
+    world = World()
+
+    async def challenge(name: str) -> tuple[int, str, str]:
+        login = world.authenticator.exchange(mechanism, HOST)
+        answer = await login.step(f"n,,n={name},r=abc".encode())
+        told = dict(part.split("=", 1) for part in answer.decode().split(","))
+        return len(base64.b64decode(told["s"])), told["i"], told["s"]
+
+    exists, unknown = await challenge("alice"), await challenge("nobody")
+    assert exists[:2] == unknown[:2]
+    # The salt of a name stays the same, as that of a user does.
+    assert await challenge("nobody") == unknown
+    assert (await challenge("nobody else"))[2] != unknown[2]
+
+
 async def test_a_password_that_fitted_is_not_hashed_again_until_it_changes():
     world = World()
     for _ in range(3):
