@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from moldau.model.topology import Endpoint
-from moldau.server.config.listeners import SECTIONS, listeners_of
+from moldau.server.config.listeners import SECTIONS, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import (
     Authentication,
@@ -126,6 +126,10 @@ def _certificates(config: ServerConfig, listener: ListenerConfig) -> Iterator[Vi
             )
     if bool(listener.cert_file) != bool(listener.key_file):
         yield Violation(key, "must have both cert_file and key_file, or none of them")
+    cert_files = split_files(listener.cert_file or security.cert_file or "")
+    key_files = split_files(listener.key_file or security.key_file or "")
+    if len(cert_files) != len(key_files):
+        yield Violation(key, f"has {len(cert_files)} certificates, but {len(key_files)} keys")
     is_mtls = listener.security is ListenerSecurity.MTLS
     if is_mtls and not (listener.client_ca_file or security.client_ca_file):
         yield Violation(
