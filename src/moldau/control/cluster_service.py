@@ -247,6 +247,7 @@ class ClusterService:
                 http=request.http,
                 feature_level_max=request.feature_level_max,
                 grpc=request.grpc,
+                listeners=request.listeners,
             )
         )
         image = self.image
