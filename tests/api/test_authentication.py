@@ -24,11 +24,6 @@ ADMIN_TOKEN = "token-of-the-data-directory"
 PASSWORD = "planted-secret-9f2c"
 
 
-class Clock(LoopClock):
-    def wall_ms(self):
-        raise NotImplementedError
-
-
 class NoThreads:
     """Runs each check at once, after a turn of the loop, and counts them."""
 
@@ -72,7 +67,7 @@ class World:
         self.tokens = Tokens()
         self.authenticator = Authenticator(
             users=lambda: self.users,
-            throttle=LoginThrottle(Clock()),
+            throttle=LoginThrottle(LoopClock()),
             threads=self.threads,
             decoy_key=b"k" * 32,
             random_bytes=os.urandom,
@@ -302,7 +297,7 @@ async def test_nobody_becomes_the_administrator_by_name():
 async def test_without_a_token_in_the_directory_there_is_no_administrator():
     authenticator = Authenticator(
         users=dict,
-        throttle=LoginThrottle(Clock()),
+        throttle=LoginThrottle(LoopClock()),
         threads=NoThreads(),
         decoy_key=b"k" * 32,
         random_bytes=os.urandom,

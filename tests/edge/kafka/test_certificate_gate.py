@@ -45,7 +45,7 @@ async def served_as(tmp_path: Path, *names: str, rules: str = "DEFAULT") -> list
     api = Api(ListGroupsRequest, versions=(0, 5), handle=handle)
     authenticator = Authenticator(
         users=dict,
-        throttle=LoginThrottle(cast("Any", LoopClock())),
+        throttle=LoginThrottle(LoopClock()),
         threads=OsHashThreads(),
         decoy_key=bytes(32),
         random_bytes=os.urandom,
