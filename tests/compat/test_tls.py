@@ -2,21 +2,25 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import ssl
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 from secure_front import identity
 from tls_world import TlsWorld
 
 from moldau.testing.broker import Broker
+from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.system]
@@ -282,3 +286,45 @@ def test_a_certificate_that_cannot_be_used_keeps_the_broker_from_starting(tmp_pa
     with pytest.raises(Exception, match="is not the key of the certificate") as caught:
         broker.start()
     assert "Traceback" not in str(caught.value)
+
+
+class ManyListeners(Broker):
+    """A broker whose Kafka listeners come from the setting `listeners`."""
+
+    def arguments(self) -> list[str]:
+        given = super().arguments()
+        at = given.index("--kafka-addr")
+        return given[:at] + given[at + 2 :]
+
+
+def test_clients_stay_on_the_listener_by_which_they_came(world, tmp_path) -> None:
+    plain, secret = free_ports(2)
+    listeners = [
+        {"name": "inside", "protocol": "kafka", "address": f"127.0.0.1:{plain}"},
+        {
+            "name": "public",
+            "protocol": "kafka",
+            "address": f"127.0.0.1:{secret}",
+            "advertised": f"localhost:{secret}",
+            "security": "tls",
+        },
+    ]
+    settings = {
+        "LISTENERS": json.dumps(listeners),
+        "SECURITY__CERT_FILE": str(world.cert_file),
+        "SECURITY__KEY_FILE": str(world.key_file),
+    }
+    with ManyListeners(data_dir=tmp_path / "data", settings=settings) as broker:
+        assert broker.port == plain
+        secured = confluent_properties(f"127.0.0.1:{secret}", world, None)
+        found = {}
+        clients: dict[str, Any] = {
+            "inside": {"bootstrap.servers": f"127.0.0.1:{plain}"},
+            "public": secured,
+        }
+        for name, properties in clients.items():
+            nodes = AdminClient(properties).list_topics(timeout=wait_seconds_max()).brokers
+            found[name] = [f"{node.host}:{node.port}" for node in nodes.values()]
+        assert found == {"inside": [f"127.0.0.1:{plain}"], "public": [f"localhost:{secret}"]}
+        # Also its coordinator is found there: a group reads what was written.
+        assert with_confluent(f"127.0.0.1:{secret}", world, None, "public") == MESSAGES

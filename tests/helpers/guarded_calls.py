@@ -28,7 +28,7 @@ from moldau.data.offsets import OffsetService
 from moldau.data.produce import ProduceService
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.model.errors import RefusedError
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, TimestampMs
 from moldau.queues.service import QueueService
 from moldau.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import Principal, user
@@ -146,8 +146,8 @@ class _StandingClock(LoopClock):
     def monotonic(self) -> float:
         return 0.0
 
-    def wall_ms(self) -> int:
-        return 1_000
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(1_000)
 
 
 def outcome(call: Callable[[Session], Any], session: Session) -> Any:

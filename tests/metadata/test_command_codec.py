@@ -66,6 +66,9 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "learners": st.lists(numbers, max_size=3),
     "changes": st.lists(change, max_size=3),
     "grpc": endpoints,
+    "listeners": st.lists(st.tuples(text, st.builds(Endpoint, text, numbers)), max_size=3).map(
+        tuple
+    ),
     "topics": st.lists(text, max_size=3),
     "visibility_ms": st.none() | numbers,
     "attempts_max": st.none() | numbers,

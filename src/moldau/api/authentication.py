@@ -1,18 +1,20 @@
 """Who a client is: passwords, SASL exchanges, bearer tokens, certificates.
 
 One Authenticator serves all protocols of a broker. It knows the users of the metadata, and the
-local administrator: whoever can read the broker's data directory has the token that it wrote there.
+local administrator: a user who can read the broker's data directory has the token that is there.
 """
 
 import asyncio
 import hmac
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Final, Protocol
 
 from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
 from moldau.api.password_check import HashThreads, PasswordCheck, UnavailableError
 from moldau.metadata.security import User
+from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, authenticated_user
 from moldau.security.sasl import (
     PASSWORD_BYTES_MAX,
@@ -37,6 +39,7 @@ SCRAM: Final = {each.sasl_name: each for each in ScramMechanism}
 WRONG_TOKEN: Final = "Authentication failed: the token is not valid"
 TOO_MANY: Final = "Authentication failed: too many failed logins, try again later"
 _NONCE_BYTES: Final = 18
+_LOOKED_AT_MAX: Final = 20
 
 
 class TokenCheck(Protocol):
@@ -72,7 +75,7 @@ class Authenticator:
         random_bytes: Callable[[int], bytes],
         admin_token: str | None = None,
         tokens: TokenCheck | None = None,
-        certificate_name: Callable[[str], str] | None = None,
+        certificate_names: CertificateNames | None = None,
     ) -> None:
         self._users = users
         self._throttle = throttle
@@ -81,7 +84,7 @@ class Authenticator:
         self._random_bytes = random_bytes
         self._admin_token = admin_token
         self._tokens = tokens
-        self._certificate_name = certificate_name
+        self._certificate_names = certificate_names or CertificateNames()
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -118,7 +121,9 @@ class Authenticator:
             self._throttle.succeeded(name, host)
             return self._named(name)
         # A name without a user costs the same time as one with.
-        checked = credential or decoy_credential(name, self._decoy_key, mechanism)
+        checked = credential or decoy_credential(
+            name, self._decoy_key, mechanism, self._of_any_user(mechanism)
+        )
         suspected = not passwords.is_running(name, password, checked)
         if suspected:
             self._throttle.suspect(name, host)
@@ -147,8 +152,7 @@ class Authenticator:
 
     def of_certificate(self, subject: str) -> Principal:
         """The user of a client certificate, which TLS has verified. Raises AuthenticationError."""
-        name = subject if self._certificate_name is None else self._certificate_name(subject)
-        return _from_outside(name)
+        return self._certificate_names.principal(subject)
 
     def stop(self) -> None:
         self._passwords.stop()
@@ -161,6 +165,7 @@ class Authenticator:
             find=lambda name: self._credentials(name).get(mechanism),
             nonce=self._random_bytes(_NONCE_BYTES).hex(),
             decoy_key=self._decoy_key,
+            decoy_like=self._of_any_user(mechanism),
         )
 
     async def admit(self, name: str | None, host: str) -> None:
@@ -213,6 +218,13 @@ class Authenticator:
             return self._admin_credentials
         found = self._users().get(name)
         return {} if found is None else found.credentials
+
+    def _of_any_user(self, mechanism: ScramMechanism) -> ScramCredential | None:
+        """What those of users that do not exist must look like."""
+        for found in islice(self._users().values(), _LOOKED_AT_MAX):
+            if mechanism in found.credentials:
+                return found.credentials[mechanism]
+        return None
 
     @cached_property
     def _admin_credentials(self) -> Mapping[ScramMechanism, ScramCredential]:

@@ -38,6 +38,7 @@ from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.errors import ConfigError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
+from moldau.model.topology import Listeners
 from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import RaftDriver
@@ -148,6 +149,7 @@ class BrokerServer:
                 raft=raft.advertised,
                 http=http.advertised,
                 grpc=grpc.advertised if grpc else None,
+                listeners=self._named_listeners(kafka_ports),
             ),
             machine,
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
@@ -286,6 +288,13 @@ class BrokerServer:
 
     def _reserve(self, protocol: ListenerProtocol) -> list[ReservedPort]:
         return [self._reserve_one(one) for one in listeners_for(self._config, protocol)]
+
+    def _named_listeners(self, ports: list[ReservedPort]) -> Listeners:
+        """The addresses of several Kafka listeners; clients of one stay on it."""
+        found = listeners_for(self._config, ListenerProtocol.KAFKA)
+        if not self._config.listeners:
+            return ()
+        return tuple((one.name, port.advertised) for one, port in zip(found, ports, strict=True))
 
     def _reserve_one(self, listener: ListenerConfig) -> ReservedPort:
         key, address = listener.setting, listener.address

@@ -16,8 +16,8 @@ from moldau.edge.kafka.client_login import LoginRules
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.sasl_gate import SaslGate
 from moldau.metadata.security import User
-from moldau.model.errors import ConfigError
 from moldau.net.connection import ConnectionLimits
+from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, parse_principal
 from moldau.server.config.listeners import listeners_for, listeners_of
 from moldau.server.config.schema import ServerConfig
@@ -37,7 +37,7 @@ _DECOY_KEY_BYTES = 32
 
 
 def super_users(config: ServerConfig) -> frozenset[Principal] | None:
-    """Who may do everything; None if everybody may. Raises ConfigError."""
+    """Who may do everything; None if everybody may."""
     security = config.security
     if security.authorization is Authorization.NONE:
         return None
@@ -46,10 +46,7 @@ def super_users(config: ServerConfig) -> frozenset[Principal] | None:
         listener.authenticates for listener in clients
     ):
         return None
-    try:
-        named = {parse_principal(text) for text in security.super_user_list}
-    except ValueError as error:
-        raise ConfigError(f"security.super_users: {error}") from None
+    named = {parse_principal(text) for text in security.super_user_list}
     return frozenset({LOCAL_ADMIN, *named})
 
 
@@ -87,12 +84,13 @@ class Authentication:
             random_bytes=machine.secret_bytes,
             admin_token=machine.admin_token(root),
             tokens=self._login_tokens,
+            certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
         )
 
     def gate(
         self, listener: ListenerConfig, dispatcher: Dispatcher, limits: ConnectionLimits
     ) -> Gate:
-        """What authenticates the clients of a Kafka listener."""
+        """What stands in front of the dispatcher of a Kafka listener."""
         if listener.sasl:
             rules = LoginRules(
                 authenticator=self.authenticator,

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from moldau.model.errors import ConfigError
 from moldau.net.tls.contexts import TlsContexts, TlsFiles, certificate_expiry, is_key_exposed
-from moldau.server.config.listeners import listeners_for, listeners_of
+from moldau.server.config.listeners import listeners_for, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, ListenerSecurity
 
@@ -21,9 +23,11 @@ def tls_files(config: ServerConfig, listener: ListenerConfig) -> TlsFiles | None
     key_file = listener.key_file or security.key_file
     if not listener.uses_tls or cert_file is None or key_file is None:
         return None
+    (first, key), *others = zip(split_files(cert_file), split_files(key_file), strict=True)
     return TlsFiles(
-        cert_file=cert_file,
-        key_file=key_file,
+        cert_file=first,
+        key_file=key,
+        others=tuple(others),
         key_password=security.key_password,
         ca_file=listener.client_ca_file or security.client_ca_file,
         requires_client=listener.security is ListenerSecurity.MTLS,
@@ -59,7 +63,10 @@ class Certificates:
 
     def expiries(self) -> Mapping[str, float]:
         """When each certificate expires, in seconds since 1970, by its file."""
-        return {one.files.cert_file: one.expires_at for one in self._contexts.values()}
+        found: dict[str, float] = {}
+        for contexts in self._contexts.values():
+            found |= contexts.expiries
+        return found
 
     async def run(self) -> None:
         """Load files that have changed, until cancelled."""
@@ -91,7 +98,9 @@ def certificate_states(config: ServerConfig) -> list[CertificateState]:
     for listener in listeners_of(config):
         files = tls_files(config, listener)
         if files is not None and files not in found:
-            found[files] = _state(files)
+            for pair in files.pairs:
+                one = replace(files, cert_file=pair[0], key_file=pair[1], others=())
+                found[one] = _state(one)
     return list(found.values())
 
 

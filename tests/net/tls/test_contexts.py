@@ -125,9 +125,37 @@ def test_the_expiry_is_known(world):
     assert contexts.expires_at == certificate_expiry(str(world.cert_file)).timestamp()
 
 
-async def handshake(port, context):
+async def test_the_name_that_a_client_asks_for_selects_the_certificate(world, tmp_path):
+    pairs = []
+    for name, hosts in {"public": ("queue.example",), "wild": ("*.inside.example",)}.items():
+        made = identity(name, hosts=hosts, signer=world.authority)
+        cert, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        cert.write_text(made.pem)
+        key.write_text(made.key_pem)
+        pairs.append((str(cert), str(key)))
+    contexts = TlsContexts(replace(world.files(), others=tuple(pairs)))
+    assert set(contexts.expiries) == {str(world.cert_file), *(cert for cert, _ in pairs)}
+    for served in (contexts.server, contexts.lasting_server_context()):
+        server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=served)
+        port = server.sockets[0].getsockname()[1]
+        # The client itself checks that the certificate has the name.
+        for host in ("localhost", "queue.example", "QUEUE.example", "b1.inside.example"):
+            _, answer = await handshake(port, world.client(), host)
+            assert answer == b"x"
+        with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+            await handshake(port, world.client(), "a.b.inside.example")
+        server.close()
+        await server.wait_closed()
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.read(1))
+    writer.close()
+
+
+async def handshake(port, context, host="localhost"):
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", port, ssl=context, server_hostname="localhost"
+        "127.0.0.1", port, ssl=context, server_hostname=host
     )
     found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.write(b"x")
@@ -139,12 +167,8 @@ async def handshake(port, context):
 async def test_a_lasting_context_has_the_newest_certificate_and_the_newest_client_ca(world):
     contexts = world.contexts(mtls=True)
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await reader.read(1))
-        writer.close()
-
     server = await asyncio.start_server(
-        serve, "127.0.0.1", 0, ssl=contexts.lasting_server_context()
+        _echo, "127.0.0.1", 0, ssl=contexts.lasting_server_context()
     )
     port = server.sockets[0].getsockname()[1]
     alice = world.client_files("alice")

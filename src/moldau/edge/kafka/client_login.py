@@ -1,6 +1,7 @@
 """The login of one Kafka connection: SASL exchange, principal, lifetime of its session."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -9,6 +10,8 @@ from moldau.model.clock import Clock
 from moldau.net.connection import Connection
 from moldau.security.principal import Principal
 from moldau.security.sasl import AuthenticationError
+
+log = logging.getLogger(__name__)
 
 CHANGED_PRINCIPAL: Final = "Authentication failed: the user cannot change on one connection"
 _CLOSE_SECONDS: Final = 1.0
@@ -123,6 +126,8 @@ class ClientLogin:
         self._exchange = None
         self.is_raw = False
         lifetime_ms = self._lifetime_ms(exchange.expires_at_ms)
+        if self.principal is not None:
+            log.debug("%s of %s has authenticated again", self.principal, self._connection.address)
         self._expires_at = None
         if lifetime_ms:
             self._expires_at = self._rules.clock.monotonic() + lifetime_ms / 1000

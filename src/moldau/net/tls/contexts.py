@@ -8,9 +8,8 @@ import logging
 import os
 import ssl
 import stat
-from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -33,6 +32,9 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
 
     cert_file: str
     key_file: str
+    others: tuple[tuple[str, str], ...] = ()
+    """More certificates with their keys: the name that a client asks for (SNI) selects one, the
+    first is for all other names."""
     ca_file: str | None = None
     """Certificates that sign those of the other side."""
     key_password: Secret | None = None
@@ -41,7 +43,12 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(path for path in (self.cert_file, self.key_file, self.ca_file) if path)
+        pairs = [path for pair in self.pairs for path in pair]
+        return (*pairs, self.ca_file) if self.ca_file else tuple(pairs)
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        return ((self.cert_file, self.key_file), *self.others)
 
 
 class PeerCertificate(Struct, frozen=True, kw_only=True):
@@ -53,6 +60,21 @@ class PeerCertificate(Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
 
 
+class _Loaded(NamedTuple):
+    """What one reading of the files gave."""
+
+    servers: "list[tuple[x509.Certificate, ssl.SSLContext]]"
+    """By certificate, the first one for names that no other has."""
+    client: ssl.SSLContext
+
+    def server_for(self, name: str | None) -> ssl.SSLContext:
+        if name:
+            for certificate, context in self.servers:
+                if _is_for(certificate, name.lower()):
+                    return context
+        return self.servers[0][1]
+
+
 class TlsContexts:
     """The contexts of one set of files. `reload` loads them again if they have changed."""
 
@@ -61,36 +83,65 @@ class TlsContexts:
         self.files = files
         self._seen = _fingerprint(files)
         self._failed: object = None
-        self._server, self._client, self._leaf = _load(files)
+        self._loaded = self._load()
         self.loaded_total = 1
-        warn_of_readable_key(files.key_file)
+        self._warn_of_readable_keys()
 
     @property
     def server(self) -> ssl.SSLContext:
         """For the next connection of a listener of our own."""
-        return self._server
+        return self._loaded.servers[0][1]
 
     @property
     def client(self) -> ssl.SSLContext:
         """For the next connection to another broker: verifies it by `ca_file`, and has the
         certificate of this side."""
-        return self._client
+        return self._loaded.client
 
     @property
     def expires_at(self) -> float:
-        """When the certificate expires, in seconds since 1970."""
-        return _expiry(self._leaf).timestamp()
+        """When the first certificate expires, in seconds since 1970."""
+        return _expiry(self._loaded.servers[0][0]).timestamp()
+
+    @property
+    def expiries(self) -> dict[str, float]:
+        """The same of each file."""
+        found = zip(self.files.pairs, self._loaded.servers, strict=True)
+        return {path: _expiry(one).timestamp() for (path, _), (one, _) in found}
 
     def lasting_server_context(self) -> ssl.SSLContext:
         """For servers that take a context once: its connections get the newest files all the
         same, because the context is replaced in each handshake."""
-        context = _server_context(self.files)
-
-        def replace(connection: ssl.SSLObject, name: str | None, given: ssl.SSLContext) -> None:
-            connection.context = self._server
-
-        context.sni_callback = replace
+        context = _server_context(self.files, *self.files.pairs[0])
+        context.sni_callback = self._select
         return context
+
+    def _select(self, connection: ssl.SSLObject, name: str | None, given: ssl.SSLContext) -> None:
+        connection.context = self._loaded.server_for(name)
+
+    def _load(self) -> _Loaded:
+        """Raises ConfigError."""
+        files = self.files
+        servers = []
+        for cert_file, key_file in files.pairs:
+            certificate = _leaf(cert_file)
+            context = _server_context(files, cert_file, key_file)
+            if files.others:
+                context.sni_callback = self._select
+            servers.append((certificate, context))
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _harden(client)
+        _add_files(client, files, files.cert_file, files.key_file)
+        return _Loaded(servers, client)
+
+    def _warn_of_readable_keys(self) -> None:
+        for _, key_file in self.files.pairs:
+            if is_key_exposed(key_file):
+                log.warning(
+                    "other users can read the private key %s; protect it: chmod 600 %s",
+                    key_file,
+                    key_file,
+                )
 
     def pem(self) -> tuple[bytes, bytes, bytes | None]:
         """Key, certificates and CA, for servers with a TLS library of their own (gRPC). The key
@@ -107,7 +158,7 @@ class TlsContexts:
             now = _fingerprint(self.files)
             if now == self._seen:
                 return False
-            server, client, leaf = _load(self.files)
+            loaded = self._load()
             if _fingerprint(self.files) != now:
                 # Written while they were read: the next call gets all of them.
                 return False
@@ -117,10 +168,11 @@ class TlsContexts:
                 log.error("new certificate not used, the old one stays: %s", error)
             return False
         self._seen, self._failed = now, None
-        self._server, self._client, self._leaf = server, client, leaf
+        self._loaded = loaded
         self.loaded_total += 1
-        log.info("loaded %s, which is valid until %s", self.files.cert_file, _expiry(leaf))
-        warn_of_readable_key(self.files.key_file)
+        for (path, _), (certificate, _) in zip(self.files.pairs, loaded.servers, strict=True):
+            log.info("loaded %s, which is valid until %s", path, _expiry(certificate))
+        self._warn_of_readable_keys()
         return True
 
 
@@ -150,11 +202,6 @@ def is_key_exposed(path: str) -> bool:
         return False
 
 
-def warn_of_readable_key(path: str, warn: Callable[..., None] = log.warning) -> None:
-    if is_key_exposed(path):
-        warn("other users can read the private key %s; protect it: chmod 600 %s", path, path)
-
-
 def _fingerprint(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
     """Changes with the files. Raises ConfigError."""
     found = []
@@ -168,21 +215,13 @@ def _fingerprint(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def _load(files: TlsFiles) -> tuple[ssl.SSLContext, ssl.SSLContext, "x509.Certificate"]:
-    leaf = _leaf(files.cert_file)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _harden(client)
-    _add_files(client, files)
-    return _server_context(files), client, leaf
-
-
-def _server_context(files: TlsFiles) -> ssl.SSLContext:
+def _server_context(files: TlsFiles, cert_file: str, key_file: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
     # A resumed session would outlive the expiry, or the removal, of a client's certificate.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 0
-    _add_files(context, files)
+    _add_files(context, files, cert_file, key_file)
     if files.requires_client:
         if files.ca_file is None:
             raise ConfigError("client certificates are required, but there is no client CA file")
@@ -196,16 +235,16 @@ def _harden(context: ssl.SSLContext) -> None:
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
 
 
-def _add_files(context: ssl.SSLContext, files: TlsFiles) -> None:
+def _add_files(context: ssl.SSLContext, files: TlsFiles, cert_file: str, key_file: str) -> None:
     password = files.key_password
     # Without this OpenSSL would ask for the password on the terminal.
     reveal = password.reveal() if password is not None else ""
     try:
-        context.load_cert_chain(files.cert_file, files.key_file, lambda: reveal)
+        context.load_cert_chain(cert_file, key_file, lambda: reveal)
     except ssl.SSLError as error:
-        raise _unusable(files, error) from None
+        raise _unusable(cert_file, key_file, error) from None
     except OSError as error:
-        place = files.key_file if os.access(files.cert_file, os.R_OK) else files.cert_file
+        place = key_file if os.access(cert_file, os.R_OK) else cert_file
         raise ConfigError(f"cannot read {place}: {error.strerror}") from None
     if files.ca_file is not None:
         try:
@@ -216,10 +255,10 @@ def _add_files(context: ssl.SSLContext, files: TlsFiles) -> None:
             raise ConfigError(f"cannot read {files.ca_file}: {error.strerror}") from None
 
 
-def _unusable(files: TlsFiles, error: ssl.SSLError) -> ConfigError:
+def _unusable(cert_file: str, key_file: str, error: ssl.SSLError) -> ConfigError:
     if error.reason == "KEY_VALUES_MISMATCH":
-        return ConfigError(f"{files.key_file} is not the key of the certificate {files.cert_file}")
-    problem = ConfigError(f"cannot use {files.cert_file} with the key {files.key_file}")
+        return ConfigError(f"{key_file} is not the key of the certificate {cert_file}")
+    problem = ConfigError(f"cannot use {cert_file} with the key {key_file}")
     problem.hint = "both must be PEM files; has the key a password? set security.key_password"
     return problem
 
@@ -240,6 +279,19 @@ def _leaf(path: str) -> "x509.Certificate":
         return x509.load_pem_x509_certificates(_read(path))[0]
     except ValueError:
         raise ConfigError(f"{path} contains no certificate in PEM form") from None
+
+
+def _is_for(certificate: "x509.Certificate", name: str) -> bool:
+    """Whether a certificate has the host name, or a wildcard for its first label."""
+    from cryptography import x509
+
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    names = {str(one).lower() for one in found.get_values_for_type(x509.DNSName)}
+    _, dot, domain = name.partition(".")
+    return name in names or (bool(dot) and f"*.{domain}" in names)
 
 
 def _expiry(certificate: "x509.Certificate") -> datetime:

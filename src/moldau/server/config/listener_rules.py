@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from moldau.model.topology import Endpoint
-from moldau.server.config.listeners import SECTIONS, listeners_of
-from moldau.server.config.oidc_rules import oidc_problems
+from moldau.server.config.identity_rules import identity_problems
+from moldau.server.config.listeners import SECTIONS, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import (
     Authentication,
@@ -17,6 +17,8 @@ from moldau.server.config.security_schema import (
 )
 
 WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
+TLS_PROTOCOLS = frozenset({ListenerProtocol.KAFKA})
+"""Those whose servers take certificates: no one may believe that the others are encrypted."""
 _CLEAR_TEXT = frozenset({"PLAIN", "OAUTHBEARER"})
 
 
@@ -45,7 +47,7 @@ def violations(config: ServerConfig, is_set: Mapping[str, bool]) -> Iterator[Vio
     for listener in listeners:
         yield from _alone(config, listener)
     mechanisms = [name for listener in listeners for name in listener.sasl]
-    for problem in oidc_problems(config.security, mechanisms):
+    for problem in identity_problems(config.security, mechanisms):
         yield Violation(*problem)
 
 
@@ -117,6 +119,8 @@ def _certificates(config: ServerConfig, listener: ListenerConfig) -> Iterator[Vi
     if not listener.uses_tls:
         return
     security, key = config.security, listener.setting
+    if listener.protocol not in TLS_PROTOCOLS:
+        yield Violation(key, f"uses TLS, which listeners of {listener.protocol} do not have yet")
     for name in ("cert_file", "key_file"):
         if not (getattr(listener, name) or getattr(security, name)):
             yield Violation(
@@ -126,6 +130,10 @@ def _certificates(config: ServerConfig, listener: ListenerConfig) -> Iterator[Vi
             )
     if bool(listener.cert_file) != bool(listener.key_file):
         yield Violation(key, "must have both cert_file and key_file, or none of them")
+    cert_files = split_files(listener.cert_file or security.cert_file or "")
+    key_files = split_files(listener.key_file or security.key_file or "")
+    if len(cert_files) != len(key_files):
+        yield Violation(key, f"has {len(cert_files)} certificates, but {len(key_files)} keys")
     is_mtls = listener.security is ListenerSecurity.MTLS
     if is_mtls and not (listener.client_ca_file or security.client_ca_file):
         yield Violation(

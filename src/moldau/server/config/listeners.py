@@ -105,6 +105,11 @@ def parse_mechanisms(value: object) -> tuple[str, ...]:
     return found
 
 
+def split_files(text: str) -> list[str]:
+    """The files of a setting that may have several."""
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
 def listeners_of(config: ServerConfig) -> tuple[ListenerConfig, ...]:
     """All listeners of a broker. A protocol in `listeners` replaces the address of its section."""
     named = {listener.protocol for listener in config.listeners}

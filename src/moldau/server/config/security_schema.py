@@ -124,12 +124,16 @@ class SecurityConfig(Struct, frozen=True, kw_only=True):
         str | None,
         Setting(
             "The certificate of this broker for TLS, with those of its issuers below it: a PEM "
-            "file. It is loaded again when it changes, as are the other files."
+            "file. It is loaded again when it changes, as are the other files. Several, separated "
+            "by commas: the host name that a client connects to selects one (SNI)."
         ),
     ] = None
     key_file: Annotated[
         str | None,
-        Setting("The private key of the certificate: a PEM file that only the broker can read."),
+        Setting(
+            "The private key of the certificate: a PEM file that only the broker can read. With "
+            "several certificates, their keys in the same order."
+        ),
     ] = None
     key_password: Annotated[
         Secret | None,
