@@ -58,7 +58,7 @@ def _contexts(certs: Path) -> TlsContexts:
 
 
 class Handler:
-    """Four bytes are the size of a wished slice; all else is acknowledged."""
+    """Four bytes are the size of a desired slice; all else is acknowledged."""
 
     def __init__(self, folder: Path) -> None:
         self._file = OsFiles(folder).open("segment")
@@ -105,8 +105,8 @@ def _answers(gathered: bytearray, file: int) -> list[bytes]:
         if len(gathered) < 4 + size:
             break
         if size == 4:
-            (wished,) = struct.unpack_from(">i", gathered, 4)
-            found += [gathered[4:8], os.pread(file, wished, 0)]
+            (desired,) = struct.unpack_from(">i", gathered, 4)
+            found += [gathered[4:8], os.pread(file, desired, 0)]
         else:
             found.append(ACK)
         del gathered[: 4 + size]
