@@ -122,7 +122,11 @@ class RoguePeer:
         if await self._call(two[1], _framed(chosen)):
             self._scene.violation(f"{two[1].name} answered an unknown client that sent {chosen!r}")
         # What it overhears: a hello, and the proof for another challenge.
-        await self._call(two[1], _framed(proven) + _framed(self._rng.randbytes(32)))
+        target, process = two[1], two[1].process
+        said = await self._call(target, _framed(proven) + _framed(self._rng.randbytes(32)))
+        is_one = len(said) < 4 or len(said) == 4 + int.from_bytes(said[:4], "big")
+        if not is_one and target.process is process:
+            self._scene.violation(f"{target.name} took a recorded hello for a peer's")
 
     async def _as_unknown(self) -> None:
         """It knows the secret, but is not who it says."""

@@ -1,10 +1,12 @@
-"""Bugs between brokers: their RPCs."""
+"""Bugs between brokers: their RPCs, and which of them are peers."""
 
 from typing import Any
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.net.peers.handshake import Hello, ListenerHandshake
 from moldau.net.peers.rpc import PeerRpc
+from moldau.net.peers.secret import Label, PeerSecret
 from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS
 
@@ -40,6 +42,16 @@ def _settle_all_well(self: PeerRpc, sender: BrokerId, request_id: int, result: A
 _settle = PeerRpc._settle
 
 
+def _believe(self: PeerSecret, proof: bytes, label: Label, *messages: bytes) -> bool:
+    return True
+
+
+def _believe_hello(self: ListenerHandshake, proof: bytes) -> Hello:
+    assert self.hello is not None
+    self._said.append(proof)
+    return self.hello
+
+
 MUTANTS = (
     mutant(
         "GivesNumbersAgain",
@@ -65,5 +77,21 @@ MUTANTS = (
         ELECTIONS,
         (PeerRpc, "_settle", _settle_all_well),
         transactional=2,
+    ),
+    mutant(
+        "BelievesEveryProof",
+        "net/peers",
+        "a client that does not know the secret of the cluster is taken for a peer",
+        {},
+        (PeerSecret, "is_proof", _believe),
+        rogue_peer=True,
+    ),
+    mutant(
+        "ForgetsTheChallenge",
+        "net/peers",
+        "a recorded hello is enough to be taken for a peer",
+        {},
+        (ListenerHandshake, "check", _believe_hello),
+        rogue_peer=True,
     ),
 )

@@ -71,8 +71,8 @@ def _load_any(self: MetadataStore) -> None:
     self._earlier_replicas = {*left, *metadata_store._replicas_of(image, self._me)}
 
 
-def _bootstrap_again(config: Any, storage: Any, machine: Any) -> Any:
-    return _bootstrap(replace(config, bootstrap=True), storage, machine)
+def _bootstrap_again(config: Any, storage: Any, machine: Any, secret: Any) -> Any:
+    return _bootstrap(replace(config, bootstrap=True), storage, machine, secret)
 
 
 def _expired(self: GroupOffsets, group: Any) -> Iterator[TopicPartition]:
