@@ -13,9 +13,9 @@ pytest.importorskip("cryptography", reason="certificates are made with it")
 from secure_front import SecureFront, identity, server_context
 
 from moldau.client.errors import ClientError, UnreachableError
+from moldau.client.security import parse_security
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection
-from moldau.client.wire.security import parse_security
 from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.wire.registry import ApiKey
 

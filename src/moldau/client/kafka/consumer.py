@@ -85,7 +85,7 @@ class Consumer:
         self._logged: set[str] = set()
         self._closed = False
         self._copied = False
-        probe(self._brokers, extra=config.extra)
+        probe(self._brokers, extra=config.properties)
         with translated(self._brokers, "create a consumer"):
             self._client = Client(config.settings())
         self._on_assign: OnPartitions | None = None

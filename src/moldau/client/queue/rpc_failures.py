@@ -11,6 +11,8 @@ import grpc
 from grpc import aio
 
 from moldau.client.errors import (
+    LOGIN_HINT,
+    RIGHTS_HINT,
     TOPIC_EXISTS_HINT,
     ClientError,
     InvalidArgumentError,
@@ -175,6 +177,11 @@ def error_for(
         return TimedOutError(message, hint=hint)
     if reason == "INVALID_ARGUMENT":
         return InvalidArgumentError(message, hint=hint)
+    if reason == grpc.StatusCode.UNAUTHENTICATED.name:
+        return RejectedError(message, ErrorCode.SASL_AUTHENTICATION_FAILED, hint=hint or LOGIN_HINT)
+    if reason == grpc.StatusCode.PERMISSION_DENIED.name:
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return RejectedError(message, code, hint=hint or RIGHTS_HINT)
     code = _CODES.get(reason, ErrorCode.UNKNOWN_SERVER_ERROR)
     if reason in _RETRIABLE_NAMES:
         return UnavailableError(message, code, hint=hint or "retry later")

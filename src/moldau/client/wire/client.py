@@ -17,8 +17,8 @@ from moldau.client.errors import (
     code_name,
 )
 from moldau.client.retry import NOT_LEADER_CODES, RETRIABLE_CODES, Backoff
-from moldau.client.wire.connection import PLAIN_TEXT, KafkaConnection
-from moldau.client.wire.security import Security
+from moldau.client.security import PLAIN_TEXT, Security
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
 from moldau.model.slices import Chunk
@@ -378,8 +378,8 @@ class KafkaClient:
 class WireAdmin:
     """Base class of administrative clients: their requests are retried until the timeout."""
 
-    def __init__(self, brokers: str) -> None:
-        self._client = KafkaClient(brokers, timeout=ADMIN_SECONDS_MAX)
+    def __init__(self, brokers: str, security: Security = PLAIN_TEXT) -> None:
+        self._client = KafkaClient(brokers, timeout=ADMIN_SECONDS_MAX, security=security)
 
     def __enter__(self) -> Self:
         return self
