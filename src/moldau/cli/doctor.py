@@ -19,12 +19,15 @@ import click
 from moldau import __version__
 from moldau.cli.broker import load
 from moldau.cli.click_groups import command
+from moldau.cli.connection.current import current_properties
+from moldau.cli.connection.options import connection_options
 from moldau.cli.errors import ExitCode
 from moldau.cli.options import (
     Brokers,
     Properties,
     config_option,
     document_output_option,
+    open_admin,
     set_option,
 )
 from moldau.cli.output import color_wanted, emit_rows, format_bytes
@@ -84,6 +87,7 @@ def _trouble(check: str, detail: str, hint: str = "") -> CheckResult:
 @click.option("-b", "--brokers", type=Brokers(), metavar="HOST:PORT[,…]",
               help="Only check whether a client here can reach these brokers.")  # fmt: skip
 @document_output_option
+@connection_options
 def doctor(config_file: str | None, settings: Properties, brokers: str | None, output: str) -> int:
     """Check whether a broker can start here and clients can reach it.
 
@@ -158,10 +162,9 @@ def check_versions() -> Iterator[CheckResult]:
 def check_brokers(brokers: str) -> Iterator[CheckResult]:
     """Can a client reach these brokers, and every address that they advertise?"""
     from moldau.client.errors import ClientError
-    from moldau.client.kafka.admin import Admin
 
     try:
-        cluster, nodes = Admin(brokers).nodes()
+        cluster, nodes = open_admin(brokers, tuple(current_properties().items())).nodes()
     except ClientError as error:
         yield _trouble(f"brokers {brokers}", str(error), error.hint)
         return
@@ -184,7 +187,7 @@ def broker_at(address: "Endpoint") -> str | None:
     if _connect_error(*reachable):
         return None
     try:
-        cluster, nodes = Admin(str(reachable)).nodes()
+        cluster, nodes = Admin(str(reachable), current_properties()).nodes()
     except ClientError:
         return None
     return f"cluster {cluster}, broker {', '.join(str(node.id) for node in nodes)}"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.wire.client import KafkaClient
 from moldau.client.security import PROTOCOL, Security, parse_security
+from moldau.client.wire.client import KafkaClient
 from moldau.spark.option_table import BOOTSTRAP, OPTIONS, OptionSupport, Side, names_of
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.cli.messages.filter_terms import FilteredMessage
 from moldau.cli.messages.print_options import MessageOutput
+from moldau.cli.options import open_admin
 from moldau.cli.output import NO_LEADER_HINT, say
 from moldau.cli.signals import Stop, output_closed
 
@@ -235,9 +236,8 @@ def readable_partitions(
 ) -> tuple[list[int], list[tuple[str, int]]]:
     """The chosen partitions with a leader, and those without one."""
     from moldau.client.errors import ClientError, NotFoundError
-    from moldau.client.kafka.admin import Admin
 
-    admin = Admin(brokers, properties)
+    admin = open_admin(brokers, tuple(properties.items()))
     deadline = time.monotonic() + _ELECTION_SECONDS_MAX
     while True:
         leaders = {part.partition: part.leader for part in admin.topic(topic).partitions}

@@ -1,0 +1,177 @@
+"""The connection that the options, the environment and the profile of a command describe.
+
+As properties of Kafka clients, which all our clients parse the same way.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from moldau.cli.connection.options import values
+from moldau.cli.connection.passwords import password_for, read_admin_token
+from moldau.cli.connection.profiles import Profile, find_profile
+from moldau.cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from moldau.client.security import Security
+
+KEY_PASSWORD_VARIABLE: Final = "MOLDAU_KEY_PASSWORD"
+_MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
+_ADMIN: Final = "moldau-admin"
+_RESOLVED: Final = f"{__name__}.resolved"
+_ADDRESSES: Final = ("brokers", "addresses", "http")
+"""Parameters with addresses, and the fields of a profile that have them."""
+_FIELDS: Final = {"brokers": "brokers", "addresses": "grpc", "http": "http"}
+
+
+def current_properties() -> dict[str, str]:
+    """The security properties of the command that runs."""
+    return properties_in(_context())
+
+
+def current_security(properties: Mapping[str, str] | None = None) -> "Security":
+    """Of the command that runs, with its properties (-X). May ask for a password.
+
+    Raises ClientError and CommandError.
+    """
+    return security_in(_context(), properties)
+
+
+def _context() -> click.Context:
+    """Without a command, as in tests of its parts, only the environment counts."""
+    return click.get_current_context(silent=True) or click.Context(click.Command("moldau"))
+
+
+def security_in(
+    ctx: click.Context, properties: Mapping[str, str] | None = None, *, ask: bool = True
+) -> "Security":
+    """As `current_security`, of this context."""
+    from moldau.client.librdkafka_security import security_of
+
+    return security_of({**properties_in(ctx, ask=ask), **(properties or {})})
+
+
+def properties_in(ctx: click.Context, *, ask: bool = True) -> dict[str, str]:
+    """The security properties of Kafka clients. With `ask`, may ask for a password: once."""
+    known: dict[str, str] | None = ctx.meta.get(_RESOLVED)
+    if known is None:
+        known = _resolve(ctx, ask=ask)
+        if ask:
+            ctx.meta[_RESOLVED] = known
+    return dict(known)
+
+
+def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
+    profile = _usable_profile(ctx)
+    login = _login(ctx, profile, ask=ask)
+    tls = _tls(ctx, profile)
+    if not login and tls is None:
+        return {}
+    protocol = "PLAINTEXT" if tls is None else "SSL"
+    return {
+        "security.protocol": f"SASL_{protocol}" if login else protocol,
+        **login,
+        **(tls or {}),
+    }
+
+
+def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[str, str]:
+    given = values(ctx)
+    (user, is_user_typed), (data_dir, _) = _value(ctx, "user"), given.get("admin_dir", (None, 0))
+    if data_dir is not None:
+        if is_user_typed:
+            raise CommandError(
+                "--user and --data-dir exclude each other",
+                hint="--data-dir logs in as the local administrator",
+                code=ExitCode.USAGE,
+            )
+        token = read_admin_token(str(data_dir))
+        return {"sasl.mechanism": "PLAIN", "sasl.username": _ADMIN, "sasl.password": token}
+    is_profile_typed = _value(ctx, "profile")[1]
+    if user and (is_user_typed or not is_profile_typed):
+        password_file = _value(ctx, "password_file")[0]
+        if not ask and not password_file and not os.environ.get("MOLDAU_PASSWORD"):
+            return {}
+        return {
+            "sasl.mechanism": _value(ctx, "mechanism")[0] or _MECHANISM_DEFAULT,
+            "sasl.username": user,
+            "sasl.password": password_for(user, password_file),
+        }
+    if profile is not None and profile.token:
+        return {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": profile.token}
+    return {}
+
+
+def _tls(ctx: click.Context, profile: "Profile | None") -> dict[str, str] | None:
+    """The properties of TLS; None for plain text."""
+    wanted: bool | None = _value(ctx, "tls")[0]
+    files = {
+        "ssl.ca.location": "cafile",
+        "ssl.certificate.location": "certfile",
+        "ssl.key.location": "keyfile",
+    }
+    found = {}
+    for name, option in files.items():
+        value = _value(ctx, option)[0] or (getattr(profile, option) if profile else "")
+        if value:
+            found[name] = str(Path(value).expanduser())
+    if wanted is False or (wanted is None and not found and (profile is None or not profile.tls)):
+        return None
+    if "ssl.certificate.location" in found:
+        found.setdefault("ssl.key.location", found["ssl.certificate.location"])
+    if password := os.environ.get(KEY_PASSWORD_VARIABLE):
+        found["ssl.key.password"] = password
+    return found
+
+
+def _value(ctx: click.Context, name: str) -> tuple[Any, bool]:
+    """An option, and whether it is from the command line; commands without it use the variable."""
+    found = values(ctx).get(name)
+    if found is not None:
+        return found
+    text = os.environ.get(f"MOLDAU_{name.upper()}")
+    if name == "tls" and text is not None:
+        return click.BOOL.convert(text, None, ctx), False
+    return text or None, False
+
+
+def _usable_profile(ctx: click.Context) -> "Profile | None":
+    """The profile; raises CommandError if its token has expired.
+
+    Without --profile it is not used for addresses that are not its own: a token must not be sent
+    to another cluster.
+    """
+    name, _ = _value(ctx, "profile")
+    found = find_profile(name or "")
+    if found is None or (not name and not _is_for(found[1], ctx)):
+        return None
+    if found[1].token and found[1].is_expired:
+        raise CommandError(
+            f"the token of profile {found[0]} has expired",
+            hint=f"log in again: moldau login --profile {found[0]}",
+        )
+    return found[1]
+
+
+def _is_for(profile: "Profile", ctx: click.Context) -> bool:
+    for parameter, field in _FIELDS.items():
+        if parameter in ctx.params:
+            own = set(getattr(profile, field).split(","))
+            if not set(str(ctx.params[parameter]).split(",")) <= own:
+                return False
+    return True
+
+
+def profile_address(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """The callback of options with addresses: the profile's, if none is given."""
+    if param.name not in _FIELDS or ctx.get_parameter_source(param.name) is not (
+        ParameterSource.DEFAULT
+    ):
+        return value
+    name, _ = _value(ctx, "profile")
+    found = find_profile(name or "")
+    return (getattr(found[1], _FIELDS[param.name]) if found else "") or value
