@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.client.errors import UnreachableError
-from moldau.client.security import PLAIN_TEXT, Security, Tls, tls_context
+from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send, tls_context
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
@@ -54,7 +54,8 @@ def call(
     """
     from http.client import HTTPException
 
-    security.check_may_send(host, is_encrypted=security.tls is not None)
+    if security.sasl is not None and security.tls is None:
+        check_may_send(host, security.prefix)
     deadline = time.monotonic() + seconds_max
     connection = _connection(host, port, security.tls, seconds_max)
     headers = {"accept": "application/json", "connection": "close"}

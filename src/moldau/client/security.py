@@ -92,19 +92,20 @@ class Security:
         """The header `authorization` of HTTP and gRPC; empty: none."""
         return "" if self.sasl is None else self.sasl.authorization
 
-    def check_may_send(self, host: str, *, is_encrypted: bool) -> None:
-        """Raises ClientError if the header would go over a network in plain text."""
-        if self.sasl is None or is_encrypted or is_loopback(host):
-            return
-        raise ClientError(
-            f"will not send a password or token to {host} without TLS",
-            hint=f"use TLS: see option {self.prefix}{PROTOCOL}, and https:// addresses",
-        )
-
 
 PLAIN_TEXT: Final = Security()
 
 
+def check_may_send(host: str, prefix: str = "") -> None:
+    """Before credentials are sent in plain text. Raises ClientError unless they stay here."""
+    if not is_loopback(host):
+        raise ClientError(
+            f"will not send a password or token to {host} without TLS",
+            hint=f"use TLS: see option {prefix}{PROTOCOL}, and https:// addresses",
+        )
+
+
+@functools.lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Whether what is sent to this host stays on this machine."""
     if host.lower() == "localhost":

@@ -50,6 +50,11 @@ class ConnectionOptions:
         )
 
 
+def security_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of the options that are about TLS and SASL."""
+    return {name: value for name, value in options.items() if _SECURITY.match(name.lower())}
+
+
 def warn_once(message: str) -> None:
     """Logs a warning, at most once per process."""
     if message not in _warned:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from moldau.cli.connection.options import values
 from moldau.cli.connection.passwords import password_for, read_admin_token
-from moldau.cli.connection.profiles import Profile, find_profile
+from moldau.cli.connection.profiles import PROFILE_DEFAULT, Profile, find_profile, load_profiles
 from moldau.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 KEY_PASSWORD_VARIABLE: Final = "MOLDAU_KEY_PASSWORD"
 _MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
-_ADMIN: Final = "moldau-admin"
 _RESOLVED: Final = f"{__name__}.resolved"
-_ADDRESSES: Final = ("brokers", "addresses", "http")
-"""Parameters with addresses, and the fields of a profile that have them."""
 _FIELDS: Final = {"brokers": "brokers", "addresses": "grpc", "http": "http"}
+"""Parameters with addresses, and the fields of a profile that have them."""
+_TLS_FILES: Final = {
+    "ssl.ca.location": "cafile",
+    "ssl.certificate.location": "certfile",
+    "ssl.key.location": "keyfile",
+}
+_READABLE: Final = ("PLAIN", "OAUTHBEARER")
+"""Mechanisms that send the password or token itself."""
 
 
 def current_properties() -> dict[str, str]:
@@ -71,6 +76,8 @@ def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
     tls = _tls(ctx, profile)
     if not login and tls is None:
         return {}
+    if tls is None and login["sasl.mechanism"] in _READABLE:
+        _check_stays_here(str(ctx.params.get("brokers") or ""))
     protocol = "PLAINTEXT" if tls is None else "SSL"
     return {
         "security.protocol": f"SASL_{protocol}" if login else protocol,
@@ -79,9 +86,26 @@ def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
     }
 
 
+def _check_stays_here(brokers: str) -> None:
+    """HTTP and gRPC clients check the same themselves. Raises CommandError."""
+    from moldau.client.addresses import split_brokers
+    from moldau.client.security import is_loopback
+
+    for host, _ in split_brokers(brokers) if brokers else ():
+        if not is_loopback(host):
+            raise CommandError(
+                f"will not send a password or token to {host} without TLS",
+                hint="pass --tls or --cafile FILE, or use --mechanism SCRAM-SHA-512",
+                code=ExitCode.USAGE,
+            )
+
+
 def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[str, str]:
-    given = values(ctx)
-    (user, is_user_typed), (data_dir, _) = _value(ctx, "user"), given.get("admin_dir", (None, 0))
+    from moldau.client.sasl import LOCAL_ADMIN
+
+    user, is_user_typed = _value(ctx, "user")
+    data_dir, _ = values(ctx).get("admin_dir", (None, False))
+    mechanism = _value(ctx, "mechanism")[0] or _MECHANISM_DEFAULT
     if data_dir is not None:
         if is_user_typed:
             raise CommandError(
@@ -89,15 +113,18 @@ def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[
                 hint="--data-dir logs in as the local administrator",
                 code=ExitCode.USAGE,
             )
-        token = read_admin_token(str(data_dir))
-        return {"sasl.mechanism": "PLAIN", "sasl.username": _ADMIN, "sasl.password": token}
+        return {
+            "sasl.mechanism": mechanism,
+            "sasl.username": LOCAL_ADMIN,
+            "sasl.password": read_admin_token(str(data_dir)),
+        }
     is_profile_typed = _value(ctx, "profile")[1]
     if user and (is_user_typed or not is_profile_typed):
         password_file = _value(ctx, "password_file")[0]
         if not ask and not password_file and not os.environ.get("MOLDAU_PASSWORD"):
             return {}
         return {
-            "sasl.mechanism": _value(ctx, "mechanism")[0] or _MECHANISM_DEFAULT,
+            "sasl.mechanism": mechanism,
             "sasl.username": user,
             "sasl.password": password_for(user, password_file),
         }
@@ -109,13 +136,8 @@ def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[
 def _tls(ctx: click.Context, profile: "Profile | None") -> dict[str, str] | None:
     """The properties of TLS; None for plain text."""
     wanted: bool | None = _value(ctx, "tls")[0]
-    files = {
-        "ssl.ca.location": "cafile",
-        "ssl.certificate.location": "certfile",
-        "ssl.key.location": "keyfile",
-    }
     found = {}
-    for name, option in files.items():
+    for name, option in _TLS_FILES.items():
         value = _value(ctx, option)[0] or (getattr(profile, option) if profile else "")
         if value:
             found[name] = str(Path(value).expanduser())
@@ -126,6 +148,40 @@ def _tls(ctx: click.Context, profile: "Profile | None") -> dict[str, str] | None
     if password := os.environ.get(KEY_PASSWORD_VARIABLE):
         found["ssl.key.password"] = password
     return found
+
+
+def current_profile(ctx: click.Context) -> "tuple[str, Profile]":
+    """The profile that a login changes: the named or current one, or the default one."""
+    file = load_profiles()
+    name = _value(ctx, "profile")[0] or file.current or PROFILE_DEFAULT
+    return name, file.profiles.get(name, Profile())
+
+
+def chosen_user(ctx: click.Context) -> tuple[str, str | None]:
+    """The user and the password file that are given; empty: none."""
+    return _value(ctx, "user")[0] or "", _value(ctx, "password_file")[0]
+
+
+def login_security(ctx: click.Context) -> "Security":
+    """For a login: TLS only, whatever token the profile has."""
+    from moldau.client.security import parse_security
+
+    tls = _tls(ctx, current_profile(ctx)[1])
+    return parse_security({} if tls is None else {"security.protocol": "SSL", **tls})
+
+
+def tls_files(ctx: click.Context, *, is_https: bool) -> dict[str, Any]:
+    """The fields of a profile for TLS."""
+    given = _tls(ctx, current_profile(ctx)[1])
+    if given is None:
+        return {"tls": is_https}
+    # Absolute: commands run in other directories, too.
+    found = {
+        option: str(Path(given[name]).absolute())
+        for name, option in _TLS_FILES.items()
+        if name in given
+    }
+    return {"tls": True, **found}
 
 
 def _value(ctx: click.Context, name: str) -> tuple[Any, bool]:
@@ -172,6 +228,7 @@ def profile_address(ctx: click.Context, param: click.Parameter, value: Any) -> A
         ParameterSource.DEFAULT
     ):
         return value
-    name, _ = _value(ctx, "profile")
-    found = find_profile(name or "")
-    return (getattr(found[1], _FIELDS[param.name]) if found else "") or value
+    file = load_profiles()
+    # A name that does not exist is reported later, except by login, which creates it.
+    found = file.profiles.get(_value(ctx, "profile")[0] or file.current, Profile())
+    return getattr(found, _FIELDS[param.name]) or value

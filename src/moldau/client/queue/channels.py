@@ -14,7 +14,14 @@ import grpc
 from grpc import aio
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.security import HOST_CHECK, PLAIN_TEXT, Security, Tls, plain_key
+from moldau.client.security import (
+    HOST_CHECK,
+    PLAIN_TEXT,
+    Security,
+    Tls,
+    check_may_send,
+    plain_key,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 SERVICE: Final = "moldau.v1.Queue"
@@ -89,7 +96,7 @@ class Channels:
 
     def __init__(self, security: Security = PLAIN_TEXT) -> None:
         """Raises InvalidArgumentError for what gRPC cannot do."""
-        self._security = security
+        self._prefix = security.prefix
         self._credentials = None if security.tls is None else _credentials(security.tls)
         self._metadata = _metadata(security.authorization)
         self._channels: dict[str, aio.Channel] = {}
@@ -105,9 +112,10 @@ class Channels:
         self, address: str, method: Method[Q, A], request: Q, *, seconds_max: float
     ) -> A:
         """Send one request. Raises aio.AioRpcError."""
+        channel = self._channel(address)
         stub = self._stubs.get((address, method.name, method.request))
         if stub is None:
-            stub = self._channel(address).unary_unary(method.path, *method.codec)
+            stub = channel.unary_unary(method.path, *method.codec)
             self._stubs[address, method.name, method.request] = stub
         response: A = await stub(request, timeout=seconds_max, metadata=self._metadata)
         return response
@@ -147,18 +155,17 @@ class Channels:
             await channel.close()
 
     def _channel(self, address: str) -> aio.Channel:
+        """Raises ClientError if credentials would be sent in plain text."""
+        if self._metadata is not None and self._credentials is None:
+            check_may_send(address.rpartition(":")[0], self._prefix)
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._open(address)
+            if self._credentials is None:
+                channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            else:
+                channel = aio.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
             self._channels[address] = channel
         return channel
-
-    def _open(self, address: str) -> aio.Channel:
-        """Raises ClientError if credentials would be sent in plain text."""
-        if self._credentials is not None:
-            return aio.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
-        self._security.check_may_send(address.rpartition(":")[0], is_encrypted=False)
-        return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 def _metadata(authorization: str) -> tuple[tuple[str, str], ...] | None:

@@ -378,8 +378,14 @@ class KafkaClient:
 class WireAdmin:
     """Base class of administrative clients: their requests are retried until the timeout."""
 
-    def __init__(self, brokers: str, security: Security = PLAIN_TEXT) -> None:
-        self._client = KafkaClient(brokers, timeout=ADMIN_SECONDS_MAX, security=security)
+    def __init__(
+        self,
+        brokers: str,
+        security: Security = PLAIN_TEXT,
+        *,
+        seconds_max: float = ADMIN_SECONDS_MAX,
+    ) -> None:
+        self._client = KafkaClient(brokers, timeout=seconds_max, security=security)
 
     def __enter__(self) -> Self:
         return self
