@@ -7,6 +7,7 @@ that matches wins over all allows. Numbers are those of the Kafka protocol, and 
 import ipaddress
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -144,14 +145,30 @@ class AclFilter(Struct, frozen=True):
 def host_matches(pattern: str, host: str) -> bool:
     if pattern in (WILDCARD, host):
         return True
+    address, network = _address(host), _network(pattern)
+    if address is None or network is None:
+        return False
+    return address.version == network.version and address in network
+
+
+# Parsing takes longer than all the rest of a decision.
+@lru_cache(maxsize=4096)
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host)
-        network = ipaddress.ip_network(pattern)
     except ValueError:
-        return False
+        return None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.version == network.version and address in network
+        return address.ipv4_mapped
+    return address
+
+
+@lru_cache(maxsize=4096)
+def _network(pattern: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(pattern)
+    except ValueError:
+        return None
 
 
 def is_allowed(
