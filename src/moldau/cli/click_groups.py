@@ -51,7 +51,8 @@ class Command(ExamplesMixin, click.Command):
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            # Arguments stand in the usage line.
+            if record is not None and isinstance(param, click.Option):
                 sections.setdefault(getattr(param, "section", "Options"), []).append(record)
         for name in sorted(sections, key=lambda name: name != "Options"):
             with formatter.section(name):

@@ -13,7 +13,13 @@ from typing import Any
 import click
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.client.errors import ADDRESS_HINT, TOPIC_EXISTS_HINT, NotFoundError
+from moldau.client.errors import (
+    ADDRESS_HINT,
+    LOGIN_HINT,
+    SECURITY_HINT,
+    TOPIC_EXISTS_HINT,
+    NotFoundError,
+)
 from moldau.model.errors import MoldauError
 
 FORMATS = ("table", "json", "yaml", "name")
@@ -23,6 +29,18 @@ Row = Mapping[str, Any]
 NO_LEADER_HINT = "see moldau broker status and the brokers' logs"
 _OPTION_HINTS = {
     ADDRESS_HINT: "-b HOST:PORT or MOLDAU_BROKERS",
+    LOGIN_HINT: "pass --user NAME, or log in: moldau login",
+    SECURITY_HINT: "check --user, --password-file, --mechanism, --tls and --cafile",
+    "option sasl.jaas.config, or sasl.username and sasl.password": "--user and --password-file",
+    "option ssl.truststore.certificates or ssl.truststore.location": "--cafile FILE",
+    "see options ssl.keystore.location, ssl.keystore.certificate.chain and ssl.keystore.key": (
+        "see --certfile and --keyfile"
+    ),
+    "see option security.protocol, and https:// addresses": "--tls or --cafile FILE",
+    "see option ssl.keystore.location": "see --certfile",
+    "see option security.protocol": "see --tls",
+    "set option security.protocol to SSL or SASL_SSL": "pass --tls or --cafile FILE",
+    "it may have expired: log in again": "it may have expired: moldau login",
     TOPIC_EXISTS_HINT: "pass --if-not-exists to ignore this",
 }
 """Hints of the Python clients name arguments; the command line has options instead."""
