@@ -19,10 +19,12 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch):
+def _clean_environment(monkeypatch, tmp_path):
     for name in list(os.environ):
         if name.startswith("MOLDAU_"):
             monkeypatch.delenv(name)
+    # No profile of the user who runs the tests.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @pytest.fixture

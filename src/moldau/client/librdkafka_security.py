@@ -4,7 +4,8 @@ librdkafka's own names are passed on unchanged, so that everything it can do sta
 name is used that only Java clients know, all of them are parsed here and translated.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from moldau.client.sasl import OAUTHBEARER, TOKEN, Sasl
@@ -81,14 +82,13 @@ def _of_sasl(sasl: Sasl) -> dict[str, Any]:
 class FixedToken:
     """librdkafka asks for a token with a callback. The repr never shows it."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, now: Callable[[], float] = time.time) -> None:
         self._token = token
+        self._now = now
 
     def __call__(self, config: str) -> tuple[str, float]:
-        import time
-
         # The broker knows when it expires; librdkafka asks again before this time.
-        return self._token, time.time() + _TOKEN_SECONDS
+        return self._token, self._now() + _TOKEN_SECONDS
 
     def __repr__(self) -> str:
         return "<FixedToken>"
