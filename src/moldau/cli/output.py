@@ -38,7 +38,11 @@ _OPTION_HINTS = {
     ),
     "see option security.protocol, and https:// addresses": "--tls or --cafile FILE",
     "see option ssl.keystore.location": "see --certfile",
+    "does the broker require a user? see option security.protocol": (
+        "does the broker require a user? pass --user NAME"
+    ),
     "see option security.protocol": "see --tls",
+    "see security.protocol ·": "see --user and --tls ·",
     "set option security.protocol to SSL or SASL_SSL": "pass --tls or --cafile FILE",
     "it may have expired: log in again": "it may have expired: moldau login",
     TOPIC_EXISTS_HINT: "pass --if-not-exists to ignore this",

@@ -115,7 +115,13 @@ def set_quota(entity: QuotaEntity, brokers: str, **given: float | None) -> None:
         )
     with security_admin(brokers) as admin:
         admin.alter_quotas(entity.user, entity.client_id, limits)
-    say(f"set {', '.join(f'{name} {value:g}' for name, value in limits.items())} of {entity}")
+    shown = ", ".join(f"{name} {_number(value)}" for name, value in limits.items())
+    say(f"set {shown} of {entity}")
+
+
+def _number(value: float | None) -> float | int | None:
+    """Rates are whole numbers, mostly."""
+    return int(value) if value is not None and value.is_integer() else value
 
 
 @quota.command(
@@ -134,7 +140,7 @@ def list_quotas(output: str, brokers: str) -> None:
         rows = [
             {
                 "entity": str(QuotaEntity(info.user, info.client_id)),
-                **{name: info.limits.get(name) for name in _LIMITS.values()},
+                **{name: _number(info.limits.get(name)) for name in _LIMITS.values()},
             }
             for info in admin.quotas()
         ]

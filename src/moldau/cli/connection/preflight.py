@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from moldau.client.addresses import split_brokers
-from moldau.client.errors import InvalidArgumentError, TimedOutError, UnreachableError
+from moldau.client.errors import ClientError, InvalidArgumentError, TimedOutError, UnreachableError
 from moldau.client.librdkafka_security import security_of
 from moldau.client.retry import CONNECT_TRY_SECONDS_MAX
 
@@ -19,6 +19,7 @@ def check_login(brokers: str, properties: Mapping[str, str]) -> None:
     except InvalidArgumentError:
         # librdkafka has more mechanisms and forms than our parser; it will say what is wrong.
         return
+    failure: ClientError | None = None
     for host, port in split_brokers(brokers):
         try:
             with KafkaConnection(
@@ -27,5 +28,7 @@ def check_login(brokers: str, properties: Mapping[str, str]) -> None:
                 # With TLS 1.3 a broker rejects our certificate only at the first request.
                 connection.served_versions()
             return
-        except (UnreachableError, TimedOutError):
-            continue
+        except (UnreachableError, TimedOutError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -97,8 +97,11 @@ class MessagePrinter:
         stop: Stop,
         link: BrokerLink,
         offline: Iterable[tuple[str, int]] = (),
+        *,
+        has_group: bool = False,
     ) -> None:
         self._consumer = consumer
+        self._has_group = has_group
         self._printed = printed
         self._stop = stop
         self._link = link
@@ -159,6 +162,9 @@ class MessagePrinter:
             self._ended.add(part)
             return False
         if error.retriable() or error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+            return False
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._has_group:
+            # librdkafka looks for the coordinator of a group that only it needs.
             return False
         raise translate(error, brokers=self._link.brokers, doing="consume")
 

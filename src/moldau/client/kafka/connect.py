@@ -33,6 +33,9 @@ _WRONG_PORT_HINT = (
     "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
     "Raft address"
 )
+_CLOSED_HINT = (
+    "does the broker require a user or TLS? see security.protocol · check it: moldau doctor"
+)
 _NOT_ACKNOWLEDGED_HINT = (
     "disk full, or fewer replicas than min.insync.replicas? see the broker's log and: moldau doctor"
 )
@@ -179,7 +182,7 @@ def translate(
         where = brokers or "the broker"
         return UnreachableError(
             f"cannot reach {where} ({reason})",
-            hint=hint or "is that the Kafka address of a broker? check it: moldau doctor",
+            hint=hint or _CLOSED_HINT,
         )
     if code in _REJECTED:
         return ClientError(

@@ -347,6 +347,9 @@ class KafkaConnection:
             hint = f"does the broker require TLS? see option {prefix}{PROTOCOL}"
             if tls is not None:
                 hint = f"does it require a certificate? see option {prefix}ssl.keystore.location"
+        elif self._security.sasl is None:
+            # Listeners that require a login serve ApiVersions, and nothing else before it.
+            hint = f"does the broker require a user? see option {self._security.prefix}{PROTOCOL}"
         return UnreachableError(f"lost the connection to {self.address} ({reason})", hint=hint)
 
 
