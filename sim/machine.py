@@ -178,6 +178,12 @@ class SimMachine(Machine):
         self._grpc_server = grpc_server
         self.cleaner: SimCleaner | None = None
 
+    def secret_bytes(self, count: int) -> bytes:
+        return self.rng.randbytes(count)
+
+    def admin_token(self, root: Path) -> str | None:
+        return None
+
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from handler_calls import FakeCluster, brokers, facade, image, topic
+from handler_calls import FakeCluster, broker_of, brokers, image, topic
 
 from harness.virtual_loop import run_virtually
 from moldau.api.metadata_changes import await_leaders
@@ -17,7 +17,7 @@ def cluster_with_a_leaderless_partition() -> FakeCluster:
 def test_the_wait_ends_when_all_partitions_have_leaders():
     async def run() -> None:
         cluster = cluster_with_a_leaderless_partition()
-        waiting = asyncio.ensure_future(await_leaders(facade(cluster), ["t", "not-there"]))
+        waiting = asyncio.ensure_future(await_leaders(broker_of(cluster), ["t", "not-there"]))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         cluster.lead("t", 1, 1, 1)
@@ -30,6 +30,6 @@ def test_the_wait_ends_when_all_partitions_have_leaders():
 def test_the_wait_has_a_limit():
     async def run() -> None:
         async with asyncio.timeout(1.5):
-            await await_leaders(facade(cluster_with_a_leaderless_partition()), ["t"], 1.0)
+            await await_leaders(broker_of(cluster_with_a_leaderless_partition()), ["t"], 1.0)
 
     run_virtually(run())

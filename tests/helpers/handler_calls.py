@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from harness.virtual_loop import run_virtually
 from moldau.api.broker import Broker
+from moldau.api.session import Session, Sessions
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.handler import Api, Call
 from moldau.metadata.image import Broker as RegisteredBroker
@@ -132,7 +133,7 @@ def _bytes_of(chunk: Chunk) -> bytes:
 class Asked:
     """A question that was put to a handler."""
 
-    def __init__(self, api: Api, facade: Broker, request: Request, version: int) -> None:
+    def __init__(self, api: Api, facade: Session, request: Request, version: int) -> None:
         self.connection = FakeConnection()
         self.deadlines = Deadlines()
         opened = cast("Connection", self.connection)
@@ -151,7 +152,9 @@ class Asked:
         return found
 
 
-def ask(api: Api, facade: Broker, request: Request, kind: type[R], version: int | None = None) -> R:
+def ask(
+    api: Api, facade: Session, request: Request, kind: type[R], version: int | None = None
+) -> R:
     """What a client of this version is answered; of the newest version that is served if none."""
 
     async def run() -> R:
@@ -166,16 +169,26 @@ def ask(api: Api, facade: Broker, request: Request, kind: type[R], version: int 
     return run_virtually(run())
 
 
-def facade(cluster: FakeCluster, *, me: int = 1, **parts: Any) -> Broker:
-    """A broker of this cluster; `parts` are those of its services that the handler needs."""
+def facade(cluster: FakeCluster, *, me: int = 1, **parts: Any) -> Session:
+    """A session that may do everything; see `broker_of`."""
+    return Sessions(broker_of(cluster, me=me, **parts)).anonymous("127.0.0.1")
+
+
+def broker_of(cluster: FakeCluster, *, me: int = 1, **parts: Any) -> Broker:
+    """A broker of this cluster; `parts` are those of its services that the test needs."""
+    missing = {name: service() for name in Broker.__struct_fields__}
     return cast(
         "Broker",
         SimpleNamespace(
-            broker_id=BrokerId(me),
-            image=cluster.image,
-            cluster=cluster,
-            clock=LoopClock(),
-            **{"auto_create_topics": False, **parts},
+            **{
+                **missing,
+                "broker_id": BrokerId(me),
+                "image": cluster.image,
+                "cluster": cluster,
+                "clock": LoopClock(),
+                "auto_create_topics": False,
+                **parts,
+            },
         ),
     )
 

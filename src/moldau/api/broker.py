@@ -10,6 +10,7 @@ from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.metadata_store import MetadataStore
 from moldau.control.producer_ids import ProducerIds
+from moldau.control.security_service import SecurityService
 from moldau.control.topic_service import TopicService
 from moldau.coordination.group_service import GroupService
 from moldau.coordination.transaction_service import TransactionService
@@ -44,6 +45,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     queries: ClusterQueries
     appends: AppendForwarder
     queues: QueueService
+    security: SecurityService
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]
 

@@ -2,3 +2,6 @@
 
 LOCK_FILE = "lock"
 """Locked (flock) by the broker that uses the directory; contains its process id."""
+
+ADMIN_TOKEN_FILE = "admin.token"
+"""Proves that its reader may administer the broker; new at each start."""

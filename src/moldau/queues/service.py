@@ -384,6 +384,17 @@ class QueueService:
             raise refused(error) from None
         await self._leases.forget(group, topics, if_deleted=True)
 
+    async def find_group(self, name: str) -> QueueGroup | None:
+        """A queue group, also if it was created on another broker just now."""
+        return await self._lookup(name)
+
+    async def topics_of(self, group: str, consumer: str) -> frozenset[str]:
+        """The topics whose messages a consumer can get, and may have got."""
+        check_consumer(group, consumer)
+        member = await self._members.member(group, consumer)
+        owned = (self._image.topic_by_id(topic_id) for topic_id in member.owned)
+        return frozenset((*member.topics, *(one.name for one in owned if one is not None)))
+
     async def _named_queue(self, name: str) -> QueueGroup:
         """A queue group by the name that a client gave."""
         known = await self._lookup(name)

@@ -15,21 +15,21 @@ from typing import Any
 from moldau.api.broker import Broker
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metric_sources import MetricSources
+from moldau.api.session import Sessions
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.leader_announcements import LeaderAnnouncements
 from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
 from moldau.control.producer_ids import ProducerIds
 from moldau.control.reconciler import Reconciler
+from moldau.control.security_service import SecurityService
 from moldau.control.topic_service import TopicService
 from moldau.data.cleaner import Cleaner, CleanerConfig
 from moldau.data.disk_space import DiskGuard
 from moldau.data.fetch import FetchService
-from moldau.data.maintenance import Maintenance
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
-from moldau.data.replica_repair import ReplicaRepair
 from moldau.data.replica_safety import ReplicaSafety
 from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
@@ -50,6 +50,7 @@ from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
+from moldau.server.build_authentication import Authentication, super_users
 from moldau.server.build_coordination import CoordinationServices
 from moldau.server.build_protocols import (
     build_append_service,
@@ -57,8 +58,11 @@ from moldau.server.build_protocols import (
     build_grpc_server,
 )
 from moldau.server.build_queues import build_queue_service
+from moldau.server.build_upkeep import build_scrub, build_upkeep
+from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
-from moldau.server.derived_config import read_only_configs, topic_defaults, upkeep_config
+from moldau.server.config.security_schema import ListenerProtocol
+from moldau.server.derived_config import read_only_configs, topic_defaults
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.info import BrokerInfo
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
@@ -225,12 +229,14 @@ class BrokerServer:
         # Only now: the image contains this start's registration, and so all earlier assignments.
         self._storage.set_strays_aside(self._metadata.image, self._broker_id)
         self._run_task(registration.run())
-        upkeep = self._make_upkeep()
+        upkeep = build_upkeep(
+            config, self._partitions, self._storage, self._disk, self._clock, self._replica_safety
+        )
         upkeep.check_disk()
         self._run_task(upkeep.run())
         self._cleaner = self._make_cleaner()
         self._run_task(self._cleaner.run())
-        self._scrub = self._make_scrub()
+        self._scrub = build_scrub(config, self._partitions, self._replica_safety)
         self._run_task(self._scrub.run())
         self._run_task(self._broker.queues.run())
         await self._partitions.wait_until_led()
@@ -386,29 +392,6 @@ class BrokerServer:
         )
         serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.on_request)
 
-    def _make_upkeep(self) -> Maintenance:
-        repair = ReplicaRepair(
-            partitions=self._partitions,
-            set_aside=self._storage.move_to_strays,
-            may_rebuild=self._replica_safety.may_rebuild,
-        )
-        return Maintenance(
-            config=upkeep_config(self._config),
-            partitions=self._partitions,
-            disk=self._disk,
-            clock=self._clock,
-            free_bytes=self._storage.free_bytes,
-            repair=repair.step,
-        )
-
-    def _make_scrub(self) -> Scrubber:
-        return Scrubber(
-            partitions=self._partitions,
-            interval_seconds=self._config.log.scrub_interval_ms / 1000,
-            bytes_per_second=self._config.log.scrub_bytes_per_second,
-            can_lose=self._replica_safety.can_lose,
-        )
-
     def _make_cleaner(self) -> Cleaner:
         config = self._config.log
         self._cleaner_process = self._machine.log_cleaner(self._storage.root)
@@ -486,25 +469,38 @@ class BrokerServer:
             ),
             appends=appends,
             queues=build_queue_service(config, coordinators, fetch, appends),
+            security=SecurityService(
+                metadata=self._metadata,
+                clock=self._clock,
+                random_bytes=self._machine.secret_bytes,
+            ),
+        )
+        self._sessions = Sessions(self._broker, super_users=super_users(config))
+        self._authentication = Authentication(
+            config, self._machine, self._storage.root, self._broker.security.users
         )
 
     def _make_listener(self) -> Listener:
         kafka = self._config.kafka
-        self._dispatcher = Dispatcher(self._broker, APIS)
+        self._dispatcher = Dispatcher(self._sessions, APIS)
+        limits = ConnectionLimits(
+            request_bytes_max=kafka.request_bytes_max,
+            inflight_bytes_max=kafka.inflight_bytes_per_connection_max,
+            inflight_requests_max=kafka.inflight_requests_per_connection_max,
+        )
+        (listener,) = listeners_for(self._config, ListenerProtocol.KAFKA)
+        handler, on_accepted = self._authentication.guard(self._dispatcher, listener, limits)
         idle_ms = kafka.idle_ms_max
         return Listener(
             loop=self._loop,
-            handler=self._dispatcher,
+            handler=handler,
+            on_accepted=on_accepted,
             limits=ListenerLimits(
                 connections_max=connections_allowed(kafka.connections_max, raise_limit()),
                 connections_per_address_max=kafka.connections_per_address_max,
                 idle_seconds_max=float("inf") if idle_ms < 0 else idle_ms / 1000,
             ),
-            connection_limits=ConnectionLimits(
-                request_bytes_max=kafka.request_bytes_max,
-                inflight_bytes_max=kafka.inflight_bytes_per_connection_max,
-                inflight_requests_max=kafka.inflight_requests_per_connection_max,
-            ),
+            connection_limits=limits,
             budget=ByteBudget(kafka.inflight_bytes_max),
             clock=self._clock,
             sockets=self._machine.sockets,
@@ -546,6 +542,7 @@ class BrokerServer:
                 await self._drain(listener)
             listener.close()
         await self._dispatcher.stop()
+        await self._authentication.stop()
         if self._http is not None:
             await self._http.stop(_GRACE_SECONDS)
         self._coordinators.stop()

@@ -5,6 +5,7 @@ The simulator replaces it, and runs the same broker on simulated machines.
 
 import asyncio
 import random
+import secrets
 import uuid
 from asyncio import AbstractEventLoop
 from pathlib import Path
@@ -22,6 +23,7 @@ from moldau.model.clock import Clock
 from moldau.model.topology import Endpoint, JoinReply, JoinRequest, Topology
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.replica.flush_threads import FlushThreads, FlushWorkers
+from moldau.server.admin_token import TOKEN_BYTES, make_token, write_token
 from moldau.server.clock import SystemClock
 from moldau.server.loop_watch import LoopWatch
 
@@ -97,6 +99,15 @@ class Machine:
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+    def secret_bytes(self, count: int) -> bytes:
+        """Random bytes that nobody can guess, for secrets and nonces."""
+        return secrets.token_bytes(count)
+
+    def admin_token(self, root: Path) -> str | None:
+        """A new token in a data directory, for its local administrator; None if it has none."""
+        token = make_token(self.secret_bytes(TOKEN_BYTES))
+        return token if write_token(root, token) else None
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         """Lock a data directory for this broker. Raises ConfigError."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service
 
-from moldau.api.broker import Broker
+from moldau.api.session import Session
 from moldau.edge.kafka.handlers import delete_groups, describe_groups, list_groups
 from moldau.groups.results import DescribedGroup, GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
@@ -30,13 +30,13 @@ def list_all(states: object, types: object) -> tuple[ErrorCode, list[ListedGroup
 
 
 @pytest.fixture
-def broker() -> Broker:
+def broker() -> Session:
     groups = service(describe=describe, delete_groups=delete, list_groups=list_all)
     return facade(FakeCluster(image(brokers(1, 2))), groups=groups)
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_describe_groups_refuses_only_those_of_others(broker: Broker, version: int) -> None:
+def test_describe_groups_refuses_only_those_of_others(broker: Session, version: int) -> None:
     response = ask(
         describe_groups.API,
         broker,
@@ -49,7 +49,7 @@ def test_describe_groups_refuses_only_those_of_others(broker: Broker, version: i
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_delete_groups_refuses_only_those_of_others(broker: Broker, version: int) -> None:
+def test_delete_groups_refuses_only_those_of_others(broker: Session, version: int) -> None:
     response = ask(
         delete_groups.API,
         broker,
@@ -62,7 +62,7 @@ def test_delete_groups_refuses_only_those_of_others(broker: Broker, version: int
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_list_groups_lists_what_is_coordinated_here(broker: Broker, version: int) -> None:
+def test_list_groups_lists_what_is_coordinated_here(broker: Session, version: int) -> None:
     # Clients ask every broker and put the lists together.
     response = ask(list_groups.API, broker, ListGroupsRequest(), ListGroupsResponse, version)
     assert (response.error_code, [group.group_id for group in response.groups]) == (0, ["mine"])

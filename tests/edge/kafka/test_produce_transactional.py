@@ -168,6 +168,6 @@ async def test_a_topic_that_is_not_known_by_its_id_is_refused_beside_others() ->
             )
         ],
     )
-    asked = Asked(produce.API, world.asked.call.broker, request, 13)
+    asked = Asked(produce.API, world.asked.call.session, request, 13)
     answer = asked.answer(ProduceResponse).topics[0].partitions[0]
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID

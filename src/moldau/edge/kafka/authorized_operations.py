@@ -1,40 +1,17 @@
-"""The authorized operations in responses: all of them, as there are no ACLs.
+"""The authorized operations in responses: what the client may do, as Kafka's tools show it.
 
-Kafka's tools show these sets. Each is a bit field over the numbers of the operations.
+Each set is a bit field over the numbers of the operations.
 """
 
-from enum import IntEnum
 from typing import Final
 
+from moldau.api.session import Session
+from moldau.security.acl import CLUSTER_NAME, Operation, ResourceType
 from moldau.wire.fields import INT32_MIN
 
 NOT_REQUESTED: Final = INT32_MIN
 
-
-class Operation(IntEnum):
-    """Numbers as in the Kafka protocol."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-def _bits(*operations: Operation) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-def if_requested(is_requested: bool, operations: int) -> int:
-    return operations if is_requested else NOT_REQUESTED
-
-
-ON_CLUSTER: Final = _bits(
+OF_CLUSTER: Final = (
     Operation.CREATE,
     Operation.ALTER,
     Operation.DESCRIBE,
@@ -43,7 +20,7 @@ ON_CLUSTER: Final = _bits(
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
-ON_TOPIC: Final = _bits(
+OF_TOPIC: Final = (
     Operation.READ,
     Operation.WRITE,
     Operation.CREATE,
@@ -53,4 +30,20 @@ ON_TOPIC: Final = _bits(
     Operation.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS,
 )
-ON_GROUP: Final = _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+OF_GROUP: Final = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+
+
+def on_cluster(session: Session) -> int:
+    return _bits(session.operations(ResourceType.CLUSTER, CLUSTER_NAME, OF_CLUSTER))
+
+
+def on_topic(session: Session, name: str) -> int:
+    return _bits(session.operations(ResourceType.TOPIC, name, OF_TOPIC))
+
+
+def on_group(session: Session, name: str) -> int:
+    return _bits(session.operations(ResourceType.GROUP, name, OF_GROUP))
+
+
+def _bits(operations: list[Operation]) -> int:
+    return sum(1 << operation for operation in operations)

@@ -6,13 +6,14 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from moldau.api.broker import Broker
+from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
 from moldau.edge.kafka.deadlines import Deadlines
-from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.handler import Api, Call, host_of
 from moldau.edge.kafka.handlers.api_versions import unsupported_version_response
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
+from moldau.security.principal import ANONYMOUS, Principal
 from moldau.wire.framing import frame_response, read_request_header
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Response
@@ -21,8 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        sessions: Sessions,
+        apis: Mapping[int, Api],
+        listener: ListenerAccess = OPEN_LISTENER,
+    ) -> None:
+        self._make_session = partial(sessions.session, listener=listener)
+        self._sessions: dict[Connection, Session] = {}
         self._seconds = {key: Histogram() for key in apis}
         self._apis = {
             key: (api.handle, api.request, *api.versions, self._seconds[key])
@@ -56,8 +63,11 @@ class Dispatcher:
         else:
             # Message.decode, inlined.
             request = decode(frame, position)
+        session = self._sessions.get(connection)
+        if session is None:
+            session = self.set_principal(connection, ANONYMOUS)
         call = Call(
-            self._broker,
+            session,
             connection,
             key,
             version,
@@ -78,7 +88,14 @@ class Dispatcher:
             self._spawn(call, result)
 
     def on_closed(self, connection: Connection) -> None:
-        """Nothing to do: the connection itself abandons its deferred replies."""
+        """The connection itself abandons its deferred replies."""
+        self._sessions.pop(connection, None)
+
+    def set_principal(self, connection: Connection, principal: Principal) -> Session:
+        """Who the client of a connection is, from its next request on."""
+        session = self._make_session(principal, host_of(connection))
+        self._sessions[connection] = session
+        return session
 
     def _refuse(self, connection: Connection, key: int, version: int, correlation_id: int) -> None:
         if key == ApiKey.API_VERSIONS:

@@ -15,10 +15,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from moldau.api.broker import Broker
+from moldau.api.session import Session
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.model.histogram import SECONDS, Histogram
-from moldau.model.ids import TopicId
 from moldau.net.connection import Connection, DeferredReply
 from moldau.wire.framing import frame_response
 from moldau.wire.registry import ApiKey
@@ -29,19 +28,19 @@ class Call:
     __slots__ = (
         "api_key",
         "began",
-        "broker",
         "client_id",
         "connection",
         "correlation_id",
         "deadlines",
         "reply_later",
         "seconds",
+        "session",
         "version",
     )
 
     def __init__(
         self,
-        broker: Broker,
+        session: Session,
         connection: Connection,
         api_key: int,
         version: int,
@@ -51,7 +50,7 @@ class Call:
         seconds: Histogram,
     ) -> None:
         self.began = perf_counter()
-        self.broker = broker
+        self.session = session
         self.connection = connection
         self.api_key = api_key
         self.version = version
@@ -64,12 +63,11 @@ class Call:
 
     @property
     def client_host(self) -> str:
-        return self.connection.address.rpartition(":")[0]
+        return host_of(self.connection)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """None if there is no topic with this id."""
-        topic = self.broker.image.topic_by_id(TopicId(topic_id))
-        return None if topic is None else topic.name
+        """None if there is no topic with this id that the client may know of."""
+        return self.session.topics.name_of(topic_id)
 
     def defer(self) -> DeferredReply:
         """Announces that `reply` will be called later."""
@@ -96,6 +94,11 @@ class Call:
         else:
             self.reply_later.complete(chunks)
         self.record_duration()
+
+
+def host_of(connection: Connection) -> str:
+    """The address of the client, without its port."""
+    return connection.address.rpartition(":")[0]
 
 
 class Api(Struct, frozen=True):

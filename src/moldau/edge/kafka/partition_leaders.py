@@ -7,9 +7,9 @@ and the clients of an isolated broker must not forget the others.
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from moldau.api.broker import Broker
+from moldau.api.session import Session
 from moldau.api.types import Partition, RegisteredBroker, Topic
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 
 ELECTION_SECONDS_MAX = 1.0
@@ -28,10 +28,10 @@ class PartitionPlacement(NamedTuple):
 
 
 def placements_of(
-    broker: Broker, topic: Topic, partitions: Sequence[Partition], alive: Collection[BrokerId]
+    session: Session, topic: Topic, partitions: Sequence[Partition], alive: Collection[BrokerId]
 ) -> Iterator[PartitionPlacement]:
     """In the given order; `alive` is computed once for all topics of a response."""
-    known = broker.cluster.leaders_and_in_sync(topic, partitions)
+    known = session.cluster.leaders_and_in_sync(topic, partitions)
     for partition, ((leader, epoch), in_sync) in zip(partitions, known, strict=True):
         replicas = partition.replicas
         yield PartitionPlacement(
@@ -46,10 +46,10 @@ def placements_of(
         )
 
 
-def controller_of(broker: Broker) -> int:
+def controller_of(session: Session) -> int:
     """The broker for requests to the controller; any broker accepts them."""
-    controller = broker.cluster.controller_id
-    return controller if controller in broker.image.brokers else broker.broker_id
+    controller = session.cluster.controller_id
+    return controller if controller in session.cluster.brokers else session.broker_id
 
 
 class CurrentLeader(NamedTuple):
@@ -64,11 +64,14 @@ LEADER_CHANGED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_L
 """Errors whose response contains the leader, which saves the client a Metadata request."""
 
 
-def current_leader(broker: Broker, topic: str | None, partition: int) -> CurrentLeader | None:
-    """The leader that this broker knows; None if it knows none."""
-    found = broker.image.topic(topic) if topic is not None else None
+def current_leader(session: Session, topic: str | None, partition: int) -> CurrentLeader | None:
+    """The leader that this broker knows; None if it knows none, or may not say it."""
+    try:
+        found = session.topics.find(topic) if topic is not None else None
+    except RefusedError:
+        found = None
     if found is None or not 0 <= partition < len(found.partitions):
         return None
-    leader, epoch = broker.cluster.leader_of(found, partition)
-    node = broker.image.brokers.get(leader)
+    leader, epoch = session.cluster.leader_of(found, partition)
+    node = session.cluster.brokers.get(leader)
     return None if node is None else CurrentLeader(leader, epoch, node)

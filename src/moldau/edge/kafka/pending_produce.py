@@ -81,7 +81,7 @@ def with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
         for partition in topic.partitions:
             if partition.error_code not in LEADER_CHANGED:
                 continue
-            leader = current_leader(call.broker, topic_name(call, topic), partition.index)
+            leader = current_leader(call.session, topic_name(call, topic), partition.index)
             if leader is None:
                 partition.error_message = "The partition has no known leader"
                 continue

@@ -42,7 +42,7 @@ def handle_transactional(call: Call, request: ProduceRequest, transactional_id: 
         if isinstance(write, RefusedError):
             on_done(write)
         else:
-            call.broker.transactional_produce.append(write, on_done)
+            call.session.transactional_produce.append(write, on_done)
     pending.start(request.timeout_ms)
 
 

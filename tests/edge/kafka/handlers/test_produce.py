@@ -18,7 +18,7 @@ from handler_calls import (
 )
 
 from harness.virtual_loop import run_virtually
-from moldau.api.broker import Broker
+from moldau.api.session import Session
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.edge.kafka.handlers import produce
 from moldau.model.errors import ErrorCode, RefusedError
@@ -60,7 +60,7 @@ def cluster() -> FakeCluster:
     return made
 
 
-def broker(replica: Waiting | None = None) -> Broker:
+def broker(replica: Waiting | None = None, seen: FakeCluster | None = None) -> Session:
     """Broker 1: appends to the even partitions, and refuses those that it does not lead."""
 
     def append(name: str, index: int, data: memoryview, acks: int) -> Proposal:
@@ -68,7 +68,7 @@ def broker(replica: Waiting | None = None) -> Broker:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "led elsewhere")
         return Proposal(Offset(7), Offset(8), NO_TIMESTAMP, cast(Any, replica))
 
-    return facade(cluster(), produce=service(append=append))
+    return facade(seen or cluster(), produce=service(append=append))
 
 
 def request(*indexes: int, acks: int = -1, timeout_ms: int = 30_000) -> ProduceRequest:
@@ -127,9 +127,9 @@ def test_a_leader_that_is_deposed_before_the_commit_says_so(
 ) -> None:
     async def run() -> ProduceResponse:
         replica = Waiting()
-        known = broker(replica)
-        asked = Asked(produce.API, known, request(*indexes), version)
-        known.cluster.lead("t", 0, 2, 9)  # type: ignore[attr-defined]
+        seen = cluster()
+        asked = Asked(produce.API, broker(replica, seen), request(*indexes), version)
+        seen.lead("t", 0, 2, 9)
         for callback in replica.callbacks:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         asked.deadlines.stop()

@@ -11,7 +11,7 @@ async def handle(call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxn
     try:
         if not request.group_id:
             raise RefusedError(ErrorCode.INVALID_GROUP_ID)
-        error = await call.broker.transactions.add_offsets(
+        error = await call.session.transactions.add_offsets(
             request.transactional_id,
             ProducerId(request.producer_id),
             ProducerEpoch(request.producer_epoch),

@@ -22,7 +22,7 @@ async def handle(call: Call, request: AddPartitionsToTxnRequest) -> AddPartition
         for index in topic.partitions
     ]
     try:
-        errors = await call.broker.transactions.add_partitions(
+        errors = await call.session.transactions.add_partitions(
             request.v3_and_below_transactional_id,
             ProducerId(request.v3_and_below_producer_id),
             ProducerEpoch(request.v3_and_below_producer_epoch),

@@ -24,7 +24,7 @@ async def handle(call: Call, request: AlterConfigsRequest) -> AlterConfigsRespon
                 raise RefusedError(
                     ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is given twice"
                 )
-            await call.broker.configs.replace(
+            await call.session.configs.replace(
                 kind,
                 name,
                 {config.name: config.value for config in resource.configs},

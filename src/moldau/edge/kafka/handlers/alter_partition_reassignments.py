@@ -9,6 +9,7 @@ from typing import Any
 
 from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
+from moldau.model.errors import ErrorCode
 from moldau.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -23,7 +24,7 @@ async def handle(
 ) -> AlterPartitionReassignmentsResponse:
     def reassign(desired: tuple[str, ReassignablePartition]) -> Coroutine[Any, Any, None]:
         name, partition = desired
-        return call.broker.cluster.reassign(
+        return call.session.cluster.reassign(
             name,
             partition.partition_index,
             partition.replicas,
@@ -31,7 +32,14 @@ async def handle(
         )
 
     desired = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-    refusals = iter(await run_each(reassign, desired, request.timeout_ms))
+    found = await run_each(reassign, desired, request.timeout_ms)
+    for refused in found:
+        if refused is not None and refused.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            # The same for all of them; as in Kafka, an error of the whole request.
+            return AlterPartitionReassignmentsResponse(
+                error_code=refused.code, error_message=str(refused), responses=[]
+            )
+    refusals = iter(found)
     responses = []
     for topic in request.topics:
         partitions = []

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from moldau.api.types import DescribedConsumer
-from moldau.edge.kafka.authorized_operations import ON_GROUP, if_requested
+from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_group
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import RefusedError
@@ -25,9 +25,9 @@ _MEMBER_TYPE_CONSUMER: Final = 1
 async def handle(
     call: Call, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    operations = if_requested(request.include_authorized_operations, ON_GROUP)
+    shows_rights = request.include_authorized_operations
     groups = await handle_each(
-        request.group_ids, lambda group_id: _describe(call, group_id, operations), _refused
+        request.group_ids, lambda group_id: _describe(call, group_id, shows_rights), _refused
     )
     return ConsumerGroupDescribeResponse(groups=groups)
 
@@ -45,8 +45,11 @@ def _refused(group_id: str, error: RefusedError) -> DescribedConsumerGroup:
     )
 
 
-def _describe(call: Call, group_id: str, operations: int) -> DescribedConsumerGroup:
-    group = call.broker.groups.describe_consumers(group_id)
+def _describe(call: Call, group_id: str, shows_rights: bool) -> DescribedConsumerGroup:
+    try:
+        group = call.session.groups.describe_consumers(group_id)
+    except RefusedError as error:
+        return _refused(group_id, error)
     return DescribedConsumerGroup(
         error_code=group.error,
         error_message=group.message,
@@ -56,7 +59,7 @@ def _describe(call: Call, group_id: str, operations: int) -> DescribedConsumerGr
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor,
         members=[_member(call, member) for member in group.members],
-        authorized_operations=operations,
+        authorized_operations=on_group(call.session, group_id) if shows_rights else NOT_REQUESTED,
     )
 
 
@@ -81,7 +84,7 @@ def _assignment(
 ) -> ConsumerGroupAssignment:
     topics = []
     for topic_id, indexes in sorted(assignment.items()):
-        topic = call.broker.image.topic_by_id(topic_id)
+        topic = call.session.topics.find_by_id(topic_id)
         # None: the topic was just deleted.
         if topic is not None:
             topics.append(

@@ -46,7 +46,7 @@ async def handle(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
                 f"ServerAssignor {QUEUE_ASSIGNOR} is only for queues.",
             )
-        result = await call.broker.groups.submit(request.group_id, event, ConsumerHeartbeatResult)
+        result = await call.session.groups.consumer_heartbeat(request.group_id, event)
     except RefusedError as error:
         result = ConsumerHeartbeatResult(error=error.code, message=str(error) or None)
     return ConsumerGroupHeartbeatResponse(

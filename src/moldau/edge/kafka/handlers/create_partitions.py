@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from moldau.api.metadata_changes import await_leaders
 from moldau.api.types import shown
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX
@@ -25,7 +24,7 @@ async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitio
         try:
             if times_named[name] > 1:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is given twice")
-            await call.broker.topics.add_partitions(
+            await call.session.topics.add_partitions(
                 name,
                 topic.count,
                 None if assignments is None else [each.broker_ids for each in assignments],
@@ -35,7 +34,7 @@ async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitio
             result.error_code = error.code
             result.error_message = str(error)
     created = [result.name for result in results if not result.error_code]
-    await await_leaders(call.broker, created, ELECTION_SECONDS_MAX)
+    await call.session.topics.await_leaders(created, ELECTION_SECONDS_MAX)
     return CreatePartitionsResponse(results=results)
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from moldau.api.metadata_changes import await_leaders
 from moldau.api.types import Topic, shown
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX
@@ -36,7 +35,7 @@ async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsRespon
         else:
             results.append(_described(call, created, request.validate_only))
             created_names.append(name)
-    await await_leaders(call.broker, created_names, ELECTION_SECONDS_MAX)
+    await call.session.topics.await_leaders(created_names, ELECTION_SECONDS_MAX)
     return CreateTopicsResponse(topics=results)
 
 
@@ -46,7 +45,7 @@ async def _create(call: Call, topic: CreatableTopic, validate_only: bool) -> Top
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assignment contains a partition twice"
         )
-    return await call.broker.topics.create(
+    return await call.session.topics.create(
         topic.name,
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
@@ -57,26 +56,33 @@ async def _create(call: Call, topic: CreatableTopic, validate_only: bool) -> Top
 
 
 def _described(call: Call, topic: Topic, validate_only: bool) -> CreatableTopicResult:
-    configs = []
-    if call.version >= _CONFIGS_FROM:
-        configs = [
-            CreatedTopicConfig(
-                name=entry.name,
-                value=None if entry.sensitive else entry.value,
-                read_only=entry.read_only,
-                config_source=entry.source,
-                is_sensitive=entry.sensitive,
-            )
-            for entry in call.broker.configs.describe_topic(topic)
-        ]
-    return CreatableTopicResult(
+    result = CreatableTopicResult(
         name=topic.name,
         # A validated topic has no id yet.
         topic_id=NO_TOPIC_ID if validate_only else topic.topic_id,
-        num_partitions=len(topic.partitions),
-        replication_factor=topic.replication_factor,
-        configs=configs,
+        configs=[],
     )
+    if call.version < _CONFIGS_FROM:
+        return result
+    try:
+        entries = call.session.configs.describe_topic(topic)
+    except RefusedError as error:
+        # Created, but its client may not know how.
+        result.topic_config_error_code = error.code
+        return result
+    result.num_partitions = len(topic.partitions)
+    result.replication_factor = topic.replication_factor
+    result.configs = [
+        CreatedTopicConfig(
+            name=entry.name,
+            value=None if entry.sensitive else entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.sensitive,
+        )
+        for entry in entries
+    ]
+    return result
 
 
 API = Api(CreateTopicsRequest, versions=(2, 7), handle=handle)

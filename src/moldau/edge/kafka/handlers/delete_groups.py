@@ -10,7 +10,7 @@ from moldau.wire.messages.delete_groups import (
 
 async def handle(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     group_ids = list(dict.fromkeys(request.groups_names))
-    errors = await call.broker.groups.delete_groups(group_ids)
+    errors = await call.session.groups.delete_groups(group_ids)
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id=group_id, error_code=errors[group_id])

@@ -13,7 +13,7 @@ _NO_WATERMARK = -1
 
 
 async def handle(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    delete = call.broker.topics.delete_records
+    delete = call.session.topics.delete_records
     topics = []
     for topic in request.topics:
         partitions = []

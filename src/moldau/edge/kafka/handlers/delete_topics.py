@@ -38,23 +38,21 @@ async def _delete(
     call: Call, topic: DeleteTopicState, *, is_repeated: bool
 ) -> DeletableTopicResult:
     by_id = topic.topic_id != NO_TOPIC_ID
-    image = call.broker.image
-    if by_id:
-        found = image.topic_by_id(TopicId(topic.topic_id))
-    else:
-        found = image.topic(topic.name) if topic.name is not None else None
-    result = DeletableTopicResult(
-        name=topic.name if found is None else found.name,
-        topic_id=topic.topic_id if found is None else found.topic_id,
-    )
+    topics = call.session.topics
+    result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
     try:
+        found = None
+        if by_id:
+            found = topics.find_by_id(topic.topic_id)
+        elif topic.name is not None:
+            found = topics.find(topic.name)
+        if found is not None:
+            result.name, result.topic_id = found.name, found.topic_id
         if is_repeated:
             raise RefusedError(ErrorCode.INVALID_REQUEST, "The topic is given twice")
         if by_id and topic.name is not None:
             raise RefusedError(ErrorCode.INVALID_REQUEST, "Give a topic name or id, not both")
-        await call.broker.topics.delete(
-            name=topic.name, topic_id=TopicId(topic.topic_id) if by_id else None
-        )
+        await topics.delete(name=topic.name, topic_id=TopicId(topic.topic_id) if by_id else None)
     except RefusedError as error:
         result.error_code = error.code
         result.error_message = str(error)

@@ -1,6 +1,6 @@
 """DescribeCluster (60): the brokers of the cluster and its id."""
 
-from moldau.edge.kafka.authorized_operations import ON_CLUSTER, if_requested
+from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_cluster
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import controller_of
 from moldau.model.errors import ErrorCode
@@ -15,7 +15,7 @@ _FENCED_FROM = 2
 
 
 def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    image = call.broker.image
+    cluster = call.session.cluster
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
@@ -24,13 +24,13 @@ def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterRespon
             else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="Only broker endpoints are supported",
             endpoint_type=request.endpoint_type,
-            cluster_id=image.cluster_id,
+            cluster_id=cluster.cluster_id,
             brokers=[],
         )
-    alive = call.broker.cluster.alive
+    alive = cluster.alive
     return DescribeClusterResponse(
-        cluster_id=image.cluster_id,
-        controller_id=controller_of(call.broker),
+        cluster_id=cluster.cluster_id,
+        controller_id=controller_of(call.session),
         brokers=[
             DescribeClusterBroker(
                 broker_id=broker.id,
@@ -40,12 +40,12 @@ def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterRespon
                 # Fenced in Kafka: registered, but not alive.
                 is_fenced=call.version >= _FENCED_FROM and broker.id not in alive,
             )
-            for broker in image.brokers.values()
+            for broker in cluster.brokers.values()
             if request.include_fenced_brokers or broker.id in alive
         ],
-        cluster_authorized_operations=if_requested(
-            request.include_cluster_authorized_operations, ON_CLUSTER
-        ),
+        cluster_authorized_operations=on_cluster(call.session)
+        if request.include_cluster_authorized_operations
+        else NOT_REQUESTED,
     )
 
 

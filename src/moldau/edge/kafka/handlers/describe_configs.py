@@ -26,8 +26,8 @@ def _describe(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
     )
     try:
+        entries = call.session.configs.describe(resource.resource_type, resource.resource_name)
         _check_broker(call, resource)
-        entries = call.broker.configs.describe(resource.resource_type, resource.resource_name)
     except RefusedError as error:
         result.error_code = error.code
         result.error_message = str(error)
@@ -45,8 +45,8 @@ def _check_broker(call: Call, resource: DescribeConfigsResource) -> None:
     name = resource.resource_name
     if resource.resource_type != ResourceKind.BROKER or not name.isdecimal():
         return
-    me = call.broker.broker_id
-    if int(name) != me and int(name) in call.broker.image.brokers:
+    me = call.session.broker_id
+    if int(name) != me and int(name) in call.session.cluster.brokers:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"This is broker {me}; send it to broker {int(name)}"
         )

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state and members of groups."""
 
 from moldau.api.types import shown
-from moldau.edge.kafka.authorized_operations import ON_GROUP, if_requested
+from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_group
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import handle_each
 from moldau.model.errors import ErrorCode, RefusedError
@@ -16,9 +16,9 @@ _NOT_FOUND_FROM = 6
 
 
 async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    operations = if_requested(request.include_authorized_operations, ON_GROUP)
+    shows_rights = request.include_authorized_operations
     groups = await handle_each(
-        request.groups, lambda group_id: _describe(call, group_id, operations), _refused
+        request.groups, lambda group_id: _describe(call, group_id, shows_rights), _refused
     )
     return DescribeGroupsResponse(groups=groups)
 
@@ -35,8 +35,11 @@ def _refused(group_id: str, error: RefusedError) -> DescribedGroup:
     )
 
 
-def _describe(call: Call, group_id: str, operations: int) -> DescribedGroup:
-    group = call.broker.groups.describe(group_id)
+def _describe(call: Call, group_id: str, shows_rights: bool) -> DescribedGroup:
+    try:
+        group = call.session.groups.describe(group_id)
+    except RefusedError as refused:
+        return _refused(group_id, refused)
     error, message = group.error, None
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
         if call.version < _NOT_FOUND_FROM:
@@ -62,7 +65,7 @@ def _describe(call: Call, group_id: str, operations: int) -> DescribedGroup:
             )
             for member in group.members
         ],
-        authorized_operations=operations,
+        authorized_operations=on_group(call.session, group_id) if shows_rights else NOT_REQUESTED,
     )
 
 

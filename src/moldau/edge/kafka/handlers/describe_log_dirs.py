@@ -1,6 +1,7 @@
 """DescribeLogDirs (35): sizes of partitions on disk, and the free space."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.model.errors import RefusedError
 from moldau.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -13,12 +14,16 @@ _DISK_FROM = 4
 
 
 def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    broker = call.broker
+    try:
+        found = call.session.cluster.log_dirs()
+    except RefusedError as error:
+        # Older responses have no error, and are just empty, as in Kafka.
+        return DescribeLogDirsResponse(error_code=error.code, results=[])
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for replica in broker.replicas:
+    for replica in found.replicas:
         name, index = replica.partition
         if wanted is not None and (name, index) not in wanted:
             continue
@@ -34,10 +39,10 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
                 is_future_key=False,
             )
         )
-    result = DescribeLogDirsResult(log_dir=broker.data_dir, topics=list(topics.values()))
+    result = DescribeLogDirsResult(log_dir=found.path, topics=list(topics.values()))
     if call.version >= _DISK_FROM:
-        result.total_bytes = broker.disk_total_bytes()
-        result.usable_bytes = broker.disk_free_bytes()
+        result.total_bytes = found.total_bytes
+        result.usable_bytes = found.free_bytes
     return DescribeLogDirsResponse(results=[result])
 
 

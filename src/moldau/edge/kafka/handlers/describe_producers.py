@@ -15,7 +15,7 @@ from moldau.wire.messages.describe_producers import (
 
 
 def handle(call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    describe = call.broker.offsets.producers
+    describe = call.session.offsets.producers
     topics = []
     for topic in request.topics:
         partitions = []

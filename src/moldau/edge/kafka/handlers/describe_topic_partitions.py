@@ -4,10 +4,10 @@ Topics come sorted by name, so that a cursor means the same in the next request.
 """
 
 from moldau.api.types import Partition, Topic
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka.authorized_operations import on_topic
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import placements_of
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID
 from moldau.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsNextCursor,
@@ -22,8 +22,7 @@ _PARTITIONS_MAX = 2000
 
 
 def handle(call: Call, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    image = call.broker.image
-    names = sorted({topic.name for topic in request.topics} or image.topics)
+    names = sorted({topic.name for topic in request.topics} or _all_names(call))
     first_index = 0
     cursor = request.cursor
     if cursor is not None:
@@ -34,9 +33,13 @@ def handle(call: Call, request: DescribeTopicPartitionsRequest) -> DescribeTopic
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     next_cursor = None
     for name in names:
-        topic = image.topic(name)
+        try:
+            topic = call.session.topics.find(name)
+        except RefusedError as error:
+            topics.append(_refused(name, error.code))
+            continue
         if topic is None:
-            topics.append(_unknown(name))
+            topics.append(_refused(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             continue
         if left == 0:
             next_cursor = DescribeTopicPartitionsNextCursor(topic_name=name, partition_index=0)
@@ -53,12 +56,13 @@ def handle(call: Call, request: DescribeTopicPartitionsRequest) -> DescribeTopic
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _all_names(call: Call) -> set[str]:
+    return {topic.name for topic in call.session.topics.all()}
+
+
+def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        name=name,
-        topic_id=NO_TOPIC_ID,
-        partitions=[],
+        error_code=code, name=name, topic_id=NO_TOPIC_ID, partitions=[]
     )
 
 
@@ -66,7 +70,7 @@ def _describe(
     call: Call, topic: Topic, partitions: tuple[Partition, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     described = []
-    placements = placements_of(call.broker, topic, partitions, call.broker.cluster.alive)
+    placements = placements_of(call.session, topic, partitions, call.session.cluster.alive)
     for partition, placement in zip(partitions, placements, strict=True):
         error, leader, epoch, replicas, in_sync, offline = placement
         described.append(
@@ -88,7 +92,7 @@ def _describe(
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=described,
-        topic_authorized_operations=authorized_operations.ON_TOPIC,
+        topic_authorized_operations=on_topic(call.session, topic.name),
     )
 
 

@@ -33,7 +33,10 @@ def _refused(name: str, error: RefusedError) -> DescribedTransaction:
 
 
 def _describe(call: Call, name: str) -> DescribedTransaction:
-    found = call.broker.transactions.describe(name)
+    try:
+        found = call.session.transactions.describe(name)
+    except RefusedError as error:
+        return _refused(name, error)
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(found.partitions):
         topics[topic].append(index)

@@ -5,10 +5,12 @@ preferred replica are elected, and those that need no election are left out of t
 Kafka. Unclean elections are rejected: Raft elects a leader as soon as it can without losing data.
 """
 
+from collections.abc import Sequence
+
 from moldau.api.types import ElectionType
 from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.elect_leaders import (
     ElectLeadersPartitionResult,
     ElectLeadersRequest,
@@ -25,10 +27,13 @@ async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersRespon
         return ElectLeadersResponse(
             error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[]
         )
-    cluster = call.broker.cluster
+    cluster = call.session.cluster
     requested = request.topic_partitions
     if requested is None:
-        wanted = list(cluster.elections_due())
+        try:
+            wanted = list(cluster.elections_due())
+        except RefusedError as error:
+            return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
     else:
         # Without duplicates.
         named = ((topic.topic, index) for topic in requested for index in topic.partitions)
@@ -47,7 +52,17 @@ async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersRespon
         if topic is None:
             topic = topics[name] = ElectLeadersTopicResult(topic=name, partition_result=[])
         topic.partition_result.append(result)
-    return ElectLeadersResponse(replica_election_results=list(topics.values()))
+    return ElectLeadersResponse(
+        error_code=_refusal_of_all(refusals), replica_election_results=list(topics.values())
+    )
+
+
+def _refusal_of_all(refusals: Sequence[RefusedError | None]) -> ErrorCode:
+    """As in Kafka, missing rights on the cluster are also an error of the whole request."""
+    refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if any(each is not None and each.code is refused for each in refusals):
+        return refused
+    return ErrorCode.NONE
 
 
 API = Api(

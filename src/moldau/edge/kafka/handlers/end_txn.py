@@ -12,7 +12,7 @@ _RISING_FROM = 5
 
 async def handle(call: Call, request: EndTxnRequest) -> EndTxnResponse:
     try:
-        ended = await call.broker.transactions.end(
+        ended = await call.session.transactions.end(
             request.transactional_id,
             ProducerId(request.producer_id),
             ProducerEpoch(request.producer_epoch),

@@ -44,7 +44,7 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
                 )
             )
     operation = _Operation(call, request, wanted)
-    parked = call.broker.fetch.fetch(
+    parked = call.session.fetch.fetch(
         wanted,
         bytes_min=request.min_bytes,
         bytes_max=request.max_bytes,
@@ -107,7 +107,7 @@ class _Operation:
         """Adds the current leader if it is another broker or epoch (KIP-951)."""
         if self._call.version < _LEADERS_FROM or answer.error_code not in LEADER_CHANGED:
             return
-        leader = current_leader(self._call.broker, topic, answer.partition_index)
+        leader = current_leader(self._call.session, topic, answer.partition_index)
         if leader is None:
             return
         answer.current_leader = FetchLeader(leader_id=leader.id, leader_epoch=leader.epoch)

@@ -36,12 +36,12 @@ async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinator
 async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
     try:
         if key_type == GROUP:
-            coordinator = await call.broker.groups.find_coordinator(key)
+            coordinator = await call.session.groups.find_coordinator(key)
         elif key_type == TRANSACTION:
-            coordinator = await call.broker.transactions.find_coordinator(key)
+            coordinator = await call.session.transactions.find_coordinator(key)
         else:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}")
-        broker = call.broker.image.brokers.get(coordinator)
+        broker = call.session.cluster.brokers.get(coordinator)
         if broker is None:
             raise RefusedError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {coordinator} has left the cluster"

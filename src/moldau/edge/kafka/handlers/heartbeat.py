@@ -1,6 +1,6 @@
 """Heartbeat (12): keeps a member in its group, and reports whether it must rejoin."""
 
-from moldau.api.types import Heartbeat, HeartbeatResult
+from moldau.api.types import Heartbeat
 from moldau.edge.kafka.handler import Api, Call
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -17,7 +17,7 @@ async def handle(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         )
 
     try:
-        result = await call.broker.groups.submit(request.group_id, event, HeartbeatResult)
+        result = await call.session.groups.heartbeat(request.group_id, event)
     except RefusedError as error:
         return HeartbeatResponse(error_code=error.code)
     return HeartbeatResponse(error_code=result.error)

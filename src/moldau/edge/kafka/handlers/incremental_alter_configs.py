@@ -29,7 +29,7 @@ async def handle(
                 raise RefusedError(
                     ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is given twice"
                 )
-            await call.broker.configs.alter(
+            await call.session.configs.alter(
                 kind,
                 name,
                 [_change(config) for config in resource.configs],

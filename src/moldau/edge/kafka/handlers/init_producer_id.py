@@ -22,8 +22,10 @@ async def handle(call: Call, request: InitProducerIdRequest) -> InitProducerIdRe
     if request.transactional_id is not None:
         return await _init_transactional(call, request, request.transactional_id)
     try:
-        producer_id = await call.broker.producer_ids.take()
-    except RefusedError:
+        producer_id = await call.session.producer_ids.take()
+    except RefusedError as error:
+        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return InitProducerIdResponse(error_code=error.code, producer_epoch=_NOT_GIVEN)
         # Every client retries after this code, also without transactions; Kafka's brokers use it,
         # too. Most other codes are fatal for a producer.
         return InitProducerIdResponse(
@@ -36,7 +38,7 @@ async def _init_transactional(
     call: Call, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
     try:
-        found = await call.broker.transactions.init_producer(
+        found = await call.session.transactions.init_producer(
             transactional_id,
             request.transaction_timeout_ms,
             ProducerId(request.producer_id),

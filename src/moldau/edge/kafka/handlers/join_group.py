@@ -36,7 +36,7 @@ async def handle(call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
         )
 
     try:
-        result = await call.broker.groups.submit(request.group_id, event, JoinResult)
+        result = await call.session.groups.join(request.group_id, event)
     except RefusedError as error:
         result = JoinResult(error=error.code, member_id=request.member_id)
     protocol_name = result.protocol_name

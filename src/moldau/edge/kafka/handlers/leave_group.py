@@ -1,6 +1,6 @@
 """LeaveGroup (13): removes members from a group."""
 
-from moldau.api.types import Leave, LeaveResult, LeavingMember
+from moldau.api.types import Leave, LeavingMember
 from moldau.edge.kafka.handler import Api, Call
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.leave_group import (
@@ -21,12 +21,11 @@ async def handle(call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
     else:
         leaving = (LeavingMember(member_id=request.member_id),)
     try:
-        result = await call.broker.groups.submit(
+        result = await call.session.groups.leave(
             request.group_id,
             lambda request_id: Leave(
                 request_id=request_id, group_id=request.group_id, members=leaving
             ),
-            LeaveResult,
         )
     except RefusedError as error:
         return LeaveGroupResponse(error_code=error.code)

@@ -5,7 +5,7 @@ from moldau.wire.messages.list_groups import ListedGroup, ListGroupsRequest, Lis
 
 
 def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
-    error, groups = call.broker.groups.list_groups(request.states_filter, request.types_filter)
+    error, groups = call.session.groups.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(
         error_code=error,
         groups=[

@@ -15,7 +15,7 @@ _NOT_AVAILABLE_FROM = 5
 
 
 def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    find = call.broker.offsets.list_offset
+    find = call.session.offsets.list_offset
     reads_committed = request.isolation_level == _READ_COMMITTED
     topics = []
     for topic in request.topics:

@@ -1,6 +1,7 @@
 """ListPartitionReassignments (46): the reassignments in progress."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.model.errors import RefusedError
 from moldau.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -18,8 +19,14 @@ def handle(
         wanted = {
             (each.name, index): None for each in request.topics for index in each.partition_indexes
         }
+    try:
+        found = call.session.cluster.reassignments(wanted)
+    except RefusedError as error:
+        return ListPartitionReassignmentsResponse(
+            error_code=error.code, error_message=str(error), topics=[]
+        )
     topics: dict[str, OngoingTopicReassignment] = {}
-    for name, partition in call.broker.cluster.reassignments(wanted):
+    for name, partition in found:
         topic = topics.get(name)
         if topic is None:
             topic = topics[name] = OngoingTopicReassignment(name=name, partitions=[])

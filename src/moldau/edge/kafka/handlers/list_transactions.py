@@ -17,7 +17,7 @@ def handle(call: Call, request: ListTransactionsRequest) -> ListTransactionsResp
     if unknown and not known:
         # A filter that matches nothing is not the same as no filter.
         return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=[])
-    error, found = call.broker.transactions.list_transactions(
+    error, found = call.session.transactions.list_transactions(
         known, request.producer_id_filters, request.duration_filter
     )
     return ListTransactionsResponse(

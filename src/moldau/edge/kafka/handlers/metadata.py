@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from moldau.api.metadata_changes import await_leaders
 from moldau.api.types import Topic
-from moldau.edge.kafka.authorized_operations import ON_CLUSTER, ON_TOPIC, if_requested
+from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_cluster, on_topic
 from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX, controller_of, placements_of
-from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_TOPIC_ID, BrokerId
 from moldau.wire.messages.metadata import (
     MetadataBroker,
     MetadataRequest,
@@ -31,20 +30,20 @@ def handle(
     call: Call, request: MetadataRequest
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     topics = request.topics
-    alive = call.broker.cluster.alive
+    alive = call.session.cluster.alive
     if topics is None or (not topics and call.version < _EMPTY_MEANS_NONE_FROM):
         return _respond(
             call,
             request,
-            [_describe(call, topic, alive) for topic in call.broker.image.topics.values()],
+            [_describe(call, topic, alive) for topic in call.session.topics.all()],
         )
-    if request.allow_auto_topic_creation and call.broker.auto_create_topics:
+    if request.allow_auto_topic_creation and call.session.auto_create_topics:
         # Without duplicates.
         missing = list(
             dict.fromkeys(
                 topic.name
                 for topic in topics
-                if topic.name is not None and call.broker.image.topic(topic.name) is None
+                if topic.name is not None and _is_missing(call, topic.name)
             )
         )
         if missing:
@@ -52,14 +51,22 @@ def handle(
     return _respond(call, request, [_look_up(call, topic, {}, alive) for topic in topics])
 
 
+def _is_missing(call: Call, name: str) -> bool:
+    """Not so if the client may not know whether the topic exists: it is refused later."""
+    try:
+        return call.session.topics.find(name) is None
+    except RefusedError:
+        return False
+
+
 async def _create_then_respond(
     call: Call, request: MetadataRequest, topics: list[MetadataRequestTopic], missing: list[str]
 ) -> MetadataResponse:
     async def create(name: str) -> None:
-        await call.broker.topics.ensure(name)
+        await call.session.topics.ensure(name)
 
     refusals = await run_each(create, missing, _CREATE_MS_MAX)
-    await await_leaders(call.broker, missing, ELECTION_SECONDS_MAX)
+    await call.session.topics.await_leaders(missing, ELECTION_SECONDS_MAX)
     refused: dict[str, ErrorCode] = {
         # It may still be created: this is the code that makes every client retry.
         name: ErrorCode.LEADER_NOT_AVAILABLE
@@ -68,7 +75,7 @@ async def _create_then_respond(
         for name, refusal in zip(missing, refusals, strict=True)
         if refusal is not None
     }
-    alive = call.broker.cluster.alive
+    alive = call.session.cluster.alive
     return _respond(call, request, [_look_up(call, topic, refused, alive) for topic in topics])
 
 
@@ -78,15 +85,18 @@ def _look_up(
     refused: dict[str, ErrorCode],
     alive: frozenset[BrokerId],
 ) -> MetadataResponseTopic:
-    image = call.broker.image
-    if wanted.name is None or wanted.topic_id != NO_TOPIC_ID:
-        topic = image.topic_by_id(TopicId(wanted.topic_id))
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID
-    else:
-        topic = image.topic(wanted.name)
-        unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if topic is not None:
-        return _describe(call, topic, alive)
+    topics = call.session.topics
+    try:
+        if wanted.name is None or wanted.topic_id != NO_TOPIC_ID:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+            topic = topics.find_by_id(wanted.topic_id)
+        else:
+            unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            topic = topics.find(wanted.name)
+        if topic is not None:
+            return _describe(call, topic, alive)
+    except RefusedError as error:
+        unknown = error.code
     name = wanted.name
     if name is None and call.version < _NULL_NAME_FROM:
         name = ""
@@ -96,7 +106,7 @@ def _look_up(
 
 
 def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
-    placements = placements_of(call.broker, topic, topic.partitions, alive)
+    placements = placements_of(call.session, topic, topic.partitions, alive)
     partitions = [
         MetadataResponsePartition(
             error_code=error,
@@ -117,27 +127,27 @@ def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataR
 def _respond(
     call: Call, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    image = call.broker.image
-    if call.broker.cluster.is_cut_off and any(
+    session = call.session
+    if session.cluster.is_cut_off and any(
         partition.error_code for topic in topics for partition in topic.partitions
     ):
         # Clients would ask this broker again and again, but another one may know the leaders.
         asyncio.get_running_loop().call_soon(call.connection.drain)
     if request.include_topic_authorized_operations:
         for topic in topics:
-            if not topic.error_code:
-                topic.topic_authorized_operations = ON_TOPIC
+            if not topic.error_code and topic.name is not None:
+                topic.topic_authorized_operations = on_topic(session, topic.name)
     return MetadataResponse(
         brokers=[
             MetadataBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
-            for broker in image.brokers.values()
+            for broker in session.cluster.brokers.values()
         ],
-        cluster_id=image.cluster_id,
-        controller_id=controller_of(call.broker),
+        cluster_id=session.cluster.cluster_id,
+        controller_id=controller_of(session),
         topics=topics,
-        cluster_authorized_operations=if_requested(
-            request.include_cluster_authorized_operations, ON_CLUSTER
-        ),
+        cluster_authorized_operations=on_cluster(session)
+        if request.include_cluster_authorized_operations
+        else NOT_REQUESTED,
     )
 
 

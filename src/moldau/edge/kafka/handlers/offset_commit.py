@@ -53,7 +53,7 @@ async def _commit(
     if not offsets:
         return []
     try:
-        return await call.broker.groups.commit_offsets(
+        return await call.session.groups.commit_offsets(
             request.group_id,
             offsets,
             member_id=request.member_id,

@@ -18,7 +18,7 @@ async def handle(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteRespon
         for partition in topic.partitions
     ]
     try:
-        errors = iter(await call.broker.groups.delete_offsets(request.group_id, partitions))
+        errors = iter(await call.session.groups.delete_offsets(request.group_id, partitions))
     except RefusedError as error:
         return OffsetDeleteResponse(error_code=error.code, topics=[])
     return OffsetDeleteResponse(

@@ -8,6 +8,7 @@ from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import query_each
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicPartition
+from moldau.security.acl import Operation, ResourceType
 from moldau.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -51,12 +52,24 @@ async def _answer(
     call: Call, group: OffsetFetchRequestGroup, *, stable: bool
 ) -> OffsetFetchResponseGroup:
     """`stable`: offsets that an open transaction may replace are UNSTABLE_OFFSET_COMMIT."""
+    try:
+        return await _fetch(call, group, stable=stable)
+    except RefusedError as error:
+        return _refused(group, error)
+
+
+async def _fetch(
+    call: Call, group: OffsetFetchRequestGroup, *, stable: bool
+) -> OffsetFetchResponseGroup:
     by_id = call.version >= _TOPIC_IDS_FROM
     fetch = partial(
-        call.broker.groups.fetch_offsets, member_id=group.member_id, member_epoch=group.member_epoch
+        call.session.groups.fetch_offsets,
+        group.group_id,
+        member_id=group.member_id,
+        member_epoch=group.member_epoch,
     )
     if group.topics is None:
-        result = await fetch(group.group_id, None)
+        result = await fetch(None)
         topics = _all_topics(call, _stable_offsets(result, stable=stable), by_id)
     else:
         names = [call.topic_name(topic.topic_id) if by_id else topic.name for topic in group.topics]
@@ -66,11 +79,13 @@ async def _answer(
             if name is not None
             for index in topic.partition_indexes
         ]
-        result = await fetch(group.group_id, wanted)
+        result = await fetch(wanted)
         offsets = _stable_offsets(result, stable=stable)
         topics = [
             _failed(topic, ErrorCode.UNKNOWN_TOPIC_ID)
             if name is None
+            else _failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            if not call.session.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
             else _filled(topic, name, offsets)
             for name, topic in zip(names, group.topics, strict=True)
         ]
@@ -95,7 +110,7 @@ def _all_topics(
     for partition in sorted(offsets):
         answer = topics.get(partition.topic)
         if answer is None:
-            known = call.broker.image.topic(partition.topic)
+            known = call.session.topics.find(partition.topic)
             if known is None and by_id:
                 # Just deleted: it has no id any more.
                 continue

@@ -11,7 +11,7 @@ from moldau.wire.messages.offset_for_leader_epoch import (
 
 
 def handle(call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    find = call.broker.offsets.epoch_end
+    find = call.session.offsets.epoch_end
     topics = []
     for topic in request.topics:
         partitions = []

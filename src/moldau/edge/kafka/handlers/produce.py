@@ -47,7 +47,7 @@ def _handle_single(
     try:
         if not isinstance(records, memoryview):
             raise RefusedError(ErrorCode.INVALID_RECORD, "no record batch")
-        proposal = call.broker.produce.append(topic.name, partition.index, records, acks)
+        proposal = call.session.produce.append(topic.name, partition.index, records, acks)
     except RefusedError as error:
         if acks == ACKS_NONE:
             close_failed(call, error)
@@ -93,7 +93,7 @@ def _response_of(
 
 
 def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceResponse | None:
-    append = call.broker.produce.append
+    append = call.session.produce.append
     topics: list[ProduceResponseTopic] = []
     waiting: list[tuple[Proposal, ProduceResponsePartition]] = []
     failed = False

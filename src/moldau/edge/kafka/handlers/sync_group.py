@@ -20,7 +20,7 @@ async def handle(call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
         )
 
     try:
-        result = await call.broker.groups.submit(request.group_id, event, SyncResult)
+        result = await call.session.groups.sync(request.group_id, event)
     except RefusedError as error:
         result = SyncResult(error=error.code)
     return SyncGroupResponse(

@@ -64,7 +64,7 @@ async def _commit(
     try:
         if not request.group_id:
             raise RefusedError(ErrorCode.INVALID_GROUP_ID)
-        return await call.broker.transactions.commit_offsets(
+        return await call.session.transactions.commit_offsets(
             request.transactional_id,
             request.group_id,
             ProducerId(request.producer_id),

@@ -6,7 +6,7 @@ Brokers use their own RPC for markers, so only aborts are accepted here.
 import asyncio
 
 from moldau.edge.kafka.handler import Api, Call
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -33,14 +33,7 @@ async def _write(call: Call, marker: WritableTxnMarker) -> WritableTxnMarkerResu
     if marker.transaction_result:
         codes = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(partitions)
     else:
-        codes = await asyncio.gather(
-            *(
-                call.broker.transactions.abort_hanging(
-                    partition, ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)
-                )
-                for partition in partitions
-            )
-        )
+        codes = await asyncio.gather(*(_abort(call, marker, each) for each in partitions))
     outcome = iter(codes)
     return WritableTxnMarkerResult(
         producer_id=marker.producer_id,
@@ -57,6 +50,15 @@ async def _write(call: Call, marker: WritableTxnMarker) -> WritableTxnMarkerResu
             for topic in marker.topics
         ],
     )
+
+
+async def _abort(call: Call, marker: WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
+    try:
+        return await call.session.transactions.abort_hanging(
+            partition, ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)
+        )
+    except RefusedError as error:
+        return error.code
 
 
 API = Api(

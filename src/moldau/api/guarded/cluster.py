@@ -1,0 +1,186 @@
+"""The cluster: brokers and leaders, joins and drains, reassignments and elections."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from moldau.api.broker import Broker
+from moldau.api.guard import Guard
+from moldau.api.guarded.topics import unknown_topic
+from moldau.api.local_replicas import LocalReplica
+from moldau.api.lookup import remote_leader
+from moldau.api.metrics_view import MetricsView
+from moldau.metadata.image import Broker as RegisteredBroker
+from moldau.metadata.image import Partition, Topic
+from moldau.metadata.leader_balance import ElectionType
+from moldau.metadata.leaders import Leader
+from moldau.model.ids import BrokerId
+from moldau.model.topology import JoinReply, JoinRequest, Topology
+from moldau.security.acl import ResourceType
+
+_CLUSTER: Final = ResourceType.CLUSTER
+_TOPIC: Final = ResourceType.TOPIC
+
+
+class LogDirs(Struct, frozen=True, kw_only=True):
+    """The data directory of this broker."""
+
+    path: str
+    replicas: list[LocalReplica]
+    total_bytes: int
+    free_bytes: int
+
+
+class GuardedCluster:
+    """Methods raise RefusedError."""
+
+    __slots__ = ("_broker", "_guard", "_service")
+
+    def __init__(self, guard: Guard, broker: Broker) -> None:
+        self._guard = guard
+        self._broker = broker
+        self._service = broker.cluster
+
+    # ---- what every client may know
+
+    @property
+    def cluster_id(self) -> str:
+        return self._broker.image.cluster_id
+
+    @property
+    def controller_id(self) -> int:
+        """The leader of the metadata group, or -1."""
+        return self._service.controller_id
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, RegisteredBroker]:
+        """Active and draining ones."""
+        return self._broker.image.brokers
+
+    @property
+    def alive(self) -> frozenset[BrokerId]:
+        return self._service.alive
+
+    @property
+    def is_cut_off(self) -> bool:
+        """No contact with the metadata leader for longer than an election takes."""
+        return self._service.is_cut_off
+
+    def health(self) -> list[str]:
+        """Why this broker is not ready to serve; empty if it is."""
+        return self._service.health()
+
+    # ---- topics
+
+    def topology(self, names: Sequence[str] | None = None) -> Topology:
+        """The cluster as this broker knows it; with these topics, or all that may be described.
+
+        Raises RefusedError, also for a topic that does not exist.
+        """
+        guard, use_case = self._guard, "cluster.topology"
+        for name in names or ():
+            guard.check(use_case, _TOPIC, name)
+        found = self._service.topology()
+        topics = found.topics
+        if names is not None:
+            by_name = {topic.name: topic for topic in topics}
+            for name in names:
+                if name not in by_name:
+                    raise unknown_topic(name)
+            topics = tuple(by_name[name] for name in dict.fromkeys(names))
+        elif not guard.is_open:
+            topics = tuple(each for each in topics if guard.sees(use_case, _TOPIC, each.name))
+        return found if topics is found.topics else replace(found, topics=topics)
+
+    def leader_of(self, topic: Topic, index: int) -> Leader:
+        """The leader of a partition, as far as known here."""
+        self._check_topic("cluster.leader_of", topic)
+        return self._service.leader_of(topic, index)
+
+    def leaders_and_in_sync(
+        self, topic: Topic, partitions: Iterable[Partition]
+    ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
+        """Leader and in-sync replicas of each, both empty without a leader."""
+        self._check_topic("cluster.leaders_and_in_sync", topic)
+        return self._service.leaders_and_in_sync(topic, partitions)
+
+    def remote_leader(self, topic: Topic, partition: int) -> int | None:
+        """The leader of the partition; None if it is this broker."""
+        self._check_topic("cluster.remote_leader", topic)
+        return remote_leader(self._broker, topic, partition)
+
+    def _check_topic(self, use_case: str, topic: Topic) -> None:
+        if not self._guard.is_open:
+            self._guard.check(use_case, _TOPIC, topic.name)
+
+    # ---- brokers
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        """Registers a joining or restarted broker."""
+        self._guard.check("cluster.join", _CLUSTER)
+        return await self._service.join(request)
+
+    async def drain(self, broker_id: int) -> None:
+        self._guard.check("cluster.drain", _CLUSTER)
+        await self._service.drain(broker_id)
+
+    async def keep(self, broker_id: int) -> None:
+        """Cancels a drain."""
+        self._guard.check("cluster.keep", _CLUSTER)
+        await self._service.keep(broker_id)
+
+    # ---- replicas
+
+    async def reassign(
+        self,
+        topic: str,
+        partition: int,
+        replicas: Sequence[int] | None,
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Sets the desired replicas of a partition; None cancels."""
+        self._guard.check("cluster.reassign", _CLUSTER)
+        await self._service.reassign(
+            topic,
+            partition,
+            replicas,
+            allow_replication_factor_change=allow_replication_factor_change,
+        )
+
+    def reassignments(
+        self, wanted: Iterable[tuple[str, int]] | None
+    ) -> list[tuple[str, Partition]]:
+        """Partitions under reassignment, these or all, with the names of their topics."""
+        self._guard.check("cluster.reassignments", _CLUSTER)
+        return self._service.reassignments(wanted)
+
+    def elections_due(self) -> Iterable[tuple[str, int]]:
+        """Partitions that are not led by their preferred replica."""
+        self._guard.check("cluster.elections_due", _CLUSTER)
+        return self._service.elections_due()
+
+    async def elect(self, topic: str, partition: int, election: ElectionType) -> None:
+        """Transfers leadership to the preferred leader and waits for it."""
+        self._guard.check("cluster.elect", _CLUSTER)
+        await self._service.elect(topic, partition, election)
+
+    # ---- this broker
+
+    def log_dirs(self) -> LogDirs:
+        self._guard.check("cluster.log_dirs", _CLUSTER)
+        broker = self._broker
+        return LogDirs(
+            path=broker.data_dir,
+            replicas=list(broker.replicas),
+            total_bytes=broker.disk_total_bytes(),
+            free_bytes=broker.disk_free_bytes(),
+        )
+
+    def metrics(self) -> MetricsView:
+        """What /metrics shows. A listener may give it to every client."""
+        if not self._guard.access.public_metrics:
+            self._guard.check("cluster.metrics", _CLUSTER)
+        return MetricsView(self._broker)

@@ -1,0 +1,176 @@
+"""Work queues and ordered groups: connect, poll, settle, inspect."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from moldau.api.broker import Broker
+from moldau.api.guard import Guard
+from moldau.metadata.queue_groups import DEAD_LETTER_SUFFIX, QueueGroup
+from moldau.queues.types import (
+    ConnectOptions,
+    ConnectResult,
+    GroupStats,
+    HeartbeatReply,
+    InspectedMessage,
+    Mode,
+    PartitionsByTopic,
+    PollOptions,
+    PollResult,
+    TokenResult,
+)
+from moldau.security.acl import ResourceType
+
+_GROUP: Final = ResourceType.GROUP
+_TOPIC: Final = ResourceType.TOPIC
+
+
+class GuardedQueues:
+    """Methods raise RefusedError for missing rights, QueueRefusedError for all else."""
+
+    __slots__ = ("_broker", "_guard", "_service")
+
+    def __init__(self, guard: Guard, broker: Broker) -> None:
+        self._guard = guard
+        self._broker = broker
+        self._service = broker.queues
+
+    # ---- consumers
+
+    async def connect(self, options: ConnectOptions) -> ConnectResult:
+        """Joins a group; it is created if it does not exist."""
+        if not self._guard.is_open:
+            self._check("queues.connect", options.group, options.topics)
+            await self._check_dead_letters(options)
+        return await self._service.connect(options)
+
+    async def _check_dead_letters(self, options: ConnectOptions) -> None:
+        """The broker writes the dead letters of a queue: who makes it copy messages of a topic to
+        another must be allowed to write there."""
+        known = await self._service.find_group(options.group)
+        if known is None:
+            if options.mode is not Mode.QUEUE:
+                # A new ordered group, which has none.
+                return
+            wanted = options.dead_letter_topic or options.group + DEAD_LETTER_SUFFIX
+        else:
+            wanted = options.dead_letter_topic or known.settings.dead_letter_topic
+            is_same = wanted == known.settings.dead_letter_topic
+            if is_same and set(options.topics).issubset(known.topics):
+                return
+        self._guard.check("queues.bury", _TOPIC, wanted)
+        if self._broker.image.topic(wanted) is None:
+            self._guard.check("queues.bury_in_new_topic", _TOPIC, wanted)
+
+    async def heartbeat(
+        self, group: str, consumer: str, epoch: int, owned: PartitionsByTopic
+    ) -> HeartbeatReply:
+        """Stays a member; returns the assignment if it is not that of `epoch`."""
+        self._check("queues.heartbeat", group)
+        return await self._service.heartbeat(group, consumer, epoch, owned)
+
+    async def disconnect(self, group: str, consumer: str) -> None:
+        """Leaves the group; succeeds if the consumer has left already."""
+        self._check("queues.disconnect", group)
+        await self._service.disconnect(group, consumer)
+
+    # ---- messages
+
+    async def poll(self, options: PollOptions) -> PollResult:
+        """Leases or reads messages, or waits for some."""
+        if not self._guard.is_open:
+            self._check("queues.poll", options.group, options.partitions or ())
+            await self._check_consumer("queues.poll", options.group, options.consumer)
+        return await self._service.poll(options)
+
+    async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[TokenResult]:
+        """The messages were processed. One result per token, in order."""
+        await self._check_settling("queues.ack", group, consumer)
+        return await self._service.ack(group, consumer, tokens)
+
+    async def nack(
+        self,
+        group: str,
+        consumer: str,
+        tokens: Sequence[bytes],
+        *,
+        delay_ms: int | None,
+        reason: str,
+    ) -> list[TokenResult]:
+        """Processing failed; `delay_ms` None: the group's backoff."""
+        await self._check_settling("queues.nack", group, consumer)
+        return await self._service.nack(group, consumer, tokens, delay_ms=delay_ms, reason=reason)
+
+    async def extend(
+        self, group: str, consumer: str, tokens: Sequence[bytes], *, visibility_ms: int
+    ) -> list[TokenResult]:
+        """Extends leases; queue groups only."""
+        await self._check_settling("queues.extend", group, consumer)
+        return await self._service.extend(group, consumer, tokens, visibility_ms=visibility_ms)
+
+    async def _check_settling(self, use_case: str, group: str, consumer: str) -> None:
+        if not self._guard.is_open:
+            self._check(use_case, group)
+            await self._check_consumer(use_case, group, consumer)
+
+    async def _check_consumer(self, use_case: str, group: str, consumer: str) -> None:
+        """Rights on the topics of a consumer may have ended since it connected, and its id may be
+        that of another client."""
+        for topic in await self._service.topics_of(group, consumer):
+            self._guard.check(use_case, _TOPIC, topic)
+
+    def _check(self, use_case: str, group: str, topics: Iterable[str] = ()) -> None:
+        if self._guard.is_open:
+            return
+        self._guard.check(use_case, _GROUP, group)
+        for topic in topics:
+            self._guard.check(use_case, _TOPIC, topic)
+
+    # ---- groups
+
+    async def stats(self, group: str) -> GroupStats:
+        """Counts of a queue group, for the partitions that this broker leads."""
+        self._check("queues.stats", group)
+        found = await self._service.stats(group)
+        if self._guard.is_open:
+            return found
+        seen = self._seen("queues.stats", {each.topic for each in found.partitions})
+        return replace(
+            found, partitions=tuple(each for each in found.partitions if each.topic in seen)
+        )
+
+    async def list_groups(self, topic: str | None = None) -> list[QueueGroup]:
+        """The queue groups, or those of a topic, by name."""
+        if topic is not None and not self._guard.is_open:
+            self._guard.check("queues.list_groups", _TOPIC, topic)
+        return self._visible("queues.list_groups", await self._service.list_groups(topic))
+
+    def known_groups(self) -> list[QueueGroup]:
+        """The queue groups as this broker knows them, by name."""
+        groups = self._broker.image.queue_groups
+        return self._visible("queues.known_groups", [groups[name] for name in sorted(groups)])
+
+    def _visible(self, use_case: str, groups: Iterable[QueueGroup]) -> list[QueueGroup]:
+        """Groups that the client may describe, with the topics that it may describe."""
+        guard = self._guard
+        if guard.is_open:
+            return list(groups)
+        return [
+            replace(each, topics=tuple(self._seen(use_case, each.topics)))
+            for each in groups
+            if guard.sees(use_case, _GROUP, each.name)
+        ]
+
+    def _seen(self, use_case: str, topics: Iterable[str]) -> list[str]:
+        return [name for name in topics if self._guard.sees(use_case, _TOPIC, name)]
+
+    async def peek(self, group: str, topic: str, *, count_max: int) -> list[InspectedMessage]:
+        """Inspects messages of the partitions that this broker leads, without leasing them."""
+        self._check("queues.peek", group, (topic,))
+        return await self._service.peek(group, topic, count_max=count_max)
+
+    async def delete_group(self, group: str) -> None:
+        """Deletes a queue group: its settings and the state of its messages."""
+        self._guard.check("queues.delete_group", _GROUP, group)
+        await self._service.delete_group(group)

@@ -1,0 +1,133 @@
+"""Topics: find, create, change and delete them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from moldau.api.broker import Broker
+from moldau.api.guard import Guard
+from moldau.api.metadata_changes import await_leaders
+from moldau.metadata.image import Topic
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Offset, TopicId
+from moldau.security.acl import ResourceType
+
+_TOPIC: Final = ResourceType.TOPIC
+_DEFAULT: Final = -1
+
+
+class GuardedTopics:
+    __slots__ = ("_broker", "_guard")
+
+    def __init__(self, guard: Guard, broker: Broker) -> None:
+        self._guard = guard
+        self._broker = broker
+
+    # ---- reads
+
+    def find(self, name: str) -> Topic | None:
+        """None if there is none. Raises RefusedError, whether it exists or not."""
+        self._guard.check("topics.find", _TOPIC, name)
+        return self._broker.image.topic(name)
+
+    def get(self, name: str) -> Topic:
+        """Raises RefusedError, also if there is no such topic."""
+        self._guard.check("topics.get", _TOPIC, name)
+        topic = self._broker.image.topic(name)
+        if topic is None:
+            raise unknown_topic(name)
+        return topic
+
+    def find_by_id(self, topic_id: bytes) -> Topic | None:
+        """None if there is none that the client may know of."""
+        topic = self._broker.image.topic_by_id(TopicId(topic_id))
+        if topic is None or self._guard.is_open:
+            return topic
+        return topic if self._guard.sees("topics.find_by_id", _TOPIC, topic.name) else None
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """As `find_by_id`; in every fetch and produce of new clients, so it remembers."""
+        topic = self._broker.image.topic_by_id(TopicId(topic_id))
+        if topic is None:
+            return None
+        name, guard = topic.name, self._guard
+        if guard.is_open:
+            return name
+        guard.refresh()
+        if name not in guard.granted_topics("topics.name_of"):
+            if not guard.sees("topics.name_of", _TOPIC, name):
+                return None
+            guard.remember("topics.name_of", name)
+        return name
+
+    def all(self) -> list[Topic]:
+        """Those that the client may describe."""
+        topics, guard = self._broker.image.topics.values(), self._guard
+        if guard.is_open:
+            return list(topics)
+        return [topic for topic in topics if guard.sees("topics.all", _TOPIC, topic.name)]
+
+    # ---- changes
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = _DEFAULT,
+        replication_factor: int = _DEFAULT,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str | None] | None = None,
+        validate_only: bool = False,
+    ) -> Topic:
+        """The new topic; with `validate_only`, what it would be. Raises RefusedError."""
+        self._guard.check("topics.create", _TOPIC, name)
+        return await self._broker.topics.create(
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=assignments,
+            configs=configs,
+            validate_only=validate_only,
+        )
+
+    async def ensure(self, name: str) -> Topic:
+        """The topic, created if needed. Raises RefusedError."""
+        self._guard.check("topics.ensure", _TOPIC, name)
+        return await self._broker.topics.ensure(name)
+
+    async def delete(self, *, name: str | None = None, topic_id: TopicId | None = None) -> None:
+        """Raises RefusedError."""
+        if topic_id is not None and not self._guard.is_open:
+            topic = self.find_by_id(topic_id)
+            if topic is None:
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "This topic id does not exist")
+            self._guard.check("topics.delete", _TOPIC, topic.name)
+        if name is not None:
+            self._guard.check("topics.delete", _TOPIC, name)
+        await self._broker.topics.delete(name=name, topic_id=topic_id)
+
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        *,
+        validate_only: bool,
+    ) -> None:
+        """Raises RefusedError."""
+        self._guard.check("topics.add_partitions", _TOPIC, name)
+        await self._broker.topics.add_partitions(
+            name, count, assignments, validate_only=validate_only
+        )
+
+    async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
+        """Raises the start offset of a partition; returns it. Raises RefusedError."""
+        self._guard.check("topics.delete_records", _TOPIC, topic)
+        return await self._broker.topics.delete_records(topic, partition, before)
+
+    async def await_leaders(self, names: Iterable[str], seconds_max: float = 2.0) -> None:
+        """Waits until these topics have leaders: a client writes next to what it created."""
+        await await_leaders(self._broker, names, seconds_max)
+
+
+def unknown_topic(name: str) -> RefusedError:
+    return RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist")

@@ -1,0 +1,82 @@
+"""What the metrics of a broker are made of: reads of its state, without rights on single topics."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from moldau.api.broker import Broker
+from moldau.api.local_replicas import LocalReplicas
+from moldau.data.traffic import Traffic
+from moldau.groups.results import FetchOffsetsResult, ListedGroup
+from moldau.metadata.image import Broker as RegisteredBroker
+from moldau.metadata.image import Partition, Topic
+from moldau.metadata.leaders import Leader
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import BrokerId
+from moldau.transactions.results import ListedTransaction
+
+
+class MetricsView:
+    """Only for a session that may see all of it: see GuardedCluster.metrics."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def broker_id(self) -> BrokerId:
+        return self._broker.broker_id
+
+    @property
+    def metadata_version(self) -> int:
+        return self._broker.image.version
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, RegisteredBroker]:
+        return self._broker.image.brokers
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        return self._broker.image.topics
+
+    @property
+    def alive(self) -> frozenset[BrokerId]:
+        return self._broker.cluster.alive
+
+    @property
+    def controller_id(self) -> int:
+        return self._broker.cluster.controller_id
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._broker.cluster.health()
+
+    def leaders_and_in_sync(
+        self, topic: Topic, partitions: Iterable[Partition]
+    ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
+        return self._broker.cluster.leaders_and_in_sync(topic, partitions)
+
+    @property
+    def replicas(self) -> LocalReplicas:
+        return self._broker.replicas
+
+    def total_traffic(self) -> Traffic:
+        return self._broker.replicas.total_traffic(self._broker.image.topics)
+
+    @property
+    def fetches_parked(self) -> int:
+        return self._broker.fetch.parked_count
+
+    def list_groups(self) -> tuple[ErrorCode, list[ListedGroup]]:
+        return self._broker.groups.list_groups((), ())
+
+    def known_offsets(self, group_id: str) -> FetchOffsetsResult:
+        return self._broker.groups.known_offsets(group_id)
+
+    def list_transactions(self) -> tuple[ErrorCode, list[ListedTransaction]]:
+        return self._broker.transactions.list_transactions((), (), -1)
+
+    def disk_free_bytes(self) -> int:
+        return self._broker.disk_free_bytes()
+
+    def disk_total_bytes(self) -> int:
+        return self._broker.disk_total_bytes()

@@ -1,0 +1,188 @@
+"""Which rights each use case needs: the one table that the guarded services enforce.
+
+A key is `service.method` of a session. A use case without an entry cannot be called: the guard
+finds no rule, and a test compares this table with the guarded services. Rights are those that Kafka
+requires; work queues follow the same idea.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from moldau.security.acl import Operation, ResourceType
+
+TOPIC: Final = ResourceType.TOPIC
+GROUP: Final = ResourceType.GROUP
+CLUSTER: Final = ResourceType.CLUSTER
+TRANSACTIONAL_ID: Final = ResourceType.TRANSACTIONAL_ID
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """The rights for one use case: all of `needs` that the call is about."""
+
+    needs: Mapping[ResourceType, Operation]
+    or_on_cluster: Operation | None = None
+    """Enough instead of any of `needs`."""
+    or_on_any_topic: Operation | None = None
+    """The same, on any topic that there may be."""
+    changes: bool = False
+    """Whether it changes something: refused by a read-only listener."""
+    audited: bool = False
+    """Whether it is in the audit log when it is allowed; what is denied always is."""
+    open_because: str = ""
+    """Why every client may do it; only without `needs`."""
+
+
+def _read(needs: Mapping[ResourceType, Operation], or_on_cluster: Operation | None = None) -> Rule:
+    return Rule(needs=needs, or_on_cluster=or_on_cluster)
+
+
+def _use(needs: Mapping[ResourceType, Operation]) -> Rule:
+    """Changes something so often that only refusals are worth a line in the audit log."""
+    return Rule(needs=needs, changes=True)
+
+
+def _change(
+    needs: Mapping[ResourceType, Operation], or_on_cluster: Operation | None = None
+) -> Rule:
+    return Rule(needs=needs, or_on_cluster=or_on_cluster, changes=True, audited=True)
+
+
+def _anyone(why: str) -> Rule:
+    return Rule(needs={}, open_because=why)
+
+
+_DESCRIBE_TOPIC: Final = {TOPIC: Operation.DESCRIBE}
+_DESCRIBE_GROUP: Final = {GROUP: Operation.DESCRIBE}
+_DESCRIBE_CLUSTER: Final = {CLUSTER: Operation.DESCRIBE}
+_ALTER_CLUSTER: Final = {CLUSTER: Operation.ALTER}
+_READ_TOPIC: Final = {TOPIC: Operation.READ}
+_WRITE_TOPIC: Final = {TOPIC: Operation.WRITE}
+_READ_GROUP: Final = {GROUP: Operation.READ}
+_WRITE_TRANSACTION: Final = {TRANSACTIONAL_ID: Operation.WRITE}
+_CONSUME: Final = {GROUP: Operation.READ, TOPIC: Operation.READ}
+
+_ADDRESSES: Final = "a client needs the addresses of the brokers to connect; Kafka shows them, too"
+
+RULES: Final[Mapping[str, Rule]] = {
+    # Topics.
+    "topics.find": _read(_DESCRIBE_TOPIC),
+    "topics.get": _read(_DESCRIBE_TOPIC),
+    "topics.find_by_id": _read(_DESCRIBE_TOPIC),
+    "topics.name_of": _read(_DESCRIBE_TOPIC),
+    "topics.all": _read(_DESCRIBE_TOPIC),
+    "topics.create": _change({TOPIC: Operation.CREATE}, or_on_cluster=Operation.CREATE),
+    "topics.ensure": _change({TOPIC: Operation.CREATE}, or_on_cluster=Operation.CREATE),
+    "topics.delete": _change({TOPIC: Operation.DELETE}),
+    "topics.add_partitions": _change({TOPIC: Operation.ALTER}),
+    "topics.delete_records": _change({TOPIC: Operation.DELETE}),
+    "topics.await_leaders": _anyone("it only waits, and returns nothing"),
+    # Settings: of topics, or of brokers, which are the cluster's.
+    "configs.describe": _read(
+        {TOPIC: Operation.DESCRIBE_CONFIGS, CLUSTER: Operation.DESCRIBE_CONFIGS}
+    ),
+    "configs.describe_topic": _read({TOPIC: Operation.DESCRIBE_CONFIGS}),
+    "configs.alter": _change({TOPIC: Operation.ALTER_CONFIGS, CLUSTER: Operation.ALTER_CONFIGS}),
+    "configs.replace": _change({TOPIC: Operation.ALTER_CONFIGS, CLUSTER: Operation.ALTER_CONFIGS}),
+    # Records.
+    "produce.append": _use(_WRITE_TOPIC),
+    "transactional_produce.append": _use(
+        {TRANSACTIONAL_ID: Operation.WRITE, TOPIC: Operation.WRITE}
+    ),
+    "appends.partitions_for": _use(_WRITE_TOPIC),
+    "appends.store": _use(_WRITE_TOPIC),
+    "fetch.fetch": _read(_READ_TOPIC),
+    "fetch.read_page": _read(_READ_TOPIC),
+    "offsets.list_offset": _read(_DESCRIBE_TOPIC),
+    "offsets.at": _read(_DESCRIBE_TOPIC),
+    "offsets.epoch_end": _read(_DESCRIBE_TOPIC),
+    "offsets.producers": _read(_READ_TOPIC),
+    # Groups.
+    "groups.join": _use(_READ_GROUP),
+    "groups.sync": _use(_READ_GROUP),
+    "groups.heartbeat": _use(_READ_GROUP),
+    "groups.leave": _use(_READ_GROUP),
+    "groups.consumer_heartbeat": _use({GROUP: Operation.READ, TOPIC: Operation.DESCRIBE}),
+    "groups.commit_offsets": _use(_CONSUME),
+    "groups.fetch_offsets": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
+    "groups.delete_offsets": _change({GROUP: Operation.DELETE, TOPIC: Operation.READ}),
+    "groups.describe": _read(_DESCRIBE_GROUP),
+    "groups.describe_consumers": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
+    "groups.list_groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
+    "groups.delete_groups": _change({GROUP: Operation.DELETE}),
+    "groups.find_coordinator": _read(_DESCRIBE_GROUP),
+    "groups.are_stored": _anyone("it says only whether there was ever a group"),
+    "queries.groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
+    "queries.extents": _read(_DESCRIBE_TOPIC),
+    # Producers and transactions.
+    "producer_ids.take": Rule(
+        needs={CLUSTER: Operation.IDEMPOTENT_WRITE}, or_on_any_topic=Operation.WRITE, changes=True
+    ),
+    "transactions.init_producer": _use(_WRITE_TRANSACTION),
+    "transactions.end": _use(_WRITE_TRANSACTION),
+    "transactions.add_partitions": _use(
+        {TRANSACTIONAL_ID: Operation.WRITE, TOPIC: Operation.WRITE}
+    ),
+    "transactions.add_offsets": _use({TRANSACTIONAL_ID: Operation.WRITE, GROUP: Operation.READ}),
+    "transactions.commit_offsets": _use(
+        {TRANSACTIONAL_ID: Operation.WRITE, GROUP: Operation.READ, TOPIC: Operation.READ}
+    ),
+    "transactions.abort_hanging": _change(_ALTER_CLUSTER, or_on_cluster=Operation.CLUSTER_ACTION),
+    "transactions.describe": _read(
+        {TRANSACTIONAL_ID: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}
+    ),
+    "transactions.list_transactions": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
+    "transactions.find_coordinator": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
+    # The cluster.
+    "cluster.cluster_id": _anyone(_ADDRESSES),
+    "cluster.controller_id": _anyone(_ADDRESSES),
+    "cluster.brokers": _anyone(_ADDRESSES),
+    "cluster.alive": _anyone(_ADDRESSES),
+    "cluster.is_cut_off": _anyone(_ADDRESSES),
+    "cluster.health": _anyone("load balancers and supervisors probe it"),
+    "cluster.topology": _read(_DESCRIBE_TOPIC),
+    "cluster.leader_of": _read(_DESCRIBE_TOPIC),
+    "cluster.leaders_and_in_sync": _read(_DESCRIBE_TOPIC),
+    "cluster.remote_leader": _read(_DESCRIBE_TOPIC),
+    "cluster.join": _change({CLUSTER: Operation.CLUSTER_ACTION}),
+    "cluster.drain": _change(_ALTER_CLUSTER),
+    "cluster.keep": _change(_ALTER_CLUSTER),
+    "cluster.reassign": _change(_ALTER_CLUSTER),
+    "cluster.reassignments": _read(_DESCRIBE_CLUSTER),
+    "cluster.elections_due": _change(_ALTER_CLUSTER),
+    "cluster.elect": _change(_ALTER_CLUSTER),
+    "cluster.log_dirs": _read(_DESCRIBE_CLUSTER),
+    "cluster.metrics": _read(_DESCRIBE_CLUSTER),
+    # Users, ACLs, quotas, and tokens for new brokers.
+    "security.users": _read(_DESCRIBE_CLUSTER),
+    "security.put_password": _change(_ALTER_CLUSTER),
+    "security.put_credential": _change(_ALTER_CLUSTER),
+    "security.delete_credential": _change(_ALTER_CLUSTER),
+    "security.delete_user": _change(_ALTER_CLUSTER),
+    "security.acls": _read(_DESCRIBE_CLUSTER),
+    "security.create_acls": _change(_ALTER_CLUSTER),
+    "security.delete_acls": _change(_ALTER_CLUSTER),
+    "security.quotas": _read({CLUSTER: Operation.DESCRIBE_CONFIGS}),
+    "security.alter_quotas": _change({CLUSTER: Operation.ALTER_CONFIGS}),
+    "security.join_tokens": _read(_DESCRIBE_CLUSTER),
+    "security.create_join_token": _change(_ALTER_CLUSTER),
+    "security.delete_join_token": _change(_ALTER_CLUSTER),
+    # Work queues. Who defines a queue also needs rights on its dead-letter topic: "queues.bury".
+    "queues.connect": _use(_CONSUME),
+    "queues.bury": _use(_WRITE_TOPIC),
+    "queues.bury_in_new_topic": Rule(
+        needs={TOPIC: Operation.CREATE}, or_on_cluster=Operation.CREATE, changes=True
+    ),
+    "queues.heartbeat": _use(_READ_GROUP),
+    "queues.disconnect": _use(_READ_GROUP),
+    "queues.poll": _use(_CONSUME),
+    "queues.ack": _use(_CONSUME),
+    "queues.nack": _use(_CONSUME),
+    "queues.extend": _use(_CONSUME),
+    "queues.stats": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
+    "queues.peek": _read(_CONSUME),
+    "queues.list_groups": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
+    "queues.known_groups": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
+    "queues.delete_group": _change({GROUP: Operation.DELETE}),
+}
