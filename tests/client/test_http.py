@@ -1,10 +1,8 @@
 """HTTP requests with TLS and credentials, against a real server."""
 
 import base64
-import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,12 @@ import pytest
 
 pytest.importorskip("cryptography", reason="certificates are made with it")
 
+from login_server import LoginServer, login_server
 from secure_front import identity, server_context
 
 from moldau.client.cluster_client import ClusterClient, LoginReply, LoginRequest
 from moldau.client.errors import ClientError, RejectedError, UnreachableError
 from moldau.client.security import parse_security
-from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -25,74 +23,26 @@ SECRET = "pl4nted-s3cret"
 CA = identity("tests' authority")
 SERVER = identity("server", hosts=("localhost", "127.0.0.1"), signer=CA)
 LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": SECRET}
+Serve = Callable[..., LoginServer]
 TRUST = {"ssl.truststore.certificates": CA.pem}
 
 
-class Server(ThreadingHTTPServer):
-    """Reports who called, and how."""
-
-    def __init__(self, context: Any) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.calls: list[tuple[str, str | None]] = []
-        if context is not None:
-            self.socket = context.wrap_socket(self.socket, server_side=True)
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A failed handshake is what some tests are about."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.calls.append((self.path, self.headers["authorization"]))
-        given = self.headers["authorization"]
-        self._reply(200 if given else 401, {"ready": True, "reasons": []})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        is_right = body == {"user": "ann", "password": SECRET}
-        self._reply(200 if is_right else 401, {"token": "t0ken", "expires_at_ms": 5})
-
-    def _reply(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    made: list[tuple[Server, threading.Thread]] = []
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    with ExitStack() as stack:
 
-    def start(*, tls: bool) -> Server:
-        server = Server(server_context(SERVER, tmp_path) if tls else None)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        made.append((server, thread))
-        return server
+        def start(*, tls: bool) -> LoginServer:
+            context = server_context(SERVER, tmp_path) if tls else None
+            return stack.enter_context(login_server(context, password=SECRET))
 
-    yield start
-    for server, thread in made:
-        server.shutdown()
-        server.server_close()
-        thread.join(wait_seconds_max())
+        yield start
 
 
 def client(address: str, **properties: Any) -> ClusterClient:
     return ClusterClient([address], security=parse_security(properties))
 
 
-def test_a_password_goes_along_as_basic_over_tls(serve: Callable[..., Server]) -> None:
+def test_a_password_goes_along_as_basic_over_tls(serve: Serve) -> None:
     server = serve(tls=True)
     security = parse_security({"security.protocol": "SASL_SSL", **LOGIN, **TRUST})
     ClusterClient([f"localhost:{server.port}"], security=security).ready()
@@ -110,16 +60,14 @@ def test_a_password_goes_along_as_basic_over_tls(serve: Callable[..., Server]) -
         ),
     ],
 )
-def test_tokens_go_along_as_bearer(
-    serve: Callable[..., Server], properties: dict[str, str], token: str
-) -> None:
+def test_tokens_go_along_as_bearer(serve: Serve, properties: dict[str, str], token: str) -> None:
     server = serve(tls=False)
     security = parse_security({"security.protocol": "SASL_PLAINTEXT", **properties})
     ClusterClient([f"127.0.0.1:{server.port}"], security=security).ready()
     assert server.calls == [("/readyz", f"Bearer {token}")]
 
 
-def test_the_scheme_of_an_address_decides_about_tls(serve: Callable[..., Server]) -> None:
+def test_the_scheme_of_an_address_decides_about_tls(serve: Serve) -> None:
     secure, plain = serve(tls=True), serve(tls=False)
     security = parse_security({"security.protocol": "SASL_SSL", **LOGIN, **TRUST})
     for address in (f"https://localhost:{secure.port}/", f"http://localhost:{plain.port}"):
@@ -127,14 +75,14 @@ def test_the_scheme_of_an_address_decides_about_tls(serve: Callable[..., Server]
     assert len(secure.calls) == len(plain.calls) == 1
 
 
-def test_a_certificate_that_is_not_trusted_is_an_error(serve: Callable[..., Server]) -> None:
+def test_a_certificate_that_is_not_trusted_is_an_error(serve: Serve) -> None:
     server = serve(tls=True)
     with pytest.raises(ClientError, match="is not trusted"):
         client(f"https://localhost:{server.port}").ready()
     assert server.calls == []
 
 
-def test_tls_to_a_plain_server_is_an_error(serve: Callable[..., Server]) -> None:
+def test_tls_to_a_plain_server_is_an_error(serve: Serve) -> None:
     with pytest.raises(ClientError, match="cannot encrypt the connection"):
         client(f"https://localhost:{serve(tls=False).port}").ready()
 
@@ -150,15 +98,15 @@ def test_nobody_is_sent_a_password_in_plain_text() -> None:
     assert SECRET not in f"{caught.value!r} {caught.value.hint}"
 
 
-def test_without_credentials_the_error_says_what_to_do(serve: Callable[..., Server]) -> None:
+def test_without_credentials_the_error_says_what_to_do(serve: Serve) -> None:
     with pytest.raises(RejectedError, match="requires a valid user") as caught:
         client(f"127.0.0.1:{serve(tls=False).port}").ready()
     assert "sasl.username" in caught.value.hint
 
 
-def test_a_login_gives_a_token(serve: Callable[..., Server]) -> None:
+def test_a_login_gives_a_token(serve: Serve) -> None:
     address = f"127.0.0.1:{serve(tls=False).port}"
-    assert client(address).login("ann", SECRET) == LoginReply("t0ken", 5)
+    assert client(address).login("ann", SECRET) == LoginReply("t0ken", 0)
     with pytest.raises(RejectedError):
         client(address).login("ann", "guessed")
 

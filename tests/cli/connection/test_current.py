@@ -8,6 +8,7 @@ import click
 import pytest
 
 from moldau.cli.click_groups import Command
+from moldau.cli.cluster.topology import http_option
 from moldau.cli.connection import passwords
 from moldau.cli.connection.current import current_properties, current_security
 from moldau.cli.connection.options import connection_options
@@ -133,6 +134,19 @@ def test_certificates_imply_tls(properties: Properties) -> None:
     assert found["ssl.key.location"] == found["ssl.certificate.location"] == "own.pem"
     assert properties("--tls")["security.protocol"] == "SSL"
     assert "security.protocol" not in properties("--cafile", "ca.pem", "--no-tls")
+
+
+def test_an_address_with_https_implies_tls() -> None:
+    found: list[dict[str, str]] = []
+
+    @http_option
+    def callback(http: str) -> None:
+        found.append(current_properties())
+
+    made = click.command("test", cls=Command, examples=())(callback)
+    for address in ("https://b1:8080", "http://b1:8080", "b1:8080"):
+        made.main(["--http", address], standalone_mode=False)
+    assert found == [{"security.protocol": "SSL"}, {}, {}]
 
 
 def test_the_data_directory_of_a_broker_makes_an_administrator(

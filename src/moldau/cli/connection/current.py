@@ -136,6 +136,9 @@ def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[
 def _tls(ctx: click.Context, profile: "Profile | None") -> dict[str, str] | None:
     """The properties of TLS; None for plain text."""
     wanted: bool | None = _value(ctx, "tls")[0]
+    if wanted is None and any("https://" in str(ctx.params.get(name)) for name in _FIELDS):
+        # Addresses that a broker advertises have no scheme.
+        wanted = True
     found = {}
     for name, option in _TLS_FILES.items():
         value = _value(ctx, option)[0] or (getattr(profile, option) if profile else "")
