@@ -389,4 +389,9 @@ def seeds_of(addresses: Brokers | None) -> list[str]:
         raise InvalidArgumentError(
             "no address given", hint=f"write HOST:PORT, or set {GRPC_VARIABLE}"
         )
+    for each in seeds:
+        if "://" in each and not each.startswith(("http://", "https://")):
+            raise InvalidArgumentError(
+                f"cannot use {each!r}", hint="write HOST:PORT, or http:// or https://HOST:PORT"
+            )
     return seeds
