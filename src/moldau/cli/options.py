@@ -1,12 +1,13 @@
 """Options that many commands share, their types, and completion of topic and group names."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import click
 
-from moldau.cli.connection.current import profile_address, properties_in
+from moldau.cli.connection.current import current_properties, profile_address, properties_in
 from moldau.cli.connection.options import connection_options
 from moldau.cli.output import FORMATS
 from moldau.model.errors import MoldauError
@@ -255,20 +256,15 @@ def brokers_option(function: _F) -> _F:
 
     `properties` also has what the options for TLS and users say; -X overrides it.
     """
-    option = pairs_option(
-        "-X",
-        "--property",
-        "properties",
-        help_text="A librdkafka property",
-        callback=_with_security,
-    )
-    return plain_brokers_option(option(function))
 
+    # When the command runs, not when its options are parsed: it may ask for a password.
+    @functools.wraps(function)
+    def run(*args: Any, properties: Properties, **kwargs: Any) -> Any:
+        merged = (*current_properties().items(), *properties)
+        return function(*args, properties=merged, **kwargs)
 
-def _with_security(ctx: click.Context, param: click.Parameter, value: Properties) -> Properties:
-    if ctx.resilient_parsing:
-        return value
-    return (*properties_in(ctx).items(), *value)
+    option = pairs_option("-X", "--property", "properties", help_text="A librdkafka property")
+    return plain_brokers_option(option(cast(_F, run)))
 
 
 def plain_brokers_option(function: _F) -> _F:
