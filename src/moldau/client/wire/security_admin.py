@@ -223,7 +223,7 @@ class SecurityAdmin(WireAdmin):
         check_code(response.error_code, "list quotas", response.error_message)
         found = []
         for entry in response.entries or ():
-            # The protocol has null for the default entity, and leaves out what is no part.
+            # The protocol has null for the default entity; other parts are left out.
             names = {part.entity_type: part.entity_name or "" for part in entry.entity}
             limits = {value.key: value.value for value in entry.values}
             found.append(QuotaInfo(names.get(_USER), names.get(_CLIENT_ID), limits))
