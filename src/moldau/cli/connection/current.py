@@ -13,10 +13,10 @@ from click.core import ParameterSource
 
 from moldau.cli.connection.options import values
 from moldau.cli.connection.passwords import password_for, read_admin_token
-from moldau.cli.connection.profiles import PROFILE_DEFAULT, Profile, find_profile, load_profiles
 from moldau.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
+    from moldau.cli.connection.profiles import Profile
     from moldau.client.security import Security
 
 KEY_PASSWORD_VARIABLE: Final = "MOLDAU_KEY_PASSWORD"
@@ -155,6 +155,8 @@ def _tls(ctx: click.Context, profile: "Profile | None") -> dict[str, str] | None
 
 def current_profile(ctx: click.Context) -> "tuple[str, Profile]":
     """The profile that a login changes: the named or current one, or the default one."""
+    from moldau.cli.connection.profiles import PROFILE_DEFAULT, Profile, load_profiles
+
     file = load_profiles()
     name = _value(ctx, "profile")[0] or file.current or PROFILE_DEFAULT
     return name, file.profiles.get(name, Profile())
@@ -204,6 +206,8 @@ def _usable_profile(ctx: click.Context) -> "Profile | None":
     Without --profile it is not used for addresses that are not its own: a token must not be sent
     to another cluster.
     """
+    from moldau.cli.connection.profiles import find_profile
+
     name, _ = _value(ctx, "profile")
     found = find_profile(name or "")
     if found is None or (not name and not _is_for(found[1], ctx)):
@@ -231,6 +235,8 @@ def profile_address(ctx: click.Context, param: click.Parameter, value: Any) -> A
         ParameterSource.DEFAULT
     ):
         return value
+    from moldau.cli.connection.profiles import Profile, load_profiles
+
     file = load_profiles()
     # A name that does not exist is reported later, except by login, which creates it.
     found = file.profiles.get(_value(ctx, "profile")[0] or file.current, Profile())
