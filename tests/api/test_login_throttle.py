@@ -64,7 +64,7 @@ async def test_attempts_under_way_count_as_failed():
     assert await attempt(throttle, "alice")
 
 
-async def test_a_user_who_logs_in_starts_anew_but_its_address_does_not():
+async def test_a_user_who_logs_in_is_not_slow_any_more_but_its_address_is():
     throttle = LoginThrottle(Clock())
     for number in range(150):
         throttle.failed(f"user-{number}", HOST)

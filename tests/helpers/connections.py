@@ -9,7 +9,7 @@ from moldau.model.clock import Clock
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
-from moldau.net.tls import TlsContexts
+from moldau.net.tls.contexts import TlsContexts
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
 

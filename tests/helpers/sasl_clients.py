@@ -4,8 +4,11 @@ Each gives one face to its client's own names for mechanism, user, password and 
 """
 
 import asyncio
+import contextlib
+import itertools
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,6 +42,11 @@ class SaslClient(Protocol):
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
     ) -> list[bytes]: ...
+
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        """One client sends one message after the other; those that were acknowledged."""
 
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
         """What the client says about a login that must fail."""
@@ -77,6 +85,24 @@ class ConfluentSasl:
         if failures:
             raise confluent_kafka.KafkaException(failures[0])
         assert left == 0
+
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        sent: list[bytes] = []
+        failures: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                sent.append(message.value())
+            else:
+                failures.append(error)
+
+        producer = confluent_kafka.Producer(librdkafka_settings(bootstrap, credentials))
+        for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+            producer.produce(topic, b"%d" % number, on_delivery=delivered)
+            assert (producer.flush(wait_seconds_max()), failures) == (0, [])
+        return sent
 
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
@@ -122,7 +148,7 @@ class ConfluentSasl:
         return next(error for error in errors if "_AUTHENTICATION" in error)
 
 
-class _PythonToken(kafka.net.sasl.oauth.AbstractTokenProvider):
+class _PythonToken(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]
     def __init__(self, token: Callable[[], str]) -> None:
         super().__init__()
         self._token = token
@@ -159,6 +185,19 @@ class KafkaPythonSasl:
         finally:
             producer.close(wait_seconds_max())
 
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        sent: list[bytes] = []
+        producer = kafka.KafkaProducer(**python_settings(bootstrap, credentials))
+        try:
+            for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+                producer.send(topic, b"%d" % number).get(wait_seconds_max())
+                sent.append(b"%d" % number)
+        finally:
+            producer.close(wait_seconds_max())
+        return sent
+
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
     ) -> list[bytes]:
@@ -182,14 +221,16 @@ class KafkaPythonSasl:
         return received
 
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
-        try:
-            kafka.KafkaProducer(**python_settings(bootstrap, credentials)).close()
-        except kafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
+        with _logged("kafka") as lines:
+            try:
+                settings = python_settings(bootstrap, credentials)
+                kafka.KafkaProducer(**settings, bootstrap_timeout_ms=1000).close()
+            except kafka.errors.KafkaError as error:
+                return f"{error} {lines}"
         raise AssertionError("the login did not fail")
 
 
-class _AioToken(AioTokenProvider):
+class _AioToken(AioTokenProvider):  # type: ignore[misc]
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
 
@@ -221,6 +262,25 @@ class AioKafkaSasl:
 
         asyncio.run(asyncio.wait_for(send(), wait_seconds_max()))
 
+    def produce_until(
+        self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
+    ) -> list[bytes]:
+        async def send() -> list[bytes]:
+            sent: list[bytes] = []
+            producer = aiokafka.AIOKafkaProducer(
+                **aio_settings(bootstrap, credentials), enable_idempotence=True
+            )
+            await producer.start()
+            try:
+                for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+                    await producer.send_and_wait(topic, b"%d" % number)
+                    sent.append(b"%d" % number)
+            finally:
+                await producer.stop()
+            return sent
+
+        return asyncio.run(asyncio.wait_for(send(), wait_seconds_max()))
+
     def consume(
         self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
     ) -> list[bytes]:
@@ -246,15 +306,33 @@ class AioKafkaSasl:
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
         async def start() -> str:
             producer = aiokafka.AIOKafkaProducer(**aio_settings(bootstrap, credentials))
-            try:
-                await producer.start()
-            except aiokafka.errors.KafkaError as error:
-                return f"{type(error).__name__}: {error}"
-            finally:
-                await producer.stop()
+            with _logged("aiokafka") as lines:
+                try:
+                    await producer.start()
+                except aiokafka.errors.KafkaError as error:
+                    return f"{error} {lines}"
+                finally:
+                    await producer.stop()
             raise AssertionError("the login did not fail")
 
         return asyncio.run(asyncio.wait_for(start(), wait_seconds_max()))
+
+
+@contextlib.contextmanager
+def _logged(name: str) -> Iterator[list[str]]:
+    """What a client logs meanwhile: there it has the reason, and none in what it raises."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler, logger = Lines(), logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 CLIENTS: dict[str, Callable[[], SaslClient]] = {

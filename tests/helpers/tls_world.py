@@ -7,7 +7,7 @@ from pathlib import Path
 
 from secure_front import Identity, identity
 
-from moldau.net.tls import TlsContexts, TlsFiles
+from moldau.net.tls.contexts import TlsContexts, TlsFiles
 
 LOCAL = ("localhost", "127.0.0.1")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from security_world import credential, rule
 
 from moldau.metadata import security_rules
@@ -288,8 +288,13 @@ def test_one_command_has_at_most_so_many_rules(image: Image) -> None:
     many = [rule(name=f"t{number}") for number in range(1001)]
     assert refused(image, CreateAcls(acls=many)).code is ErrorCode.INVALID_REQUEST
     assert decide(CreateAcls(acls=many[:1000]), image)
-    filters = [AclFilter(resource_name="a")] * 1001
+    filters = [AclFilter(resource_name=f"{number}") for number in range(21)]
     assert refused(image, DeleteAcls(filters=filters)).code is ErrorCode.INVALID_REQUEST
+    assert decide(DeleteAcls(filters=filters[:20] * 2), image) == []
+    exact = [AclFilter(**asdict(acl)) for acl in many]
+    assert refused(image, DeleteAcls(filters=exact)).code is ErrorCode.INVALID_REQUEST
+    image = after(image, CreateAcls(acls=many[:1000]))
+    assert not after(image, DeleteAcls(filters=exact[:1000])).acls
 
 
 # ---- versions

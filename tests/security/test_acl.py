@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from security_world import rule
+from security_world import acl_filters, acls, rule
 
 from moldau.security.acl import (
     Acl,
@@ -133,3 +133,22 @@ def test_the_other_parts_of_a_filter_are_exact():
     }.items():
         assert replace(AclFilter(), **{field: getattr(deny, field)}).matches(deny)
         assert not replace(AclFilter(), **{field: other}).matches(deny)
+
+
+@given(st.sets(acls, max_size=12), acl_filters)
+def test_a_filter_finds_what_matches(rules, wanted):
+    assert set(wanted.find(rules)) == {acl for acl in rules if wanted.matches(acl)}
+
+
+@given(st.sets(acls, max_size=5), acls)
+def test_a_filter_that_leaves_nothing_open_finds_one_rule(rules, acl):
+    fields = {field: getattr(acl, field) for field in acl.__struct_fields__}
+    wanted = AclFilter(**fields)
+    assert wanted.only() == acl
+    assert list(wanted.find({*rules, acl})) == [acl]
+    assert not wanted.find(rules - {acl})
+    for field in fields:
+        opened = replace(wanted, **{field: getattr(AclFilter(), field)})
+        assert opened.only() is None
+        assert acl in opened.find({*rules, acl})
+    assert replace(wanted, pattern_type=PatternType.MATCH).only() is None

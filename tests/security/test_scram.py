@@ -167,6 +167,13 @@ def test_an_unknown_user_has_a_salt_as_others_have():
     assert len(salt_of("nobody").salt) == len(SALT)
     first = server().first(Client("nobody").first)
     assert server().first(Client("nobody").first) == first
+    # Users made by other tools look different, and so does the decoy then.
+    theirs = make_credential(PASSWORD, bytes(26), 5000, SHA_512)
+    decoy = decoy_credential("nobody", b"k", SHA_512, theirs)
+    assert (len(decoy.salt), decoy.iterations) == (26, 5000)
+    assert len(decoy.stored_key) == len(decoy.server_key) == 64
+    one = ScramServer(SHA_512, find=lambda name: None, nonce="s", decoy_key=b"k", decoy_like=theirs)
+    assert one.first(Client("nobody").first).endswith(b",i=5000")
 
 
 def test_no_proof_fits_an_unknown_user():

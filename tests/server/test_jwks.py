@@ -12,7 +12,7 @@ from moldau.api.password_check import UnavailableError
 from moldau.security.jwt import PublicKey
 from moldau.server import jwks
 from moldau.server.clock import SystemClock
-from moldau.server.config.oidc_rules import parse_https_url
+from moldau.server.config.identity_rules import parse_https_url
 from moldau.server.jwks import RETRY_SECONDS, Jwks, JwksError, JwksFetch, read_keys
 
 pytestmark = pytest.mark.inprocess
@@ -24,7 +24,7 @@ class MovableClock(SystemClock):
     def __init__(self) -> None:
         self.seconds = 0.0
         # The product takes the function itself.
-        self.monotonic = lambda: self.seconds  # type: ignore[method-assign]
+        self.monotonic = lambda: self.seconds
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Who a client is: passwords, SASL exchanges, bearer tokens, certificates.
 
 One Authenticator serves all protocols of a broker. It knows the users of the metadata, and the
-local administrator: whoever can read the broker's data directory has the token that it wrote there.
+local administrator: a user who can read the broker's data directory has the token that is there.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
 from moldau.api.password_check import HashThreads, PasswordCheck, UnavailableError
 from moldau.metadata.security import User
+from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, authenticated_user
 from moldau.security.sasl import (
     PASSWORD_BYTES_MAX,
@@ -72,7 +73,7 @@ class Authenticator:
         random_bytes: Callable[[int], bytes],
         admin_token: str | None = None,
         tokens: TokenCheck | None = None,
-        certificate_name: Callable[[str], str] | None = None,
+        certificate_names: CertificateNames | None = None,
     ) -> None:
         self._users = users
         self._throttle = throttle
@@ -81,7 +82,7 @@ class Authenticator:
         self._random_bytes = random_bytes
         self._admin_token = admin_token
         self._tokens = tokens
-        self._certificate_name = certificate_name
+        self._certificate_names = certificate_names or CertificateNames()
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -147,8 +148,7 @@ class Authenticator:
 
     def of_certificate(self, subject: str) -> Principal:
         """The user of a client certificate, which TLS has verified. Raises AuthenticationError."""
-        name = subject if self._certificate_name is None else self._certificate_name(subject)
-        return _from_outside(name)
+        return self._certificate_names.principal(subject)
 
     def stop(self) -> None:
         self._passwords.stop()

@@ -3,12 +3,12 @@
 Three counts of recent failures, each with a cost of its own:
 
 - of a user at an address: its next attempts wait, longer each time, whether they are right or
-  wrong, so that a guess cannot be told by its speed. Others who use the same name elsewhere do not
+  wrong, so that the speed of an answer tells nothing. The same user at other addresses does not
   wait: nobody can lock a user out from afar.
 - of an address, for those who try many names: the same, with more attempts free.
 - of a user, for those who come from many addresses: only the refusals are delayed.
 
-All tables have a bound, so that strangers cannot fill the memory.
+All tables have a bound, so that unknown clients cannot fill the memory.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _BEYOND_MAX: Final = 8
 _ENTRIES_MAX: Final = 8192
 _LOGGED_MAX: Final = 1024
 _REASONS_MAX: Final = 8
-"""Lines about one address in `LOG_SECONDS`: reasons name users, and a stranger has many names."""
+"""Lines about one address in `LOG_SECONDS`: reasons name users, and anyone can make up names."""
 _NAME_CHARACTERS_MAX: Final = 128
 _IPV6_NETWORK_BITS: Final = 64
 """A client of IPv6 has all addresses of such a network."""
@@ -136,7 +136,7 @@ class LoginThrottle:
         self._count((_short(user), _network(host)), _PAIR)
 
     def succeeded(self, user: str, host: str) -> None:
-        # The address is not forgiven: a stranger with an account of their own could reset it.
+        # The address is not forgiven: an attacker who is also a user could reset it.
         self._failures.pop((_short(user), _network(host)), None)
 
     def failed(self, user: str | None, host: str, *, suspected: bool = False) -> float:

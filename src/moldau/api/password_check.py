@@ -54,7 +54,7 @@ class PasswordCheck:
     def __init__(self, threads: HashThreads) -> None:
         self._threads = threads
         self._key = secrets.token_bytes(32)
-        """Random in each process: the hashes in memory are worth nothing elsewhere."""
+        """Random in each process: the hashes in memory are of no use outside of it."""
         self._remembered: OrderedDict[str, tuple[bytes, ScramCredential]] = OrderedDict()
         self._running: dict[tuple[bytes, ScramCredential], asyncio.Future[bool]] = {}
 
@@ -75,21 +75,21 @@ class PasswordCheck:
     async def fits(
         self, user: str, password: bytes, credential: ScramCredential, mechanism: ScramMechanism
     ) -> bool:
-        """The same question that several connections ask at once is worked out once.
+        """What several connections check at the same time is worked out once.
 
-        Raises AuthenticationError if too many questions wait.
+        Raises UnavailableError if too many checks wait.
         """
         digest = self._digest(user, password)
-        question = (digest, credential)
-        running = self._running.get(question)
+        check_key = (digest, credential)
+        running = self._running.get(check_key)
         if running is None:
             if len(self._running) >= _WAITING_MAX:
                 raise UnavailableError(BUSY, reason="too many logins wait for their turn")
             running = asyncio.ensure_future(
                 self._threads.run(lambda: is_password(password, credential, mechanism))
             )
-            self._running[question] = running
-            running.add_done_callback(lambda _: self._running.pop(question, None))
+            self._running[check_key] = running
+            running.add_done_callback(lambda _: self._running.pop(check_key, None))
         # Shielded: one client that leaves must not end the check of the others.
         fitted = await asyncio.shield(running)
         if fitted:

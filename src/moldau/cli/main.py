@@ -46,6 +46,7 @@ _COMMANDS = {
     "logout": ("login:logout", "Delete the token of a profile."),
     "profile": ("login:profile", "List, choose and delete profiles."),
     "config": ("config:config", "Write a configuration file; show the effective settings."),
+    "certs": ("certs:certs", "Make certificates for TLS."),
     "bench": ("bench.command:bench", "Measure throughput and latency."),
     "doctor": ("doctor:doctor", "Check this machine, a configuration and a running cluster."),
     "completion": ("completion:completion", "Print a shell completion script."),

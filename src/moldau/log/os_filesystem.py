@@ -21,8 +21,8 @@ REPLACEMENT_SUFFIX = ".tmp"
 _SAMPLE_BYTES = 128 * 1024
 """About the kernel's read-ahead: bytes between two samples are cached as well."""
 _REMOVE_TRIES = 10
-_FILE_MODE = 0o640
-_DIRECTORY_MODE = 0o750
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
 
 
 class OsFile:

@@ -29,7 +29,7 @@ from moldau.model.slices import Chunk, FileSlice
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool, ByteBudget
 from moldau.net.failure_log import FailureLog
 from moldau.net.socket_writer import SocketWriter
-from moldau.net.tls import PeerCertificate
+from moldau.net.tls.contexts import PeerCertificate
 
 log = logging.getLogger(__name__)
 

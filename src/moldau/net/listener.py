@@ -14,10 +14,10 @@ from moldau.net.address_rates import AddressRates
 from moldau.net.buffers import BufferPool, ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.failure_log import FailureLog
-from moldau.net.handshakes import Handshakes
 from moldau.net.sockets import OS_SOCKETS, Sockets
-from moldau.net.tls import TlsContexts
-from moldau.net.tls_connection import TlsConnection
+from moldau.net.tls.connection import TlsConnection
+from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.handshakes import Handshakes
 
 log = logging.getLogger(__name__)
 

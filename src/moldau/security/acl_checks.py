@@ -1,4 +1,8 @@
-"""Which rules may exist: what Kafka accepts, and nothing that could never match."""
+"""Which rules may exist: what Kafka accepts, and nothing that could never match.
+
+Snapshots of the metadata are checked with it, too: what one version accepted, no later one may
+refuse.
+"""
 
 import ipaddress
 from typing import Final

@@ -1,6 +1,6 @@
 """The file `admin.token` of a data directory: who can read it administers the broker.
 
-New at each start. That is how the first user is made; later it is for whoever has lost a password.
+New at each start. That is how the first user is made; later it helps after a lost password.
 """
 
 import base64

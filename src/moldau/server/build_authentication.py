@@ -13,8 +13,8 @@ from moldau.edge.kafka.client_login import LoginRules
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.sasl_gate import SaslGate
 from moldau.metadata.security import User
-from moldau.model.errors import ConfigError
-from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.net.connection import ConnectionLimits
+from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, parse_principal
 from moldau.server.config.listeners import listeners_of
 from moldau.server.config.schema import ServerConfig
@@ -24,6 +24,7 @@ from moldau.server.config.security_schema import (
     ListenerProtocol,
     ListenerSecurity,
 )
+from moldau.server.kafka_server import Gate
 from moldau.server.machine import Machine
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _DECOY_KEY_BYTES = 32
 
 
 def super_users(config: ServerConfig) -> frozenset[Principal] | None:
-    """Who may do everything; None if everybody may. Raises ConfigError."""
+    """Who may do everything; None if everybody may."""
     security = config.security
     if security.authorization is Authorization.NONE:
         return None
@@ -42,10 +43,7 @@ def super_users(config: ServerConfig) -> frozenset[Principal] | None:
         listener.authenticates for listener in clients
     ):
         return None
-    try:
-        named = {parse_principal(text) for text in security.super_user_list}
-    except ValueError as error:
-        raise ConfigError(f"security.super_users: {error}") from None
+    named = {parse_principal(text) for text in security.super_user_list}
     return frozenset({LOCAL_ADMIN, *named})
 
 
@@ -76,12 +74,13 @@ class Authentication:
             random_bytes=machine.secret_bytes,
             admin_token=machine.admin_token(root),
             tokens=self._tokens,
+            certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
         )
 
-    def guard(
-        self, dispatcher: Dispatcher, listener: ListenerConfig, limits: ConnectionLimits
-    ) -> tuple[FrameHandler, Callable[[Connection], None] | None]:
-        """The frame handler of a Kafka listener, and what it does with new connections."""
+    def gate(
+        self, listener: ListenerConfig, dispatcher: Dispatcher, limits: ConnectionLimits
+    ) -> Gate:
+        """What stands in front of the dispatcher of a Kafka listener."""
         if listener.sasl:
             rules = LoginRules(
                 authenticator=self.authenticator,
@@ -91,10 +90,10 @@ class Authentication:
             )
             gate = SaslGate(dispatcher, rules, limits)
             self._gates.append(gate)
-            return gate, gate.on_accepted
+            return Gate(gate, gate.on_accepted)
         if listener.security is ListenerSecurity.MTLS:
-            return CertificateGate(dispatcher, self.authenticator), None
-        return dispatcher, None
+            return Gate(CertificateGate(dispatcher, self.authenticator))
+        return Gate(dispatcher)
 
     async def stop(self) -> None:
         await asyncio.gather(*(gate.stop() for gate in self._gates))

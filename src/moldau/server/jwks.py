@@ -20,7 +20,7 @@ from moldau.api.password_check import UnavailableError
 from moldau.model.clock import Clock
 from moldau.model.errors import MoldauError
 from moldau.security.jwt import PublicKey, parse_keys
-from moldau.server.config.oidc_rules import parse_https_url
+from moldau.server.config.identity_rules import parse_https_url
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 REFRESH_SECONDS: Final = 600.0
 """Keys that are older are fetched again, while the old ones are used."""
 RETRY_SECONDS: Final = 30.0
-"""Between two fetches, however many tokens have unknown keys: a stranger can make up any number."""
+"""Between two fetches, however many tokens have unknown keys: anyone can make up such tokens."""
 _CHUNK_BYTES: Final = 16 * 1024
 DOWN: Final = "Authentication failed: the identity provider of the broker is not reachable"
 

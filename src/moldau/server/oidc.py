@@ -32,7 +32,7 @@ class OidcTokens:
 
 
 def oidc_tokens(security: SecurityConfig, clock: Clock) -> OidcTokens:
-    """By settings that `config/oidc_rules.py` has checked."""
+    """By settings that `config/identity_rules.py` has checked."""
     return OidcTokens(
         TokenRules(
             issuer=security.oidc_issuer or "",

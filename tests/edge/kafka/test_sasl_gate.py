@@ -97,7 +97,7 @@ async def test_a_frame_of_the_kind_that_overlaps_everything_does_not_slip_throug
         assert world.served == []
 
 
-async def test_unknown_mechanisms_are_told_the_known_ones():
+async def test_an_unknown_mechanism_is_answered_with_the_known_ones():
     async with sasl_world() as (_, connect):
         client = await connect()
         answer = await client.handshake("GSSAPI")

@@ -1,6 +1,7 @@
 """The login of one Kafka connection: SASL exchange, principal, lifetime of its session."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -10,7 +11,10 @@ from moldau.net.connection import Connection
 from moldau.security.principal import Principal
 from moldau.security.sasl import AuthenticationError
 
+log = logging.getLogger(__name__)
+
 CHANGED_PRINCIPAL: Final = "Authentication failed: the user cannot change on one connection"
+_CLOSE_SECONDS: Final = 1.0
 
 
 class LoginRules:
@@ -41,11 +45,12 @@ class ClientLogin:
 
     __slots__ = (
         "_connection",
+        "_deadline",
         "_exchange",
         "_expires_at",
         "_on_authenticated",
         "_rules",
-        "deadline",
+        "has_ended",
         "is_raw",
         "is_stepping",
         "mechanism",
@@ -69,7 +74,9 @@ class ClientLogin:
         """After SaslHandshake version 0 the messages of the mechanism come without a header."""
         self.is_stepping = False
         """A message is being checked; the client must wait for the answer."""
-        self.deadline: asyncio.TimerHandle | None = None
+        self.has_ended = False
+        """A login failed: nothing is served any more."""
+        self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -84,6 +91,7 @@ class ClientLogin:
         """Whether all requests are served."""
         return (
             self.principal is not None
+            and not self.has_ended
             and self._exchange is None
             and (self._expires_at is None or self._rules.clock.monotonic() < self._expires_at)
         )
@@ -118,6 +126,8 @@ class ClientLogin:
         self._exchange = None
         self.is_raw = False
         lifetime_ms = self._lifetime_ms(exchange.expires_at_ms)
+        if self.principal is not None:
+            log.debug("%s of %s has authenticated again", self.principal, self._connection.address)
         self._expires_at = None
         if lifetime_ms:
             self._expires_at = self._rules.clock.monotonic() + lifetime_ms / 1000
@@ -132,13 +142,22 @@ class ClientLogin:
             self._on_authenticated(self._connection, principal)
 
     def cancel_deadline(self) -> None:
-        if self.deadline is not None:
-            self.deadline.cancel()
-            self.deadline = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
-    def end_later(self) -> None:
-        """Close the connection after the reply that is about to be sent."""
-        asyncio.get_running_loop().call_soon(self._connection.drain)
+    def end(self) -> None:
+        """Serve nothing more after the reply that is about to be sent, and close the connection
+        soon: clients that see reply and end at once may not look at the reply."""
+        self.has_ended = True
+        self.close_after(_CLOSE_SECONDS, "it did not authenticate")
+
+    def close_after(self, seconds: float, reason: str) -> None:
+        """Unless it has authenticated by then."""
+        self.cancel_deadline()
+        self._deadline = asyncio.get_running_loop().call_later(
+            seconds, self._connection.close, reason
+        )
 
     def _lifetime_ms(self, expires_at_ms: int | None) -> int:
         limits = []

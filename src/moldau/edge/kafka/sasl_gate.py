@@ -53,15 +53,16 @@ class SaslGate:
     def on_accepted(self, connection: Connection) -> None:
         connection.set_limits(self._limits_before)
         connection.state = login = ClientLogin(connection, self._rules, self._authenticated)
-        login.deadline = asyncio.get_running_loop().call_later(
-            AUTHENTICATION_SECONDS_MAX, connection.close, "it did not authenticate in time"
-        )
+        login.close_after(AUTHENTICATION_SECONDS_MAX, "it did not authenticate in time")
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         login = connection.state
         if not isinstance(login, ClientLogin):
             raise PeerProtocolError("a connection without a login")
         if not login.is_open:
+            if login.has_ended:
+                connection.close("a request after its login failed")
+                return
             if login.is_stepping:
                 raise PeerProtocolError("a request while the last SASL message is being checked")
             if login.is_raw:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from moldau.model.topology import Endpoint
+from moldau.server.config.identity_rules import identity_problems
 from moldau.server.config.listeners import SECTIONS, listeners_of
-from moldau.server.config.oidc_rules import oidc_problems
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import (
     Authentication,
@@ -45,7 +45,7 @@ def violations(config: ServerConfig, is_set: Mapping[str, bool]) -> Iterator[Vio
     for listener in listeners:
         yield from _alone(config, listener)
     mechanisms = [name for listener in listeners for name in listener.sasl]
-    for problem in oidc_problems(config.security, mechanisms):
+    for problem in identity_problems(config.security, mechanisms):
         yield Violation(*problem)
 
 

@@ -20,13 +20,30 @@ def handle(
     try:
         users = call.session.security.users()
     except RefusedError as error:
-        return DescribeUserScramCredentialsResponse(
-            error_code=error.code, error_message=str(error), results=[]
-        )
+        return _refused(error, [each.name for each in request.users or ()])
     # Null and an empty list both mean all users.
     asked = Counter([each.name for each in request.users or ()] or sorted(users))
     return DescribeUserScramCredentialsResponse(
         results=[_result(name, count, users.get(name)) for name, count in asked.items()]
+    )
+
+
+def _refused(error: RefusedError, names: list[str]) -> DescribeUserScramCredentialsResponse:
+    """For each user where some are named: librdkafka (2.16) crashes on an error of the whole."""
+    if not names:
+        return DescribeUserScramCredentialsResponse(
+            error_code=error.code, error_message=str(error), results=[]
+        )
+    return DescribeUserScramCredentialsResponse(
+        results=[
+            DescribeUserScramCredentialsResult(
+                user=name,
+                error_code=error.code,
+                error_message=str(error),
+                credential_infos=[],
+            )
+            for name in dict.fromkeys(names)
+        ]
     )
 
 

@@ -19,7 +19,7 @@ def handle(
     login = login_of(call.connection)
     if login is None or not login.has_exchange:
         if login is not None:
-            login.end_later()
+            login.end()
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslHandshake must come first",
@@ -34,7 +34,7 @@ async def _step(login: ClientLogin, message: bytes) -> SaslAuthenticateResponse:
     try:
         answer, lifetime_ms = await login.step(message)
     except AuthenticationError as error:
-        login.end_later()
+        login.end()
         return SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
             error_message=str(error),

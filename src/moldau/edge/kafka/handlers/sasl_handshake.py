@@ -15,12 +15,12 @@ def handle(call: Call, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
     mechanisms = list(login.mechanisms)
     if login.has_exchange:
-        login.end_later()
+        login.end()
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=mechanisms)
     is_again = login.principal is not None
     if request.mechanism not in mechanisms or (is_again and request.mechanism != login.mechanism):
         # Also one that differs from the first, when a client authenticates again (KIP-368).
-        login.end_later()
+        login.end()
         return SaslHandshakeResponse(
             error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms
         )

@@ -17,7 +17,7 @@ from tls_world import TlsWorld
 
 from moldau.model.errors import ConfigError
 from moldau.model.secret import Secret
-from moldau.net.tls import TlsContexts, certificate_expiry, is_key_exposed
+from moldau.net.tls.contexts import TlsContexts, certificate_expiry, is_key_exposed
 
 pytestmark = pytest.mark.inprocess
 

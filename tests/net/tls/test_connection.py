@@ -16,9 +16,9 @@ from sliced import opened
 from tls_world import TlsWorld
 
 from moldau.model.slices import FileSlice
-from moldau.net import handshakes
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, DeferredReply
+from moldau.net.tls import handshakes
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess

@@ -8,7 +8,7 @@ import contextlib
 import ssl
 from typing import Final
 
-from moldau.net.tls import PeerCertificate, peer_certificate
+from moldau.net.tls.contexts import PeerCertificate, peer_certificate
 
 PIECE_BYTES: Final = 64 * 1024
 """Data goes through OpenSSL in pieces of this size: it keeps buffers as large as the largest."""

@@ -20,8 +20,8 @@ from moldau.net.buffers import BufferPool, ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.failure_log import FailureLog
 from moldau.net.socket_writer import SocketWriter, ended_early
-from moldau.net.tls import TlsContexts
-from moldau.net.tls_channel import HANDSHAKE_RECORD, PIECE_BYTES, TlsChannel, describe
+from moldau.net.tls.channel import HANDSHAKE_RECORD, PIECE_BYTES, TlsChannel, describe
+from moldau.net.tls.contexts import TlsContexts
 
 _RECORD_BYTES: Final = 16 * 1024
 _SEALED_PIECES_MAX: Final = 4

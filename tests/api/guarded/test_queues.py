@@ -1,0 +1,97 @@
+"""Dead letters: the broker writes them, so who makes it do so needs the right to write there."""
+
+import pytest
+from guarded_calls import GuardedWorld, allow, outcome
+from handler_calls import brokers, image, topic
+
+from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.queues.types import ConnectOptions, Mode
+from moldau.security.acl import CLUSTER_NAME, Operation, ResourceType
+
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+CONSUME = [
+    allow(Operation.READ, GROUP, "billing"),
+    allow(Operation.READ, TOPIC, "orders"),
+    allow(Operation.READ, TOPIC, "refunds"),
+]
+
+
+def connect(
+    world: GuardedWorld, *topics: str, mode: Mode | None = Mode.QUEUE, dead: str | None = None
+) -> ErrorCode | None:
+    """The refusal; None if the consumer was let in."""
+    options = ConnectOptions(
+        group="billing", topics=topics or ("orders",), mode=mode, dead_letter_topic=dead
+    )
+    found = outcome(lambda session: session.queues.connect(options), world.session())
+    assert ("queues.connect" in world.touched) != isinstance(found, RefusedError)
+    return found.code if isinstance(found, RefusedError) else None
+
+
+def world(*, defined: QueueGroup | None = None, dead: tuple[str, ...] = ()) -> GuardedWorld:
+    made = GuardedWorld()
+    names = ("orders", "refunds", *dead)
+    seen = image(brokers(1), *(topic(name, (1,)) for name in names))
+    made.seed(topics=seen.topics, topics_by_id=seen.topics_by_id)
+    made.services["queues"].answers["find_group"] = defined
+    return made
+
+
+def queue(*topics: str, dead: str = "billing.dead") -> QueueGroup:
+    return QueueGroup(name="billing", topics=topics, settings=QueueSettings(dead_letter_topic=dead))
+
+
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("dead", [None, "elsewhere"])
+def test_who_defines_a_queue_must_be_allowed_to_write_its_dead_letters(dead: str | None) -> None:
+    name = dead or "billing.dead"
+    made = world(dead=(name,))
+    made.grant(CONSUME)
+    assert connect(made, dead=dead) is REFUSED
+    made.grant([*CONSUME, allow(Operation.WRITE, TOPIC, name)])
+    assert connect(made, dead=dead) is None
+
+
+def test_a_dead_letter_topic_that_is_missing_must_be_creatable() -> None:
+    made = world()
+    writes = allow(Operation.WRITE, TOPIC, "billing.dead")
+    made.grant([*CONSUME, writes])
+    assert connect(made) is REFUSED
+    made.grant([*CONSUME, writes, allow(Operation.CREATE, TOPIC, "billing.dead")])
+    assert connect(made) is None
+    made = world()
+    on_cluster = allow(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+    made.grant([*CONSUME, writes, on_cluster])
+    assert connect(made) is None
+
+
+@pytest.mark.parametrize("mode", [None, Mode.QUEUE])
+def test_who_joins_a_queue_as_it_is_needs_no_right_on_dead_letters(mode: Mode | None) -> None:
+    made = world(defined=queue("orders", "refunds"))
+    made.grant(CONSUME)
+    assert connect(made, mode=mode) is None
+
+
+@pytest.mark.parametrize("mode", [None, Mode.QUEUE])
+def test_who_adds_a_topic_to_a_queue_lets_its_messages_be_copied(mode: Mode | None) -> None:
+    made = world(defined=queue("orders"), dead=("billing.dead",))
+    made.grant(CONSUME)
+    assert connect(made, "orders", "refunds", mode=mode) is REFUSED
+    made.grant([*CONSUME, allow(Operation.WRITE, TOPIC, "billing.dead")])
+    assert connect(made, "orders", "refunds", mode=mode) is None
+
+
+def test_who_moves_dead_letters_must_be_allowed_to_write_to_the_new_topic() -> None:
+    made = world(defined=queue("orders"), dead=("billing.dead", "secret"))
+    made.grant([*CONSUME, allow(Operation.WRITE, TOPIC, "billing.dead")])
+    assert connect(made, dead="secret") is REFUSED
+    assert connect(made, dead="billing.dead") is None
+
+
+def test_an_ordered_group_has_no_dead_letters() -> None:
+    made = world()
+    made.grant(CONSUME)
+    assert connect(made, mode=None) is None

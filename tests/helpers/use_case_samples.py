@@ -1,0 +1,469 @@
+"""Owns one or more calls of each use case of a session, with what it answers without a right."""
+
+from collections.abc import Callable
+from typing import Any
+
+from handler_calls import topic
+from msgspec import Struct, field
+
+from moldau.api.cluster_queries import GroupListing
+from moldau.api.session import Session
+from moldau.control.config_service import ResourceKind
+from moldau.data.fetch import PartitionFetch, PartitionFetchResult
+from moldau.data.offsets import FoundOffset
+from moldau.data.transactional_produce import TransactionalWrite
+from moldau.groups.events import ConsumerHeartbeat, Heartbeat, Join, Leave, OffsetToCommit, Sync
+from moldau.groups.results import (
+    CommittedOffset,
+    ConsumerGroupState,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    FetchOffsetsResult,
+    GroupState,
+    ListedGroup,
+)
+from moldau.metadata.leader_balance import ElectionType
+from moldau.metadata.leaders import Leader
+from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.metadata.security import QuotaEntity
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import (
+    NO_EPOCH,
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+from moldau.model.topology import Endpoint, JoinRequest, Topology, TopologyTopic
+from moldau.queues.types import ConnectOptions, GroupStats, PartitionStats, PollOptions
+from moldau.security.acl import CLUSTER_NAME, ResourceType
+from moldau.security.scram import ScramCredential, ScramMechanism
+from moldau.transactions.results import DescribedTransaction, ListedTransaction
+
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+CLUSTER, TRANSACTION = ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
+NAMES = {TOPIC: "orders", GROUP: "billing", CLUSTER: CLUSTER_NAME, TRANSACTION: "payments"}
+ORDERS = topic("orders", (1, 2))
+PARTITION = TopicPartition("orders", PartitionIndex(0))
+PRODUCER = ProducerId(7), ProducerEpoch(0)
+NO_RIGHT_ON_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """One way to call a use case."""
+
+    call: Callable[[Session], Any]
+    kinds: tuple[ResourceType, ...] | None = None
+    """The rights that this call needs, of those in the rule; None: all."""
+    without: dict[ResourceType, Any] = field(default_factory=dict)
+    """What it returns without the right on this kind, if it does not raise."""
+    reads_first: bool = False
+    """A list, which is filtered after the service has made it."""
+    answers: dict[str, Any] = field(default_factory=dict)
+    """What services return."""
+    effects: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    """What services do."""
+
+
+def offset_to_commit() -> OffsetToCommit:
+    return OffsetToCommit(partition=PARTITION, offset=Offset(1), leader_epoch=NO_EPOCH, metadata="")
+
+
+def fetch(session: Session) -> list[PartitionFetchResult] | str:
+    results: list[list[PartitionFetchResult]] = []
+    wanted = [PartitionFetch("orders", 0, Offset(0), 100, -1)]
+    session.fetch.fetch(wanted, bytes_min=1, bytes_max=100, wait_ms_max=10, on_ready=results.append)
+    return results[0] if results else "parked"
+
+
+def nothing_to_read(requests: object, *, on_ready: Callable[[Any], None], **_: object) -> None:
+    on_ready([PartitionFetchResult(ErrorCode.NONE, 0, 0, None, 0)])
+
+
+def transactional_append(session: Session) -> Any:
+    outcomes: list[Any] = []
+    write = TransactionalWrite("payments", "orders", 0, memoryview(b""), -1, 11)
+    session.transactional_produce.append(write, outcomes.append)
+    if outcomes:
+        raise outcomes[0]
+    return "appended"
+
+
+def member_event(kind: type[Any], **fields: Any) -> Callable[[int], Any]:
+    return lambda request_id: kind(request_id=request_id, group_id="billing", **fields)
+
+
+JOIN = member_event(
+    Join,
+    member_id="",
+    instance_id=None,
+    client_id="",
+    client_host="",
+    session_timeout_ms=1,
+    rebalance_timeout_ms=1,
+    protocol_type="consumer",
+    protocols=(),
+    member_id_required=False,
+    can_skip_assignment=False,
+)
+CONSUMER_HEARTBEAT = member_event(
+    ConsumerHeartbeat,
+    member_id="m",
+    member_epoch=0,
+    instance_id=None,
+    rack=None,
+    client_id="",
+    client_host="",
+    rebalance_timeout_ms=1,
+    topics=("orders",),
+    pattern=None,
+    assignor=None,
+    owned=None,
+    makes_member_id=True,
+)
+SYNC = member_event(
+    Sync,
+    member_id="m",
+    generation=1,
+    instance_id=None,
+    protocol_type=None,
+    protocol_name=None,
+    assignments=(),
+)
+HEARTBEAT = member_event(Heartbeat, member_id="m", generation=1, instance_id=None)
+LEAVE = member_event(Leave, members=())
+CONSUMER = DescribedConsumer(
+    member_id="m",
+    instance_id=None,
+    rack=None,
+    epoch=1,
+    client_id="",
+    client_host="",
+    topics=("orders",),
+    pattern=None,
+    assigned={},
+    target={},
+    is_classic=False,
+)
+COMMITTED = CommittedOffset(
+    offset=Offset(3), leader_epoch=NO_EPOCH, metadata="", commit_timestamp=TimestampMs(0)
+)
+LISTED = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupState.EMPTY)
+QUEUE = QueueGroup(
+    name="billing", topics=("orders",), settings=QueueSettings(dead_letter_topic="dead")
+)
+HIDDEN_QUEUE = QueueGroup(name="billing", topics=(), settings=QUEUE.settings)
+STATS = GroupStats(
+    group="billing",
+    settings=QUEUE.settings,
+    consumers=1,
+    partitions=(
+        PartitionStats(
+            topic="orders", partition=PartitionIndex(0), leader=BrokerId(1), is_here=True
+        ),
+    ),
+)
+JOINING = JoinRequest(
+    incarnation="i",
+    process="p",
+    kafka=Endpoint("h", 1),
+    raft=Endpoint("h", 2),
+    http=Endpoint("h", 3),
+)
+TOPOLOGY = Topology(
+    cluster_id="a-cluster",
+    version=1,
+    controller=1,
+    answered_by=1,
+    brokers=(),
+    topics=(TopologyTopic(name="orders", id="00", internal=False, partitions=()),),
+)
+CONSUMER_TOPICS = {"queues.topics_of": frozenset({"orders"})}
+
+
+def one(call: Callable[[Session], Any], **more: Any) -> list[Sample]:
+    return [Sample(call=call, **more)]
+
+
+def settling(call: Callable[[Session], Any]) -> list[Sample]:
+    return [Sample(call=call, answers=CONSUMER_TOPICS, reads_first=True)]
+
+
+SAMPLES: dict[str, list[Sample]] = {
+    "topics.find": one(lambda s: s.topics.find("orders")),
+    "topics.get": one(lambda s: s.topics.get("orders")),
+    "topics.find_by_id": one(lambda s: s.topics.find_by_id(ORDERS.topic_id), without={TOPIC: None}),
+    "topics.name_of": one(lambda s: s.topics.name_of(ORDERS.topic_id), without={TOPIC: None}),
+    "topics.all": one(lambda s: s.topics.all(), without={TOPIC: []}),
+    "topics.create": one(lambda s: s.topics.create("orders")),
+    "topics.ensure": one(lambda s: s.topics.ensure("orders")),
+    "topics.delete": one(lambda s: s.topics.delete(name="orders")),
+    "topics.add_partitions": one(
+        lambda s: s.topics.add_partitions("orders", 3, None, validate_only=True)
+    ),
+    "topics.delete_records": one(lambda s: s.topics.delete_records("orders", 0, 1)),
+    "topics.await_leaders": one(lambda s: s.topics.await_leaders(["nowhere"])),
+    "configs.describe": [
+        Sample(call=lambda s: s.configs.describe(ResourceKind.TOPIC, "orders"), kinds=(TOPIC,)),
+        Sample(call=lambda s: s.configs.describe(ResourceKind.BROKER, "1"), kinds=(CLUSTER,)),
+    ],
+    "configs.describe_topic": one(lambda s: s.configs.describe_topic(ORDERS)),
+    "configs.alter": [
+        Sample(
+            call=lambda s: s.configs.alter(ResourceKind.TOPIC, "orders", [], validate_only=False),
+            kinds=(TOPIC,),
+        ),
+        Sample(
+            call=lambda s: s.configs.alter(ResourceKind.BROKER, "1", [], validate_only=True),
+            kinds=(CLUSTER,),
+        ),
+    ],
+    "configs.replace": [
+        Sample(
+            call=lambda s: s.configs.replace(ResourceKind.TOPIC, "orders", {}, validate_only=True),
+            kinds=(TOPIC,),
+        ),
+        Sample(
+            call=lambda s: s.configs.replace(ResourceKind.BROKER, "", {}, validate_only=False),
+            kinds=(CLUSTER,),
+        ),
+    ],
+    "produce.append": one(lambda s: s.produce.append("orders", 0, memoryview(b""), -1)),
+    "transactional_produce.append": one(transactional_append),
+    "appends.partitions_for": one(lambda s: s.appends.partitions_for(ORDERS, [(None, b"k")])),
+    "appends.store": one(
+        lambda s: s.appends.store(ORDERS, [], [], acks=-1, timeout_seconds=1.0),
+    ),
+    "fetch.fetch": one(
+        fetch, without={TOPIC: [PartitionFetchResult(NO_RIGHT_ON_TOPIC, -1, -1, None, 0)]}
+    ),
+    "fetch.read_page": one(
+        lambda s: s.fetch.read_page("orders", 0, 0, limit=1),
+        effects={"fetch.fetch": nothing_to_read},
+    ),
+    "offsets.list_offset": one(lambda s: s.offsets.list_offset("orders", 0, -1)),
+    "offsets.at": one(
+        lambda s: s.offsets.at("orders", 0, -1),
+        answers={"offsets.list_offset": FoundOffset(3, 0, 0)},
+    ),
+    "offsets.epoch_end": one(lambda s: s.offsets.epoch_end("orders", 0, 1)),
+    "offsets.producers": one(lambda s: s.offsets.producers("orders", 0)),
+    "groups.join": one(lambda s: s.groups.join("billing", JOIN)),
+    "groups.sync": one(lambda s: s.groups.sync("billing", SYNC)),
+    "groups.heartbeat": one(lambda s: s.groups.heartbeat("billing", HEARTBEAT)),
+    "groups.leave": one(lambda s: s.groups.leave("billing", LEAVE)),
+    "groups.consumer_heartbeat": one(
+        lambda s: s.groups.consumer_heartbeat("billing", CONSUMER_HEARTBEAT)
+    ),
+    "groups.commit_offsets": one(
+        lambda s: s.groups.commit_offsets("billing", [offset_to_commit()]),
+        without={TOPIC: [NO_RIGHT_ON_TOPIC]},
+        answers={"groups.commit_offsets": [ErrorCode.NONE]},
+    ),
+    "groups.fetch_offsets": one(
+        lambda s: s.groups.fetch_offsets("billing", None),
+        without={TOPIC: FetchOffsetsResult(error=ErrorCode.NONE, offsets={})},
+        reads_first=True,
+        answers={
+            "groups.fetch_offsets": FetchOffsetsResult(
+                error=ErrorCode.NONE,
+                offsets={PARTITION: COMMITTED},
+                unstable=frozenset({PARTITION}),
+            )
+        },
+    ),
+    "groups.delete_offsets": one(
+        lambda s: s.groups.delete_offsets("billing", [PARTITION]),
+        without={TOPIC: [NO_RIGHT_ON_TOPIC]},
+        answers={"groups.delete_offsets": [ErrorCode.NONE]},
+    ),
+    "groups.describe": one(lambda s: s.groups.describe("billing")),
+    "groups.describe_consumers": one(
+        lambda s: s.groups.describe_consumers("billing"),
+        without={
+            TOPIC: DescribedConsumerGroup(
+                error=NO_RIGHT_ON_TOPIC,
+                message="The group has topics that the client may not describe",
+            )
+        },
+        reads_first=True,
+        answers={
+            "groups.describe_consumers": DescribedConsumerGroup(
+                error=ErrorCode.NONE, state=ConsumerGroupState.STABLE, members=(CONSUMER,)
+            )
+        },
+    ),
+    "groups.list_groups": one(
+        lambda s: s.groups.list_groups((), ()),
+        without={GROUP: (ErrorCode.NONE, [])},
+        reads_first=True,
+        answers={"groups.list_groups": (ErrorCode.NONE, [LISTED])},
+    ),
+    "groups.delete_groups": one(
+        lambda s: s.groups.delete_groups(["billing"]),
+        without={GROUP: {"billing": ErrorCode.GROUP_AUTHORIZATION_FAILED}},
+        answers={"groups.delete_groups": {"billing": ErrorCode.NONE}},
+    ),
+    "groups.find_coordinator": one(lambda s: s.groups.find_coordinator("billing")),
+    "groups.are_stored": one(lambda s: s.groups.are_stored),
+    "queries.groups": one(
+        lambda s: s.queries.groups(),
+        without={GROUP: ([], [])},
+        reads_first=True,
+        answers={
+            "queries.groups": (
+                [(GroupListing("billing", "consumer", "Empty", "classic"), BrokerId(1))],
+                [],
+            )
+        },
+    ),
+    "queries.extents": one(lambda s: s.queries.extents([PARTITION]), without={TOPIC: {}}),
+    "producer_ids.take": one(lambda s: s.producer_ids.take()),
+    "transactions.init_producer": one(lambda s: s.transactions.init_producer("payments", 1)),
+    "transactions.end": one(lambda s: s.transactions.end("payments", *PRODUCER, is_commit=True)),
+    "transactions.add_partitions": one(
+        lambda s: s.transactions.add_partitions("payments", *PRODUCER, [PARTITION]),
+        without={TOPIC: {PARTITION: NO_RIGHT_ON_TOPIC}},
+    ),
+    "transactions.add_offsets": one(
+        lambda s: s.transactions.add_offsets("payments", *PRODUCER, "billing")
+    ),
+    "transactions.commit_offsets": one(
+        lambda s: s.transactions.commit_offsets(
+            "payments", "billing", *PRODUCER, [offset_to_commit()], adds=True
+        ),
+        without={TOPIC: [NO_RIGHT_ON_TOPIC]},
+        answers={"transactions.commit_offsets": [ErrorCode.NONE]},
+    ),
+    "transactions.abort_hanging": one(lambda s: s.transactions.abort_hanging(PARTITION, *PRODUCER)),
+    "transactions.describe": one(
+        lambda s: s.transactions.describe("payments"),
+        without={TOPIC: DescribedTransaction(error=ErrorCode.NONE, state="Ongoing")},
+        reads_first=True,
+        answers={
+            "transactions.describe": DescribedTransaction(
+                error=ErrorCode.NONE, state="Ongoing", partitions=frozenset({PARTITION})
+            )
+        },
+    ),
+    "transactions.list_transactions": one(
+        lambda s: s.transactions.list_transactions((), (), -1),
+        without={TRANSACTION: (ErrorCode.NONE, [])},
+        reads_first=True,
+        answers={
+            "transactions.list_transactions": (
+                ErrorCode.NONE,
+                [
+                    ListedTransaction(
+                        transactional_id="payments", producer_id=PRODUCER[0], state="Ongoing"
+                    )
+                ],
+            )
+        },
+    ),
+    "transactions.find_coordinator": one(lambda s: s.transactions.find_coordinator("payments")),
+    "cluster.cluster_id": one(lambda s: s.cluster.cluster_id),
+    "cluster.controller_id": one(lambda s: s.cluster.controller_id),
+    "cluster.brokers": one(lambda s: s.cluster.brokers),
+    "cluster.alive": one(lambda s: s.cluster.alive),
+    "cluster.is_cut_off": one(lambda s: s.cluster.is_cut_off),
+    "cluster.health": one(lambda s: s.cluster.health()),
+    "cluster.topology": [
+        Sample(
+            call=lambda s: s.cluster.topology().topics,
+            without={TOPIC: ()},
+            reads_first=True,
+            answers={"cluster.topology": TOPOLOGY},
+        ),
+        Sample(
+            call=lambda s: s.cluster.topology(["orders"]).topics,
+            answers={"cluster.topology": TOPOLOGY},
+        ),
+    ],
+    "cluster.leader_of": one(lambda s: s.cluster.leader_of(ORDERS, 0)),
+    "cluster.leaders_and_in_sync": one(
+        lambda s: s.cluster.leaders_and_in_sync(ORDERS, ORDERS.partitions)
+    ),
+    "cluster.remote_leader": one(
+        lambda s: s.cluster.remote_leader(ORDERS, 0),
+        answers={"cluster.leader_of": Leader(BrokerId(2), Epoch(1))},
+    ),
+    "cluster.join": one(lambda s: s.cluster.join(JOINING)),
+    "cluster.drain": one(lambda s: s.cluster.drain(2)),
+    "cluster.keep": one(lambda s: s.cluster.keep(2)),
+    "cluster.reassign": one(lambda s: s.cluster.reassign("orders", 0, [1])),
+    "cluster.reassignments": one(lambda s: s.cluster.reassignments(None)),
+    "cluster.elections_due": one(lambda s: s.cluster.elections_due()),
+    "cluster.elect": one(lambda s: s.cluster.elect("orders", 0, ElectionType.PREFERRED)),
+    "cluster.log_dirs": one(lambda s: s.cluster.log_dirs()),
+    "cluster.metrics": one(lambda s: s.cluster.metrics().list_groups()),
+    "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),
+    "security.put_password": one(lambda s: s.security.put_password("bob", b"secret")),
+    "security.put_credential": one(
+        lambda s: s.security.put_credential(
+            "bob", ScramMechanism.SHA_256, ScramCredential(b"", 4096, b"", b"")
+        )
+    ),
+    "security.delete_credential": one(
+        lambda s: s.security.delete_credential("bob", ScramMechanism.SHA_256)
+    ),
+    "security.delete_user": one(lambda s: s.security.delete_user("bob")),
+    "security.acls": one(lambda s: s.security.acls()),
+    "security.create_acls": one(lambda s: s.security.create_acls([])),
+    "security.delete_acls": one(lambda s: s.security.delete_acls([])),
+    "security.quotas": one(lambda s: s.security.quotas()),
+    "security.alter_quotas": one(lambda s: s.security.alter_quotas(QuotaEntity("bob", None), {})),
+    "security.join_tokens": one(lambda s: s.security.join_tokens()),
+    "security.create_join_token": one(lambda s: s.security.create_join_token()),
+    "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
+    "queues.connect": one(
+        lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",))),
+        answers={"queues.find_group": None},
+    ),
+    "queues.heartbeat": one(lambda s: s.queues.heartbeat("billing", "c", 0, {})),
+    "queues.disconnect": one(lambda s: s.queues.disconnect("billing", "c")),
+    "queues.poll": [
+        *settling(lambda s: s.queues.poll(PollOptions(group="billing", consumer="c"))),
+        Sample(
+            call=lambda s: s.queues.poll(
+                PollOptions(group="billing", consumer="c", partitions={"orders": frozenset({0})})
+            ),
+            answers={"queues.topics_of": frozenset()},
+        ),
+    ],
+    "queues.ack": settling(lambda s: s.queues.ack("billing", "c", [b"t"])),
+    "queues.nack": settling(
+        lambda s: s.queues.nack("billing", "c", [b"t"], delay_ms=None, reason="")
+    ),
+    "queues.extend": settling(lambda s: s.queues.extend("billing", "c", [b"t"], visibility_ms=1)),
+    "queues.stats": one(
+        lambda s: s.queues.stats("billing"),
+        without={
+            TOPIC: GroupStats(group="billing", settings=QUEUE.settings, consumers=1, partitions=())
+        },
+        reads_first=True,
+        answers={"queues.stats": STATS},
+    ),
+    "queues.peek": one(lambda s: s.queues.peek("billing", "orders", count_max=1)),
+    "queues.list_groups": [
+        Sample(
+            call=lambda s: s.queues.list_groups(),
+            without={GROUP: [], TOPIC: [HIDDEN_QUEUE]},
+            reads_first=True,
+            answers={"queues.list_groups": [QUEUE]},
+        ),
+        Sample(
+            call=lambda s: s.queues.list_groups("orders"),
+            kinds=(TOPIC,),
+            answers={"queues.list_groups": [QUEUE]},
+        ),
+    ],
+    "queues.known_groups": one(
+        lambda s: s.queues.known_groups(), without={GROUP: [], TOPIC: [HIDDEN_QUEUE]}
+    ),
+    "queues.delete_group": one(lambda s: s.queues.delete_group("billing")),
+}
