@@ -20,6 +20,7 @@ from secure_front import identity
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.queue.channels import SERVICE, TOPOLOGY, Channels
+from moldau.client.queue.rpc_failures import failure_of
 from moldau.client.security import parse_security
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.testing.waiting import wait_seconds_max
@@ -64,7 +65,7 @@ async def served(
 async def ask(channels: Channels, port: int) -> str:
     try:
         response = await channels.call(
-            f"localhost:{port}", TOPOLOGY, pb.TopologyRequest(), seconds_max=wait_seconds_max()
+            f"127.0.0.1:{port}", TOPOLOGY, pb.TopologyRequest(), seconds_max=wait_seconds_max()
         )
         return response.cluster_id
     finally:
@@ -102,7 +103,22 @@ def test_a_server_that_is_not_trusted_gets_no_credentials() -> None:
             security = parse_security({"security.protocol": "SASL_SSL", **LOGIN, **trust})
             with pytest.raises(aio.AioRpcError) as caught:
                 await ask(Channels(security), port)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            failure = failure_of(caught.value, f"127.0.0.1:{port}")
+            assert failure.text == "its certificate is not trusted"
+            assert failure.is_retriable
+            assert not failure.is_uncertain
+            assert seen == []
+
+    asyncio.run(run())
+
+
+def test_a_server_without_tls_is_named() -> None:
+    async def run() -> None:
+        async with served() as (port, seen):
+            security = parse_security({"security.protocol": "SASL_SSL", **LOGIN, **TRUST})
+            with pytest.raises(aio.AioRpcError) as caught:
+                await ask(Channels(security), port)
+            assert failure_of(caught.value, "a:1").text == "it does not accept TLS"
             assert seen == []
 
     asyncio.run(run())

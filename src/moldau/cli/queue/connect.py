@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -89,6 +90,8 @@ async def connected(
     addresses: str, seconds_max: float | None = None, *, security: "Security | None" = None
 ) -> "AsyncIterator[AsyncQueueClient]":
     """A client of the cluster. Raises UnreachableError at once if nothing listens there."""
+    # gRPC's core would log a line for every handshake that fails; we report the error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from moldau.client.queue.client import TIMEOUT_SECONDS, AsyncQueueClient
 
     await asyncio.to_thread(probe_grpc, addresses)
