@@ -3,7 +3,7 @@
 Every broker can respond for the whole cluster, so addresses are tried in turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -80,16 +80,17 @@ class ClusterClient:
         addresses: Sequence[str],
         *,
         call_seconds_max: float = CALL_SECONDS_MAX,
-        security: Security = PLAIN_TEXT,
+        security: Security | Callable[[str], Security] = PLAIN_TEXT,
     ) -> None:
         """`addresses`: HOST:PORT each, with TLS if `security` has it; or http:// or https://.
 
-        Raises ClientError for an invalid address.
+        `security` may depend on the address. Raises ClientError for an invalid address.
         """
         self._addresses = [
             (host, port, secured)
             for address in addresses
-            for secured, bare in [_scheme(address, security)]
+            for given in [security if isinstance(security, Security) else security(address)]
+            for secured, bare in [_scheme(address, given)]
             for host, port in split_brokers(bare, port_default=HTTP_PORT)
         ]
         if not self._addresses:

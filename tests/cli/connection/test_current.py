@@ -10,7 +10,12 @@ import pytest
 from moldau.cli.click_groups import Command
 from moldau.cli.cluster.topology import http_option
 from moldau.cli.connection import passwords
-from moldau.cli.connection.current import current_properties, current_security
+from moldau.cli.connection.current import (
+    current_properties,
+    current_security,
+    security_at,
+    use_local_tokens,
+)
 from moldau.cli.connection.options import connection_options
 from moldau.cli.connection.profiles import Profile, changed_profiles
 from moldau.cli.errors import CommandError
@@ -183,6 +188,21 @@ def test_a_readable_password_needs_tls(
     with pytest.raises(CommandError, match="will not send a password or token to b1 without TLS"):
         properties(*given, "-b", "localhost:1,b1:1")
     assert properties(*given, "-b", "b1:1", "--tls")["security.protocol"] == "SASL_SSL"
+
+
+def test_brokers_of_a_local_cluster_need_no_login(tmp_path: Path) -> None:
+    (tmp_path / "admin.token").write_text(SECRET)
+    found = []
+
+    @connection_options
+    def callback() -> None:
+        use_local_tokens({"b1:1": tmp_path, "b2:1": tmp_path / "none"})
+        found.extend(security_at(address).sasl for address in ("b1:1", "b2:1", "b3:1"))
+
+    click.command("test", cls=Command, examples=())(callback).main([], standalone_mode=False)
+    assert found[0] is not None
+    assert (found[0].username, found[0].password) == ("moldau-admin", SECRET)
+    assert found[1:] == [None, None]
 
 
 # ---- profiles

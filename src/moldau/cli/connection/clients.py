@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.connection.current import current_security
+from moldau.cli.connection.current import security_at
 
 if TYPE_CHECKING:
     from moldau.client.cluster_client import ClusterClient
@@ -13,4 +13,4 @@ def cluster_client(addresses: Sequence[str], *, call_seconds_max: float = 5.0) -
     """Raises ClientError."""
     from moldau.client.cluster_client import ClusterClient
 
-    return ClusterClient(addresses, call_seconds_max=call_seconds_max, security=current_security())
+    return ClusterClient(addresses, call_seconds_max=call_seconds_max, security=security_at)

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from moldau.cli.connection.options import values
-from moldau.cli.connection.passwords import password_for, read_admin_token
+from moldau.cli.connection.passwords import ADMIN_TOKEN, password_for, read_admin_token
 from moldau.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 KEY_PASSWORD_VARIABLE: Final = "MOLDAU_KEY_PASSWORD"
 _MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
 _RESOLVED: Final = f"{__name__}.resolved"
+_LOCAL: Final = f"{__name__}.local"
 _FIELDS: Final = {"brokers": "brokers", "addresses": "grpc", "http": "http"}
 """Parameters with addresses, and the fields of a profile that have them."""
 _TLS_FILES: Final = {
@@ -44,6 +45,27 @@ def current_security(properties: Mapping[str, str] | None = None) -> "Security":
     Raises ClientError and CommandError.
     """
     return security_in(_context(), properties)
+
+
+def use_local_tokens(directories: Mapping[str, Path]) -> None:
+    """For the brokers of `moldau cluster`, by address: who can read their data directories may
+    administer them, and need not log in."""
+    _context().meta[_LOCAL] = dict(directories)
+
+
+def security_at(address: str) -> "Security":
+    """As `current_security`, for one address."""
+    from dataclasses import replace
+
+    from moldau.client.sasl import LOCAL_ADMIN, Sasl
+
+    found = current_security()
+    directory = _context().meta.get(_LOCAL, {}).get(address)
+    if found.sasl is not None or directory is None or not (directory / ADMIN_TOKEN).exists():
+        return found
+    token = read_admin_token(str(directory))
+    login = Sasl(mechanism=_MECHANISM_DEFAULT, username=LOCAL_ADMIN, password=token)
+    return replace(found, sasl=login)
 
 
 def _context() -> click.Context:
