@@ -18,7 +18,15 @@ LOCAL = {
         "config",
         "config init",
     ),
-    *("config show", "completion", "logout", "profile list", "profile use", "profile delete"),
+    *(
+        "certs dev",
+        "config show",
+        "completion",
+        "logout",
+        "profile list",
+        "profile use",
+        "profile delete",
+    ),
 }
 """Commands that connect to no broker."""
 
