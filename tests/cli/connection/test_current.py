@@ -52,6 +52,14 @@ def properties() -> Properties:
     return run
 
 
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None responds: see test_negotiation.py."""
+    monkeypatch.setattr(
+        "moldau.cli.connection.negotiation.chosen_mechanism", lambda brokers, tls: "SCRAM-SHA-512"
+    )
+
+
 def save(**fields: Any) -> None:
     with changed_profiles() as file:
         file.profiles["prod"] = Profile(**fields)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from moldau.client.security import Security
 
 KEY_PASSWORD_VARIABLE: Final = "MOLDAU_KEY_PASSWORD"
-_MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
 _RESOLVED: Final = f"{__name__}.resolved"
 _LOCAL: Final = f"{__name__}.local"
 _FIELDS: Final = {"brokers": "brokers", "addresses": "grpc", "http": "http"}
@@ -57,15 +56,17 @@ def security_at(address: str) -> "Security":
     """As `current_security`, for one address."""
     from dataclasses import replace
 
+    from moldau.cli.connection.negotiation import chosen_mechanism
     from moldau.client.sasl import LOCAL_ADMIN, Sasl
 
+    ctx = _context()
     found = current_security()
-    directory = _context().meta.get(_LOCAL, {}).get(address)
+    directory = ctx.meta.get(_LOCAL, {}).get(address)
     if found.sasl is not None or directory is None or not (directory / ADMIN_TOKEN).exists():
         return found
     token = read_admin_token(str(directory))
-    login = Sasl(mechanism=_MECHANISM_DEFAULT, username=LOCAL_ADMIN, password=token)
-    return replace(found, sasl=login)
+    mechanism = chosen_mechanism(address, _tls(ctx, None))
+    return replace(found, sasl=Sasl(mechanism=mechanism, username=LOCAL_ADMIN, password=token))
 
 
 def _context() -> click.Context:
@@ -94,8 +95,10 @@ def properties_in(ctx: click.Context, *, ask: bool = True) -> dict[str, str]:
 
 def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
     profile = _usable_profile(ctx)
-    login = _login(ctx, profile, ask=ask)
     tls = _tls(ctx, profile)
+    login = _login(ctx, profile, ask=ask)
+    if "sasl.username" in login:
+        login["sasl.mechanism"] = _mechanism(ctx, tls)
     if not login and tls is None:
         return {}
     if tls is None and login["sasl.mechanism"] in _READABLE:
@@ -127,7 +130,6 @@ def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[
 
     user, is_user_typed = _value(ctx, "user")
     data_dir, _ = values(ctx).get("admin_dir", (None, False))
-    mechanism = _value(ctx, "mechanism")[0] or _MECHANISM_DEFAULT
     if data_dir is not None:
         if is_user_typed:
             raise CommandError(
@@ -136,7 +138,6 @@ def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[
                 code=ExitCode.USAGE,
             )
         return {
-            "sasl.mechanism": mechanism,
             "sasl.username": LOCAL_ADMIN,
             "sasl.password": read_admin_token(str(data_dir)),
         }
@@ -146,13 +147,24 @@ def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[
         if not ask and not password_file and not os.environ.get("MOLDAU_PASSWORD"):
             return {}
         return {
-            "sasl.mechanism": mechanism,
             "sasl.username": user,
             "sasl.password": password_for(user, password_file),
         }
     if profile is not None and profile.token:
         return {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": profile.token}
     return {}
+
+
+def _mechanism(ctx: click.Context, tls: dict[str, str] | None) -> str:
+    """The one that is given, else the best that the Kafka listener has."""
+    from moldau.cli.connection.negotiation import MECHANISM_DEFAULT, chosen_mechanism
+
+    given = _value(ctx, "mechanism")[0]
+    if given:
+        return str(given)
+    brokers = ctx.params.get("brokers")
+    # HTTP and gRPC have their own ways to send a password.
+    return chosen_mechanism(str(brokers), tls) if brokers else MECHANISM_DEFAULT
 
 
 def _tls(ctx: click.Context, profile: "Profile | None") -> dict[str, str] | None:

@@ -86,8 +86,8 @@ _OTHERS: Final = (
         type=click.Choice(MECHANISMS, case_sensitive=False),
         metavar="NAME",
         envvar="MOLDAU_MECHANISM",
-        help="SASL mechanism for --user: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (default); "
-        "also MOLDAU_MECHANISM.",
+        help="SASL mechanism for --user: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; "
+        "also MOLDAU_MECHANISM.  [default: the best that the broker has]",
     ),
     click.option(
         "--data-dir",
