@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +23,7 @@ from moldau.cli.check_result import ok as _ok
 from moldau.cli.check_result import trouble as _trouble
 from moldau.cli.check_result import warning as _warning
 from moldau.cli.click_groups import command
-from moldau.cli.connection.current import current_properties
+from moldau.cli.connection.current import current_properties, use_local_tokens
 from moldau.cli.connection.options import connection_options
 from moldau.cli.doctor_certificates import check_certificates
 from moldau.cli.errors import ExitCode
@@ -119,6 +120,12 @@ def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
     yield from check_certificates(config)
     yield check_open_files(config.kafka.connections_max)
     if running is not None:
+        addresses = [
+            str(_reachable(address))
+            for listener in listeners_of(config)
+            for address in (listener.address, listener.advertised or listener.address)
+        ]
+        use_local_tokens(dict.fromkeys(addresses, Path(config.data_dir)))
         yield from check_cluster(listeners_for(config, ListenerProtocol.HTTP)[0].address)
 
 
