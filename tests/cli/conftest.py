@@ -98,7 +98,7 @@ def secured() -> Iterator[Broker]:
 def admin(cli, secured):
     """Run a command as the local administrator of that broker."""
 
-    def call(*arguments: object) -> Outcome:
+    def call(*arguments):
         return cli(*arguments, "-b", secured.bootstrap, "--data-dir", secured.data_dir)
 
     return call
@@ -108,14 +108,14 @@ def admin(cli, secured):
 def new_user(admin, cli, secured, tmp_path):
     """Add a user; returns a function that runs a command as this user."""
 
-    def make(name: str):
+    def make(name):
         password_file = tmp_path / f"{name}.password"
         made = admin("user", "add", name, "--generate")
         assert made.code == 0, made.err
         password_file.write_text(made.out)
         login = ("--user", name, "--password-file", password_file)
 
-        def call(*arguments: object) -> Outcome:
+        def call(*arguments):
             return cli(*arguments, "-b", secured.bootstrap, *login)
 
         return call

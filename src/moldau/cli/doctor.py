@@ -35,7 +35,7 @@ from moldau.cli.options import (
     open_admin,
     set_option,
 )
-from moldau.cli.output import color_wanted, emit_rows, format_bytes
+from moldau.cli.output import color_wanted, emit_rows, format_bytes, with_options
 
 if TYPE_CHECKING:
     from moldau.model.topology import Endpoint
@@ -93,7 +93,7 @@ def _print(result: CheckResult) -> None:
     mark = click.style(f"{result.verdict:<8}", fg=_COLORS[result.verdict], bold=True)
     click.echo(f"{mark} {result.check}: {result.detail}", color=color)
     if result.hint:
-        click.echo(f"{'':<8} hint: {result.hint}")
+        click.echo(f"{'':<8} hint: {with_options(result.hint)}")
 
 
 def check_all(config: "ServerConfig") -> Iterator[CheckResult]:

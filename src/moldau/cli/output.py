@@ -64,13 +64,19 @@ def say(text: str = "") -> None:
 def report(message: str, hint: str = "") -> None:
     """Print an error, one `error:` per line of the message, and its hint."""
     color = color_wanted(err=True)
-    for argument, option in _OPTION_HINTS.items():
-        hint = hint.replace(argument, option)
+    hint = with_options(hint)
     for line in message.splitlines() or [message]:
         click.echo(click.style("error:", fg="red", bold=True) + f" {line}", err=True, color=color)
     # Errors that come through Spark as text already contain their hint.
     if hint and hint not in message:
         click.echo(click.style("hint:", fg="cyan", bold=True) + f"  {hint}", err=True, color=color)
+
+
+def with_options(hint: str) -> str:
+    """A hint of the Python clients, in options of the command line."""
+    for argument, option in _OPTION_HINTS.items():
+        hint = hint.replace(argument, option)
+    return hint
 
 
 def report_error(error: MoldauError) -> None:

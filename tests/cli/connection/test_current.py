@@ -21,6 +21,7 @@ from moldau.cli.connection.profiles import Profile, changed_profiles
 from moldau.cli.errors import CommandError
 from moldau.cli.options import brokers_option, plain_brokers_option
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.sasl import Sasl
 
 SECRET = "pl4nted-s3cret"
 TOKEN = "t0ken"
@@ -200,7 +201,7 @@ def test_a_readable_password_needs_tls(
 
 def test_brokers_of_a_local_cluster_need_no_login(tmp_path: Path) -> None:
     (tmp_path / "admin.token").write_text(SECRET)
-    found = []
+    found: list[Sasl | None] = []
 
     @connection_options
     def callback() -> None:

@@ -49,7 +49,7 @@ async def served(
         return pb.TopologyResponse(cluster_id="c").SerializeToString()
 
     server = aio.server()
-    handlers = {TOPOLOGY.name: grpc.unary_unary_rpc_method_handler(topology)}
+    handlers: dict[str, Any] = {TOPOLOGY.name: grpc.unary_unary_rpc_method_handler(topology)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     if credentials is None:
         port = server.add_insecure_port("127.0.0.1:0")
