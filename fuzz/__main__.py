@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="all if none is named")
     parser.add_argument("--seconds-max", type=int, help="for all together (60 for each)")
     parser.add_argument("--seed", type=int, default=0, help="0: another one in each run (0)")
-    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs have learned")
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs learned")
     parser.add_argument("--list", action="store_true", help="print the targets")
     parser.add_argument("--check", action="store_true", help="read the corpora once")
     parser.add_argument("--repeat", type=Path, metavar="FILE", help="a finding")

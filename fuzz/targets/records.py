@@ -5,6 +5,7 @@ Random bytes never have the right checksum, so the targets write it themselves: 
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from fuzz.samples import batch
@@ -42,11 +43,8 @@ def sealed(data: bytes) -> bytes:
 
 def _check_produced(data: bytes) -> None:
     """What a producer sends is checked, stamped and found again, whatever it contains."""
-    with memoryview(data) as view:
-        try:
-            check_batches(view, bytes_max=1 * MEBIBYTE)
-        except RefusedError:
-            pass
+    with memoryview(data) as view, suppress(RefusedError):
+        check_batches(view, bytes_max=1 * MEBIBYTE)
     made = sealed(data)
     headers = check_batches(memoryview(made), bytes_max=1 * MEBIBYTE)
     check(sum(header.size for header in headers) == len(made), "batches do not fill their data")
@@ -100,11 +98,14 @@ def _read_marker(data: bytes) -> None:
 def _batch_seeds() -> Iterator[tuple[str, bytes]]:
     for codec in Codec:
         yield codec.name.lower(), batch(codec)
-    yield "transactional", batch(
-        transactional=True,
-        producer_id=ProducerId(9),
-        producer_epoch=ProducerEpoch(1),
-        base_sequence=4,
+    yield (
+        "transactional",
+        batch(
+            transactional=True,
+            producer_id=ProducerId(9),
+            producer_epoch=ProducerEpoch(1),
+            base_sequence=4,
+        ),
     )
     yield "two", batch() + batch(base_offset=Offset(2))
 
