@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    logging.disable(logging.CRITICAL)
+    logging.getLogger().setLevel(logging.CRITICAL + 1)
     try:
         if options.repeat is not None:
             return _repeat(options.repeat)

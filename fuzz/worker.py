@@ -23,7 +23,7 @@ _MEMORY_MEBIBYTES = 1536
 
 def main(arguments: list[str]) -> None:
     name, seed, seconds, folder, *corpora = arguments
-    logging.disable(logging.CRITICAL)
+    logging.getLogger().setLevel(logging.CRITICAL + 1)
     warnings.simplefilter("ignore")
     with atheris.instrument_imports(include=["moldau"]):
         _instrument_generated()

@@ -10,7 +10,7 @@ from typing import Final
 
 from fuzz.target import Target
 
-MODULES: Final = ("wire", "records", "stored", "disk")
+MODULES: Final = ("wire", "records", "stored", "disk", "broker")
 
 
 def load_all() -> Iterator[Target]:
