@@ -10,7 +10,7 @@ from typing import Final
 
 from fuzz.target import Target
 
-MODULES: Final = ("wire", "records", "stored", "disk", "broker")
+MODULES: Final = ("wire", "records", "stored", "disk", "broker", "security", "peers", "text")
 
 
 def load_all() -> Iterator[Target]:
