@@ -5,6 +5,7 @@ python -m fuzz wire-requests            one target, for a minute
 python -m fuzz --list                   the targets
 python -m fuzz --check                  read the corpora once, without coverage and atheris
 python -m fuzz --repeat FILE            repeat a finding
+python -m fuzz --keep FILE              put the input of a finding into the corpus, once it is fixed
 python -m fuzz --write-seeds            make the corpora again, from real messages
 """
 
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 from fuzz.campaign import can_fuzz, run_all, table
-from fuzz.corpus import forget_grown, seeds_of, write_seeds
+from fuzz.corpus import forget_grown, keep_input, seeds_of, write_seeds
 from fuzz.findings import read_finding
 from fuzz.guard import Guard
 from fuzz.target import Target
@@ -39,6 +40,13 @@ def _repeat(path: Path) -> int:
         return 0
     _say(f"{found.trace}\n{found.kind} at {found.place}: {found.text}")
     return 1
+
+
+def _keep(path: Path) -> int:
+    """Returns the exit code."""
+    wanted = read_finding(path)
+    _say(f"{keep_input(load(wanted.target), wanted.kind, wanted.inputs[-1])}")
+    return 0
 
 
 def _check(targets: list[Target]) -> int:
@@ -89,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the targets")
     parser.add_argument("--check", action="store_true", help="read the corpora once")
     parser.add_argument("--repeat", type=Path, metavar="FILE", help="a finding")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="a finding that was fixed")
     parser.add_argument("--write-seeds", action="store_true", help="make the corpora again")
     return parser
 
@@ -99,6 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.repeat is not None:
             return _repeat(options.repeat)
+        if options.keep is not None:
+            return _keep(options.keep)
         targets = [load(name) for name in options.targets] or list(load_all())
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

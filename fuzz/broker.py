@@ -57,16 +57,18 @@ class FuzzedBroker:
         self._cluster: Cluster | None = None
         self._errors = _Errors()
         self._clients = 0
+        self._loggers: list[tuple[logging.Logger, int, bool]] = []
+        """As they were before."""
 
     # ---- its life
 
     def _begin(self) -> Cluster:
         for name in _LOGGERS:
             logger = logging.getLogger(name)
+            self._loggers.append((logger, logger.level, logger.propagate))
             logger.setLevel(logging.ERROR)
             logger.propagate = False
-            if self._errors not in logger.handlers:
-                logger.addHandler(self._errors)
+            logger.addHandler(self._errors)
         cluster = self._cluster = Cluster(Plan(seed=1, brokers=1, replication=1, queue_workers=1))
         (node,) = cluster.nodes
         cluster.start(node)
@@ -80,6 +82,11 @@ class FuzzedBroker:
         """End it; the next conversation begins from scratch."""
         cluster, self._cluster = self._cluster, None
         self._errors.found.clear()
+        while self._loggers:
+            logger, level, propagates = self._loggers.pop()
+            logger.removeHandler(self._errors)
+            logger.setLevel(level)
+            logger.propagate = propagates
         if cluster is not None:
             for process in cluster.scene.processes:
                 process.kill()

@@ -82,7 +82,7 @@ def run_target(target: Target, seconds: int, seed: int) -> Outcome:
         for path in sorted(FOLDER.iterdir())
         if before.get(path) != path.stat().st_mtime_ns and path.name.startswith(target.name)
     ]
-    findings = tuple(_as_finding(target, path, log) for path in new)
+    findings = tuple(_as_finding(target, path, log, FOLDER) for path in new)
     if status and not findings and not problem:
         problem = f"the worker ended with status {status}; see {log}"
     return _outcome(target, log, time.monotonic() - began, findings, problem)
@@ -105,7 +105,7 @@ def _outcome(
     )
 
 
-def _as_finding(target: Target, path: Path, log: Path) -> Finding:
+def _as_finding(target: Target, path: Path, log: Path, folder: Path) -> Finding:
     """A file of the worker, or an input that ended it, which becomes one."""
     if path.suffix == ".json":
         return read_finding(path)
@@ -119,7 +119,7 @@ def _as_finding(target: Target, path: Path, log: Path) -> Finding:
         inputs=(path.read_bytes(),),
     )
     path.unlink()
-    write_finding(finding)
+    write_finding(finding, folder)
     return finding
 
 

@@ -1,5 +1,6 @@
 """The corpora: seeds in the repository, and what runs on this machine have found to be of use."""
 
+import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,16 @@ def write_seeds(target: Target) -> int:
         (folder / name).write_bytes(data)
         written += 1
     return written
+
+
+def keep_input(target: Target, kind: str, data: bytes) -> Path:
+    """Make the input of a finding a seed."""
+    folder = SEEDS / target.name
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(data).hexdigest()[:8]
+    path = folder / f"{REGRESSION}{kind.lower()}-{digest}"
+    path.write_bytes(data)
+    return path
 
 
 def _named(target: Target) -> Iterator[tuple[str, bytes]]:

@@ -34,7 +34,6 @@ class Guard:
         self.target = target
         self._history: list[bytes] = []
         self._is_hung = False
-        signal.signal(signal.SIGVTALRM, self._on_time_over)
 
     def run(self, data: bytes) -> Finding | None:
         """None if the target did nothing wrong."""
@@ -42,6 +41,7 @@ class Guard:
         self._remember(data)
         self._is_hung = False
         peak = _peak_bytes()
+        handled_before = signal.signal(signal.SIGVTALRM, self._on_time_over)
         signal.setitimer(signal.ITIMER_VIRTUAL, target.seconds_max)
         try:
             target.run(data)
@@ -53,6 +53,7 @@ class Guard:
             return self._finding(data, type(error).__name__, error)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, handled_before)
         if self._is_hung:
             return self._finding(data, "hang", HangError("it was caught by an event loop"))
         grown = _peak_bytes() - peak

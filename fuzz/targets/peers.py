@@ -20,6 +20,7 @@ from moldau.raft.membership import Members, decode_members, encode_members
 from moldau.raft.messages import (
     AppendResponse,
     InstallSnapshot,
+    Message,
     RaftHeartbeat,
     TimeoutNow,
     VoteRequest,
@@ -85,7 +86,7 @@ def _read_members(data: bytes) -> None:
 
 def _raft_seeds() -> Iterator[tuple[str, bytes]]:
     epoch, index, log = Epoch(2), RaftIndex(5), LogId(3)
-    messages = {
+    messages: dict[str, Message] = {
         "appended": AppendResponse(epoch, True, index, index, index, epoch, log_id=log),
         "vote": VoteRequest(epoch, index, epoch, False, False, voter_log=log),
         "voted": VoteResponse(epoch, True, False),
@@ -109,7 +110,7 @@ def _rpc_seeds() -> Iterator[tuple[str, bytes]]:
     offsets = rpc.GroupOffsetsRequest(group="g", partitions=[("t", 0)])
     yield "offsets", b"\x03" + rpc.encode(offsets)
     described = rpc.MemberDescription(
-        member="m", topics=("t",), is_queue=True, assigned={}, revoking={}
+        member="m", topics=("t",), is_queue=True, assigned=[], revoking=[]
     )
     yield (
         "description",

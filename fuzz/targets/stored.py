@@ -17,7 +17,7 @@ from moldau.groups.consumer_protocol import (
     read_subscription,
     subscribed_topics,
 )
-from moldau.groups.offsets import CommittedOffset
+from moldau.groups.results import CommittedOffset
 from moldau.leases import records as lease_records
 from moldau.leases.state import Dead, Leased, QueueId, QueueRecord, QueueState, Waiting
 from moldau.metadata import commands
