@@ -126,12 +126,10 @@ def _as_finding(target: Target, path: Path, log: Path, folder: Path) -> Finding:
 def run_all(
     targets: Sequence[Target], seconds_max: int, seed: int, report: Callable[[str], None]
 ) -> list[Outcome]:
-    """Each target gets the same share of the time; what one leaves over goes to the others."""
-    ends = time.monotonic() + seconds_max
+    """Each target gets the same share of the time. What workers need to start comes on top."""
+    share = max(1, seconds_max // len(targets))
     outcomes: list[Outcome] = []
     for place, target in enumerate(targets):
-        left = ends - time.monotonic()
-        share = max(1, int(left / (len(targets) - place)))
         report(f"[{place + 1}/{len(targets)}] {target.name}: {target.about}, {share} s")
         outcome = run_target(target, share, seed)
         outcomes.append(outcome)
