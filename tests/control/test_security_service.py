@@ -1,5 +1,6 @@
 """Users, ACLs, quotas and join tokens through the metadata of three brokers."""
 
+import hashlib
 import secrets
 from collections.abc import Awaitable
 
@@ -155,11 +156,9 @@ async def test_a_join_token_is_used_once_and_stored_nowhere() -> None:
         assert token.id == token_id
         assert secret.encode() not in token.hash
         assert secret not in repr(stores[1].image) + repr(token)
-        assert leader.check_join_token(text) == token_id
-        for wrong in ("", ".", token_id, token_id + ".", token_id + ".x", "x." + secret, secret):
-            with pytest.raises(RefusedError) as caught:
-                leader.check_join_token(wrong)
-            assert caught.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert token.hash == hashlib.sha256(secret.encode()).digest()
+        other, _ = await leader.create_join_token()
+        assert other != text
         await stores[1].submit(register(8, join_token_id=token_id, now_ms=clock.now))
         second = stores[0].submit(register(9, join_token_id=token_id, now_ms=clock.now))
         assert await code_of(second) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -171,13 +170,12 @@ async def test_a_join_token_expires_and_can_be_deleted() -> None:
         stores = await start(cluster)
         clock = HandClock()
         leader = service(stores[0], clock)
-        text, token = await leader.create_join_token(lifetime_ms=60_000)
+        _, token = await leader.create_join_token(lifetime_ms=60_000)
         assert token.expires_ms == clock.now + 60_000
         late = register(8, join_token_id=token.id, now_ms=clock.now + 60_000)
         assert await code_of(stores[0].submit(late)) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         await leader.delete_join_token(token.id)
-        with pytest.raises(RefusedError):
-            leader.check_join_token(text)
+        assert not leader.join_tokens()
         assert await code_of(leader.delete_join_token(token.id)) is ErrorCode.RESOURCE_NOT_FOUND
         for lifetime in (0, -1, 31 * 24 * 60 * 60 * 1000):
             bad = leader.create_join_token(lifetime_ms=lifetime)

@@ -67,6 +67,16 @@ def test_something_is_allowed_if_any_name_is(rules, principal, host, operation):
         assert one.allows_any(principal, host, operation, ResourceType.TOPIC) == expected
 
 
+def test_a_deny_of_a_prefix_leaves_other_names():
+    """Also the prefix that looks like the wildcard."""
+    for prefix in ("o", "*"):
+        deny = rule(permission=DENY, name=prefix, pattern=PREFIXED)
+        one = Authorizer([rule(name="*"), deny], frozenset())
+        assert one.allows_any(ALICE, "h", Operation.READ, ResourceType.TOPIC)
+        hidden = Authorizer([rule(name=f"{prefix}x"), deny], frozenset())
+        assert not hidden.allows_any(ALICE, "h", Operation.READ, ResourceType.TOPIC)
+
+
 def test_a_deny_is_not_overridden_by_a_more_specific_allow():
     exact = rule()
     for deny in (

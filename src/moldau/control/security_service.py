@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import hashlib
-import hmac
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -19,7 +18,7 @@ from moldau.metadata.commands import (
     PutScramCredentials,
 )
 from moldau.metadata.records import AclsRemoved
-from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl import Acl, AclFilter
@@ -185,16 +184,6 @@ class SecurityService:
     async def delete_join_token(self, token_id: str) -> None:
         """Raises RefusedError."""
         await self._metadata.submit(DeleteJoinToken(id=token_id))
-
-    def check_join_token(self, text: str) -> str:
-        """The id of a token whose secret is right, for RegisterBroker, which checks whether it may
-        still be used. Raises RefusedError."""
-        token_id, _, secret = text.partition(".")
-        token = self._metadata.image.join_tokens.get(token_id)
-        expected = bytes(len(_hash(""))) if token is None else token.hash
-        if not hmac.compare_digest(_hash(secret), expected) or token is None:
-            raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
-        return token_id
 
 
 def _refusal(check: Callable[[T], None], value: T) -> RefusedError | None:
