@@ -159,6 +159,23 @@ faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and c
 faults-quick: $(VENV)/check ## the same with few repetitions, and without the page (about 20 minutes)
 	@$(BIN)/python -m faults --quick
 
+# Fuzzing wants an extra that has no wheel for every Python; without it the targets are skipped.
+$(VENV)/fuzz: $(BUILT_FROM) | $(VENV)/check
+	@$(LOCKED) -e '.[test,fuzz]' || echo "skipped: atheris cannot be installed for this Python"
+	@touch $@
+
+$(VENV)/audit: $(BUILT_FROM) | $(VENV)/check
+	@$(LOCKED) -e '.[audit]' || echo "skipped: pip-audit and cyclonedx-bom cannot be installed"
+	@touch $@
+
+SECONDS_MAX ?= 1800
+.PHONY: fuzz audit
+fuzz: $(VENV)/fuzz ## feed everything that reads bytes of others with hostile ones, for SECONDS_MAX=1800; TARGET=… for one
+	@$(BIN)/python -m fuzz --seconds-max $(SECONDS_MAX) $(TARGET)
+
+audit: $(VENV)/audit ## known vulnerabilities, a list of all parts (CycloneDX), and licences
+	@$(BIN)/python -m supply_chain
+
 ROUNDS ?= 10
 .PHONY: spark-faults
 spark-faults: $(VENV)/test ## kill drivers, tasks and brokers under a Spark query, ROUNDS=10 times (about 20 minutes)

@@ -9,6 +9,8 @@ PACKAGES = [
     ROOT / "src" / "moldau",
     ROOT / "sim",
     ROOT / "faults",
+    ROOT / "fuzz",
+    ROOT / "supply_chain",
     ROOT / "benchmarks",
     ROOT / "demo",
 ]

@@ -34,3 +34,18 @@ def test_a_batch_that_grows_beyond_the_limit_in_the_topics_own_compression_is_re
     header = read_header(stored)
     assert header.codec == Codec.NONE
     assert [record.value for record in read_records(stored[: header.size])] == [bytes(9_000)]
+
+
+def test_a_bomb_for_a_compacted_topic_is_refused_before_it_is_whole(
+    moldau_session_broker: Broker,
+) -> None:
+    record = Record(Offset(0), TimestampMs(1_000), b"key", bytes(100 << 20), [])
+    bomb = build_batch([record], codec=Codec.ZSTD)
+    assert len(bomb) < 10_000
+    with KafkaClient(moldau_session_broker.bootstrap, timeout=wait_seconds_max()) as client:
+        client.create_topic("bombed", configs={"cleanup.policy": "compact"})
+        with pytest.raises(RejectedError) as refused:
+            client.produce("bombed", 0, bomb)
+        assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+        kept = build_batch([record._replace(value=bytes(1 << 20))], codec=Codec.ZSTD)
+        assert client.produce("bombed", 0, kept) == 0

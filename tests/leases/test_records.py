@@ -228,3 +228,9 @@ def test_a_token_of_another_version_is_none():
     data = encode_token(Token(1, 2, 3, 4))
     assert decode_token(b"\2" + data[1:]) is None
     assert decode_token(data + b"\0") is None
+
+
+def test_a_record_without_a_group_name_is_corrupt():
+    key, value = encode(QueueRecord(queue=QUEUE, sequence=1, epoch=0, next=2))
+    with pytest.raises(CorruptionError, match="without a group name"):
+        decode(key[:2] + b"\0\0" + key[5:], value)

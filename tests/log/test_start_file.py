@@ -5,7 +5,8 @@ import struct
 import pytest
 
 from moldau.log.checksummed_file import seal
-from moldau.log.interface import LogStart
+from moldau.log.disk_log import open_disk_log
+from moldau.log.interface import LogConfig, LogStart
 from moldau.log.start_file import Head, load_head, save_head
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import FIRST_LOG, Epoch, LogId, Offset
@@ -37,3 +38,11 @@ def test_a_head_that_ends_early_is_damaged(magic: bytes) -> None:
     files.replace("log/start", seal(magic, b"short"))
     with pytest.raises(CorruptionError, match="too short"):
         load_head(files, "log")
+
+
+def test_a_start_of_an_impossible_epoch_is_damaged() -> None:
+    files = SimDisk()
+    files.makedirs("log")
+    save_head(files, "log", Head(FIRST_LOG, 0, LogStart(Offset(7), 3, Epoch(-2), b"")))
+    with pytest.raises(CorruptionError, match="epoch -2"):
+        open_disk_log(files, "log", LogConfig())

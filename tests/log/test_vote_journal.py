@@ -1,8 +1,10 @@
 """The vote journal keeps every acknowledged vote through crashes, and never guesses one."""
 
 import random
+import struct
 
 import pytest
+from crc32c import crc32c
 
 from moldau.log.filesystem import Files
 from moldau.log.vote_journal import NO_VOTE, Vote, VoteJournal
@@ -144,3 +146,27 @@ def test_forgotten_groups_do_not_come_back_with_the_next_start() -> None:
     again = VoteJournal.open(files, PATH)
     assert (again.get("old"), again.get("new")) == ((NO_EPOCH, NO_VOTE), vote(2))
     assert b"old" not in files.read(PATH)
+
+
+def entry(number: int, payload: bytes) -> bytes:
+    """With a checksum that fits, whatever it contains."""
+    crc = crc32c(struct.pack(">QI", number, len(payload)) + payload)
+    return struct.pack(">4sQII", b"MoVt", number, len(payload), crc) + payload
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([(0, b"\x80"), (2**64 - 1, b"\x80")], "entry 1 of"),
+        ([(2**64 - 1, b"\x80")], "is corrupt"),
+        ([(0, b"\x81\xa1\xff\x92\x00\x00")], "is corrupt"),
+        ([(0, b"junk")], "is corrupt"),
+    ],
+)
+def test_an_entry_that_nobody_wrote_is_corrupt_and_found_at_once(
+    entries: list[tuple[int, bytes]], said: str
+) -> None:
+    disk = SimDisk()
+    disk.replace(PATH, b"".join(entry(*each) for each in entries))
+    with pytest.raises(CorruptionError, match=said):
+        VoteJournal.open(disk, PATH)

@@ -13,6 +13,7 @@ from moldau.metadata.commands import (
     Command,
     ConfigChange,
     ConfigOperation,
+    CreateCluster,
     CreateJoinToken,
     CreateTopic,
     DrainBroker,
@@ -169,6 +170,18 @@ def test_no_bytes_do_worse_than_being_refused(payload: bytes) -> None:
     except RefusedError:
         return
     assert isinstance(command, KINDS)
+
+
+def test_a_kind_that_is_no_utf8_is_refused() -> None:
+    with pytest.raises(RefusedError):
+        decode_command(b"\x92\xa1\xff\x80")
+
+
+def test_a_name_that_is_no_utf8_is_refused() -> None:
+    payload = encode_command(CreateCluster(cluster_id="abc")).replace(b"abc", b"a\xffc")
+    with pytest.raises(RefusedError) as refused:
+        decode_command(payload)
+    assert refused.value.code == ErrorCode.INVALID_REQUEST
 
 
 def test_a_command_shows_no_secret_when_it_is_logged() -> None:

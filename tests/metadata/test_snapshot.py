@@ -203,3 +203,9 @@ def test_an_image_that_contradicts_itself_is_corruption(broken: dict[str, object
     decode_image(encode_image(image))
     with pytest.raises(CorruptionError):
         decode_image(encode_image(replace(image, **broken)))
+
+
+def test_a_topic_without_settings_can_be_stored_again() -> None:
+    plain = Topic(name="t", topic_id=ID, partitions=TOPIC.partitions)
+    image = replace(IMAGE, topics={"t": plain}, topics_by_id={ID: plain}, queue_groups={})
+    assert decode_image(encode_image(image)).topics == {"t": plain}

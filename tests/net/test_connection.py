@@ -5,6 +5,8 @@ import os
 import socket
 import struct
 import time
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -387,6 +389,53 @@ async def test_large_frames_wait_for_room_in_the_budget_and_all_arrive() -> None
     # Two frames of 2 MiB each fill the budget; the others keep only what had arrived.
     assert peak < (3 << 20) + (2 << 20) + 8 * (512 << 10)
     assert budget.used == 0
+
+
+async def test_frames_that_get_their_memory_step_by_step_wait_for_the_budget_and_all_arrive() -> (
+    None
+):
+    budget = ByteBudget(24 << 20)
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.reply([framed(b"%d" % zlib.crc32(frame))])
+
+    handler = Recorder(answer)
+    bodies = [os.urandom(1 << 20) * 10 + bytes([number]) for number in range(5)]
+    async with listening(handler, request_bytes_max=1 << 24, budget=budget) as (_, port):
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in bodies]
+
+        async def send(writer: asyncio.StreamWriter, frame: bytes) -> None:
+            for start in range(0, len(frame), 700_000):
+                writer.write(frame[start : start + 700_000])
+                await writer.drain()
+
+        sending = [
+            asyncio.create_task(send(writer, framed(body) + framed(b"next")))
+            for (_, writer), body in zip(pairs, bodies, strict=True)
+        ]
+        for (reader, writer), body in zip(pairs, bodies, strict=True):
+            assert await read_frame(reader) == b"%d" % zlib.crc32(body)
+            assert await read_frame(reader) == b"%d" % zlib.crc32(b"next")
+            writer.close()
+        await asyncio.gather(*sending)
+        await until(lambda: handler.closed == len(bodies), "all are closed")
+    assert budget.used == 0
+
+
+async def test_a_length_alone_costs_little_memory() -> None:
+    handler = Recorder(echo)
+    budget = ByteBudget(1 << 30)
+    async with listening(handler, request_bytes_max=1 << 27, budget=budget) as (_, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        tracemalloc.start()
+        try:
+            writer.write(struct.pack(">i", 1 << 26) + b"not more")
+            await until(lambda: budget.used > 1 << 26, "the announced frame is counted")
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 8 << 20
+        writer.close()
 
 
 async def test_file_slices_are_sent_between_other_chunks(tmp_path: Path) -> None:

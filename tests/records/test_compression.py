@@ -193,3 +193,15 @@ def test_codecs_are_named_as_in_topic_configurations():
     assert Codec.from_config_name("none") is Codec.NONE
     with pytest.raises(KeyError):
         Codec.from_config_name("producer")
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_corrupt_data_costs_no_buffer_of_the_largest_size(codec):
+    whole = compress(codec, b"The river runs through the town. " * 40)
+    for corrupt in (b"junk" * 10, whole[: len(whole) // 2], b"\xff" + whole[1:]):
+        tracemalloc.start()
+        with pytest.raises(BatchFormatError):
+            decompress(codec, corrupt, 1 << 30)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1 << 20

@@ -14,12 +14,21 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 from moldau.records.batch import (
     HEADER_BYTES,
     BatchFormatError,
+    build_raw_batch,
     check_batches,
     crc_matches,
     read_header,
 )
+from moldau.records.compact import scan_records
 from moldau.records.compression import Codec, compress
-from moldau.records.record import Record, build_batch, has_null_key, read_records, recompress
+from moldau.records.record import (
+    Record,
+    build_batch,
+    has_null_key,
+    open_body,
+    read_records,
+    recompress,
+)
 
 SAMPLE = [
     Record(0, 1_700_000_000_000, b"k", b"v", []),
@@ -311,3 +320,17 @@ def test_recompression_does_not_launder_damage():
     batch[-1] ^= 1
     with pytest.raises(BatchFormatError):
         recompress(batch, Codec.GZIP)
+
+
+@pytest.mark.parametrize(
+    ("base", "delta"), [((1 << 63) - 1, 1), (-(1 << 63), -1), (1 << 62, 1 << 62)]
+)
+def test_a_timestamp_that_no_batch_could_store_again_is_refused(base, delta):
+    records = [Record(0, 0, b"k", b"v", []), Record(1, delta, b"k", b"v", [])]
+    made = build_batch(records)
+    header = read_header(made)._replace(base_timestamp=base)
+    batch = build_raw_batch(header, made[HEADER_BYTES:])
+    with pytest.raises(BatchFormatError):
+        read_records(batch)
+    with pytest.raises(BatchFormatError):
+        scan_records(open_body(batch, header), header)

@@ -82,6 +82,7 @@ def test_a_line_that_could_be_two_keys_is_not_guessed(tmp_path):
         ("b.yaml", "a: &x\n  b: *x\n", "not valid YAML"),
         ("b.yaml", "a: 1\n---\nb: 2\n", "not valid YAML"),
         ("b.yaml", "a: 2026-99-99\n", "not valid YAML"),
+        ("b.yaml", "a: \x05\n", "not valid YAML"),
         ("b.toml", "a = \n", "not valid TOML"),
         ("b.json", "{", r"b\.json:1 is not valid JSON"),
         ("b.json", "[1]", "keys and values"),

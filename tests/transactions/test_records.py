@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from moldau.records.kafka_types import tagged_fields_bytes
 from moldau.transactions.records import (
     StoredTransaction,
     TransactionRecord,
@@ -110,3 +111,18 @@ def test_a_value_that_was_cut_is_corrupt(name, value, data):
 def test_an_unknown_state_is_corrupt():
     with pytest.raises(CorruptionError, match="state 6"):
         decode(b"\0\0\0\2me", struct.pack(">hqhibi", 0, 7, 3, 60_000, 6, -1) + bytes(16))
+
+
+@pytest.mark.parametrize(("tag", "size"), [(0, 9), (1, 7), (2, 1), (10_000, 8)])
+def test_a_tagged_number_of_another_size_is_corrupt(tag: int, size: int) -> None:
+    value = StoredTransaction(
+        producer_id=ProducerId(7),
+        producer_epoch=ProducerEpoch(3),
+        timeout_ms=1,
+        state=TransactionState.EMPTY,
+        updated_at=TimestampMs(6),
+    )
+    key, data = encode(TransactionRecord(transactional_id="me", value=value))
+    assert data is not None
+    with pytest.raises(CorruptionError, match=f"{size} bytes in its field {tag}"):
+        decode(key, data[:-1] + tagged_fields_bytes([(tag, bytes(size))]))

@@ -19,6 +19,7 @@ from moldau.data.partitions import Partitions
 from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicPartition
+from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 
@@ -129,7 +130,7 @@ class ClusterQueries:
                 return None
             reply = await self._caller.call(broker, PeerMethod.LIST_GROUPS, b"", _CALL_SECONDS_MAX)
             return _decode_groups(reply)
-        except (RefusedError, msgspec.MsgspecError) as error:
+        except (RefusedError, *MALFORMED) as error:
             log.debug("broker %d did not list its groups: %s", broker, error)
             return None
 

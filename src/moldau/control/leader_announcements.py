@@ -18,6 +18,7 @@ from moldau.metadata.leaders import Leader, LeaderAnnouncement, Leaders
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
+from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 
@@ -158,7 +159,7 @@ class LeaderAnnouncements:
                     _CALL_SECONDS_MAX,
                 )
                 self._known[peer] = msgspec.msgpack.decode(reply, type=int)
-            except (RefusedError, msgspec.MsgspecError) as error:
+            except (RefusedError, *MALFORMED) as error:
                 log.debug("announcing leaders to broker %d failed, retrying: %s", peer, error)
                 return
             if self._known[peer] >= self._version:

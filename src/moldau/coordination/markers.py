@@ -24,6 +24,7 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.records.control import TRANSACTIONS_V2, EndMarker
@@ -175,7 +176,7 @@ class MarkerWriter:
         """Error codes per request and partition, in their order. Raises RefusedError."""
         try:
             requests = _decode(payload)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
         outcomes = _Outcomes([len(request.partitions) for request in requests])
         for row, request in enumerate(requests):
@@ -291,7 +292,7 @@ class MarkerSender:
         except RefusedError as error:
             log.debug("broker %d did not write transaction markers, retrying: %s", leader, error)
             rows = []
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             log.warning("broker %d sent a malformed WriteMarkers response: %s", leader, error)
             rows = []
         finally:

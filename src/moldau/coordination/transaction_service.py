@@ -28,6 +28,7 @@ from moldau.model.ids import (
     ProducerId,
     TopicPartition,
 )
+from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.records.control import TRANSACTIONS_V2
@@ -340,7 +341,7 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
             name, producer_id, epoch, partitions, adds = msgspec.msgpack.decode(
                 payload, type=tuple[str, int, int, list[tuple[str, int]], bool]
             )
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
         wanted = [TopicPartition(topic, PartitionIndex(index)) for topic, index in partitions]
         errors = await self._admit_here(

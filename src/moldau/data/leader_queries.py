@@ -9,6 +9,7 @@ import msgspec
 
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicPartition
+from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 
@@ -37,7 +38,7 @@ async def query_leaders(
         try:
             payload = msgspec.msgpack.encode(request)
             response = decode(await caller.call(leader, method, payload, seconds_max))
-        except (RefusedError, msgspec.MsgspecError) as error:
+        except (RefusedError, *MALFORMED) as error:
             log.debug("broker %d did not respond to %s: %s", leader, method.name, error)
             return
         for (name, index, _), one in zip(request, response, strict=False):

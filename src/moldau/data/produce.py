@@ -4,10 +4,13 @@ This is the hot path of the broker. It reads headers and no records, except for 
 (every record needs a key) and topics with their own compression type.
 """
 
+from typing import Final
+
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.limits import DECOMPRESSED_BYTES_MAX, MESSAGE_BYTES_MAX
 from moldau.records.batch import (
     TRANSACTIONAL_BIT,
     BatchFormatError,
@@ -21,6 +24,21 @@ from moldau.replica.replica import LAG_MS_MAX
 from moldau.replica.verification_guards import VerificationGuard
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+_RATIO_MAX: Final = 64
+"""What real data may gain by compression, beyond what a batch may have anyway."""
+_OPENED_BYTES: Final = 2 * MESSAGE_BYTES_MAX
+"""Always allowed: takes a few milliseconds."""
+
+
+def decompressed_bytes_max(batch_bytes: int, message_bytes_max: int) -> int:
+    """What one batch of a request may become on the event loop.
+
+    Four kilobytes of zstd can hold the 128 MB of the general limit, which would take a quarter of a
+    second, and a request has room for hundreds of them. Producers fill a batch up to the topic's
+    limit before they compress it, so twice that is enough for small ones.
+    """
+    wanted = max(2 * message_bytes_max, _RATIO_MAX * batch_bytes, _OPENED_BYTES)
+    return min(wanted, DECOMPRESSED_BYTES_MAX)
 
 
 class ProduceService:
@@ -111,13 +129,14 @@ class ProduceService:
         for header in headers:
             batch = data[position : position + header.size]
             position += header.size
+            opened_max = decompressed_bytes_max(header.size, hosted.config.message_bytes_max)
             try:
-                if hosted.is_compacted and has_null_key(batch):
+                if hosted.is_compacted and has_null_key(batch, bytes_max=opened_max):
                     raise RefusedError(
                         ErrorCode.INVALID_RECORD, "records of a compacted topic must have a key"
                     )
                 if codec is not None:
-                    rewritten += recompress(batch, codec)
+                    rewritten += recompress(batch, codec, bytes_max=opened_max)
             except BatchFormatError as error:
                 raise RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         if codec is None:

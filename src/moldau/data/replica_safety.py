@@ -17,6 +17,7 @@ from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
@@ -77,7 +78,7 @@ class ReplicaSafety:
                     leader, PeerMethod.CAN_LOSE_REPLICA, payload, _CALL_SECONDS_MAX
                 )
             )
-        except (RefusedError, msgspec.MsgspecError) as error:
+        except (RefusedError, *MALFORMED) as error:
             log.debug("broker %d did not say whether it can lose a replica: %s", leader, error)
             return False
 

@@ -87,6 +87,8 @@ def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
         return None
     group, topic_id, partition = reader.string(), reader.uuid(), reader.int32()
     slot = b"" if kind == _SNAPSHOT_KEY else struct.pack(">h", reader.int16())
+    if not group:
+        raise CorruptionError("queue record without a group name")
     queue = QueueId(group, TopicId(topic_id), PartitionIndex(partition))
     if value is None:
         return queue

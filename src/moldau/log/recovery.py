@@ -399,7 +399,6 @@ def _build_epochs(
     """The epoch cache from journal, epoch file and batches; CorruptionError if they disagree."""
     cache = EpochCache()
     index = RaftIndex(start.offset + start.control_count)
-    cache.begin(start.epoch, index, start.offset)
     seen = tail.epochs if tail is not None else []
     starts = [
         (RaftIndex(entry.offset + ordinal), entry.epoch, entry.offset)
@@ -411,6 +410,7 @@ def _build_epochs(
         if offset >= start.offset
     ]
     try:
+        cache.begin(start.epoch, index, start.offset)
         for start_index, epoch, offset in sorted(starts):
             cache.begin(epoch, start_index, offset)
     except ValueError as error:

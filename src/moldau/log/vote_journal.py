@@ -21,6 +21,7 @@ from moldau.log.filesystem import File, Files, write_all
 from moldau.log.flush import DISK_FULL
 from moldau.model.errors import CorruptionError, DiskFullError, StorageError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
+from moldau.model.malformed import MALFORMED
 
 NO_VOTE: Final = BrokerId(-1)
 Vote = tuple[Epoch, BrokerId]
@@ -28,6 +29,8 @@ Vote = tuple[Epoch, BrokerId]
 _MAGIC: Final = b"MoVt"
 _HEAD: Final = struct.Struct(">4sQII")
 """Magic, number, size of the payload, CRC32C of number, size and payload."""
+_NUMBER_MAX: Final = 2**63
+"""Nobody votes that often: a larger number is not one of ours."""
 _REWRITE_BYTES_MIN: Final = 256 * 1024
 _ADVICE: Final = (
     "Restore the file from a backup, or let the broker join again with an empty data directory."
@@ -83,13 +86,17 @@ class VoteJournal:
         if not files.exists(path):
             files.replace(path, _encode(0, {}))
         data = files.read(path)
-        entries = _entries(data)
+        try:
+            entries = _entries(data)
+        except MALFORMED as error:
+            raise CorruptionError(f"{path}: an entry is corrupt ({error}). {_ADVICE}") from None
         if not entries:
             raise CorruptionError(f"{path}: no intact entry, the votes are lost. {_ADVICE}")
         first, last = min(entries), max(entries)
-        missing = [number for number in range(first, last) if number not in entries]
-        if missing:
-            raise CorruptionError(f"{path}: entry {missing[0]} of {last} is corrupt. {_ADVICE}")
+        if len(entries) != last - first + 1 or last > _NUMBER_MAX:
+            # Numbers come from the file: they may be far apart.
+            missing = next(number for number in sorted(entries) if number + 1 not in entries) + 1
+            raise CorruptionError(f"{path}: entry {missing} of {last} is corrupt. {_ADVICE}")
         for number in range(first, last + 1):
             for group, (epoch, voted_for) in entries[number].items():
                 journal._votes[group] = (Epoch(epoch), BrokerId(voted_for))

@@ -7,6 +7,7 @@ import msgspec
 
 from moldau.metadata.commands import Command
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.malformed import MALFORMED
 
 _KINDS: Final = {kind.__name__: kind for kind in typing.get_args(Command)}
 _envelope: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
@@ -25,6 +26,6 @@ def decode_command(payload: bytes) -> Command:
         if kind is None:
             raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"unknown command {name!r}")
         command: Command = msgspec.msgpack.decode(fields, type=kind)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"invalid command: {error}") from None
     return command

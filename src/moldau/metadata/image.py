@@ -124,7 +124,7 @@ class Topic(Struct, frozen=True, kw_only=True):
     name: str
     topic_id: TopicId
     partitions: tuple[Partition, ...]
-    configs: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    configs: Mapping[str, str] = field(default_factory=dict)
     internal: bool = False
 
     @property

@@ -41,6 +41,8 @@ ALL_OVERLAP = -1
 NONE_OVERLAP = -2
 _TLS_LENGTHS = range(0x16030000, 0x16030500)
 """The first bytes of a TLS handshake, read as the length of a request."""
+_EAGER_BYTES = 4 * 1024 * 1024
+"""A larger frame gets its memory step by step: most clients send none, and any can announce one."""
 _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
 
@@ -295,21 +297,25 @@ class Connection(SocketWriter):
             size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big")
         wanted = max(rest, _LENGTH_BYTES + size)
         self._is_incomplete = rest < _LENGTH_BYTES or rest < _LENGTH_BYTES + size
-        if old is not None and len(old) - position >= wanted:
+        # A length prefix proves nothing. A large frame gets its share of the budget when there is
+        # one, and memory as its bytes arrive; until then only the received bytes are kept, and
+        # reading pauses. If the rest never comes, the listener closes the connection.
+        eager = min(wanted, max(_EAGER_BYTES, 2 * rest))
+        room = len(old) - position if old is not None else 0
+        if room >= wanted or (room > rest and self._reserved >= wanted):
             self._position = position
             self._filled = end
             return
-        # A length prefix proves nothing. A large frame gets its memory when the budget allows;
-        # until then only the received bytes are kept, and reading pauses. If the rest never comes,
-        # the listener closes the connection and frees the memory.
-        self._has_room = wanted <= SCRATCH_BYTES or not self._budget.exhausted
-        buffer = self._pool.take(wanted if self._has_room else rest)
+        self._has_room = (
+            wanted <= SCRATCH_BYTES or self._reserved >= wanted or not self._budget.exhausted
+        )
+        buffer = self._pool.take(eager if self._has_room else rest)
         buffer[:rest] = view[position:end]
         self._drop_partial()
         self._partial = buffer
         self._position = 0
         self._filled = rest
-        self._reserved = len(buffer)
+        self._reserved = max(len(buffer), wanted) if self._has_room else len(buffer)
         self._budget.acquire(self._reserved)
         if not self._has_room:
             self._pause()

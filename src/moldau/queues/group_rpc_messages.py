@@ -11,6 +11,7 @@ import msgspec
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
+from moldau.model.malformed import MALFORMED
 
 NO_OFFSET: Final = -1
 
@@ -115,7 +116,7 @@ def decode(payload: bytes, kind: type[T]) -> T:
     """Raises RefusedError."""
     try:
         return msgspec.msgpack.decode(payload, type=kind)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"cannot decode a group message of a peer: {error}"
         ) from None

@@ -23,6 +23,7 @@ from moldau.leases.state import QueueId, QueueRecord
 from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
 from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import NotSentError, PeerRpc
@@ -167,7 +168,7 @@ class Ledgers(CoordinatorService[LedgerHost]):
             await asyncio.sleep(_PAUSE_SECONDS)
         try:
             return decode_response(response)
-        except (msgspec.MsgspecError, KeyError) as error:
+        except (*MALFORMED, KeyError) as error:
             raise RefusedError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 f"invalid response of the ledger's broker: {error}",
@@ -284,7 +285,7 @@ def _decode_request(payload: bytes) -> tuple[QueueId, tuple[Stored, ...]]:
     try:
         request = _decode_ledger_request(payload)
         heads = [decode_head(*record) for record in request.records]
-    except (msgspec.MsgspecError, CorruptionError) as error:
+    except (*MALFORMED, CorruptionError) as error:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"cannot decode a ledger request: {error}"
         ) from None

@@ -15,6 +15,7 @@ import msgspec
 
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import FIRST_LOG, BrokerId, LogId
+from moldau.model.malformed import MALFORMED
 from moldau.raft.errors import RaftRejection
 
 NO_BROKER: Final = BrokerId(-1)
@@ -87,7 +88,7 @@ def encode_members(members: Members) -> bytes:
 def decode_members(payload: bytes) -> Members:
     try:
         stored = _decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptionError(f"membership entry: {error}") from error
     return Members(
         tuple(BrokerId(broker) for broker in stored.voters),

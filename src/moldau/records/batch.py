@@ -40,6 +40,8 @@ CODEC_MAX = 4
 RECORD_BYTES_MIN = 7
 """An empty record: length, attributes, two deltas, two null lengths, header count."""
 SEQUENCE_MASK = 0x7FFFFFFF
+TIMESTAMP_MIN, TIMESTAMP_MAX = -(1 << 63), (1 << 63) - 1
+"""A base timestamp and a delta of 64 bits each can have a sum that no batch can store again."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _unpack = _HEADER.unpack_from

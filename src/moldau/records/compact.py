@@ -16,6 +16,8 @@ from moldau.records.batch import (
     CODEC_MASK,
     HEADER_BYTES,
     RECORD_BYTES_MIN,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
     BatchFormatError,
     BatchHeader,
     build_raw_batch,
@@ -105,7 +107,13 @@ def scan_records(body: bytes, header: BatchHeader) -> RecordSpans:
         raise BatchFormatError("a number runs past the end of the batch") from None
     if position != total:
         raise BatchFormatError(f"{total - position} bytes after the last record")
+    _check_times(times, header.base_timestamp)
     return RecordSpans(ends, deltas, keys, tombstones, times)
+
+
+def _check_times(times: list[int], base: int) -> None:
+    if times and not TIMESTAMP_MIN - base <= min(times) <= max(times) <= TIMESTAMP_MAX - base:
+        raise BatchFormatError("a timestamp has more than 64 bits")
 
 
 def _read_raw(data: bytes, position: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ produced become memory.)
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 
 import cramjam
 
@@ -97,8 +98,7 @@ def _decompress_growing(
 ) -> bytes:
     """Decode into a buffer that grows until the data fits or the limit is reached.
 
-    The decoders report a full buffer and corrupt data by the same exception. Trying corrupt data
-    again with more room costs little: all steps together stay below 4/3 of the last.
+    Only for a full buffer: corrupt data must not cost the memory and the time of the largest one.
     """
     capacity = min(bytes_max, max(OUTPUT_BYTES_FIRST, len(data) * OUTPUT_RATIO_FIRST))
     while True:
@@ -106,14 +106,24 @@ def _decompress_growing(
         try:
             size = decompress_into(data, output)
         except cramjam.DecompressionError as error:
+            if str(error) != _full_buffer_text():
+                raise BatchFormatError(f"corrupt: {error}") from None
             if capacity >= bytes_max:
-                raise BatchFormatError(
-                    f"corrupt, or more than {bytes_max} bytes when decompressed: {error}"
-                ) from None
+                raise BatchFormatError(f"more than {bytes_max} bytes when decompressed") from None
             capacity = min(bytes_max, capacity * OUTPUT_GROWTH)
         else:
             with memoryview(output) as view:
                 return bytes(view[:size])
+
+
+@cache
+def _full_buffer_text() -> str:
+    """How the decoders report a full buffer: by the same exception as corrupt data."""
+    try:
+        cramjam.gzip.decompress_into(cramjam.gzip.compress(bytes(2)), bytearray(1))
+    except cramjam.DecompressionError as error:
+        return str(error)
+    raise RuntimeError("this version of cramjam does not report a full buffer")
 
 
 def _compress_xerial(data: Buffer) -> bytes:

@@ -27,6 +27,8 @@ from moldau.records.batch import (
     LENGTH_END,
     MAGIC,
     RECORD_BYTES_MIN,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
     TRANSACTIONAL_BIT,
     BatchFormatError,
     BatchHeader,
@@ -93,6 +95,8 @@ def read_records(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> l
                 raise BatchFormatError(f"offset delta {delta} after {delta_last}")
             delta_last = delta
             timestamp = header.max_timestamp if is_append_time else base_timestamp + timestamp_delta
+            if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+                raise BatchFormatError(f"timestamp {timestamp} has more than 64 bits")
             fields = (base_offset + delta, timestamp, key, value, headers)
             records.append(_new_record(Record, fields))
     except IndexError:

@@ -12,6 +12,7 @@ from moldau.log.disk_log import read_slice
 from moldau.log.interface import PartitionLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.model.malformed import MALFORMED
 from moldau.records.batch import BatchFormatError, BatchHeader
 from moldau.records.control import EndMarker, read_end_marker
 from moldau.replica.aborted_transactions import AbortedTransactions
@@ -98,7 +99,7 @@ def decode_producers(payload: bytes) -> ProducerTable:
             return _from_plain(msgspec.msgpack.decode(raw, type=_Plain))
         if version == _VERSION:
             return _from_full(msgspec.msgpack.decode(raw, type=_Full))
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise CorruptionError(f"cannot decode the producer snapshot: {error}") from None
     raise CorruptionError(
         f"producer snapshot has version {version}; this broker supports up to {_VERSION}"

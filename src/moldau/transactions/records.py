@@ -42,6 +42,12 @@ _TAG_PREVIOUS_ID: Final = 0
 _TAG_NEXT_ID: Final = 1
 _TAG_CLIENT_VERSION: Final = 2
 _TAG_LAST_EPOCH: Final = 10_000
+_TAGGED_BYTES: Final = {
+    _TAG_PREVIOUS_ID: 8,
+    _TAG_NEXT_ID: 8,
+    _TAG_CLIENT_VERSION: 2,
+    _TAG_LAST_EPOCH: 2,
+}
 _NO_TAGS: Final = b"\0"
 _HEAD: Final = struct.Struct(">hqhib")
 _TIMES: Final = struct.Struct(">qq")
@@ -141,12 +147,12 @@ def _encode_tagged(value: StoredTransaction) -> bytes:
     ):
         return _NO_TAGS
     tagged = [
-        (tag, number.to_bytes(size, "big", signed=True))
-        for tag, number, size, default in (
-            (_TAG_PREVIOUS_ID, value.previous_producer_id, 8, NO_PRODUCER_ID),
-            (_TAG_NEXT_ID, value.next_producer_id, 8, NO_PRODUCER_ID),
-            (_TAG_CLIENT_VERSION, value.client_version, 2, 0),
-            (_TAG_LAST_EPOCH, value.last_epoch, 2, NO_PRODUCER_EPOCH),
+        (tag, number.to_bytes(_TAGGED_BYTES[tag], "big", signed=True))
+        for tag, number, default in (
+            (_TAG_PREVIOUS_ID, value.previous_producer_id, NO_PRODUCER_ID),
+            (_TAG_NEXT_ID, value.next_producer_id, NO_PRODUCER_ID),
+            (_TAG_CLIENT_VERSION, value.client_version, 0),
+            (_TAG_LAST_EPOCH, value.last_epoch, NO_PRODUCER_EPOCH),
         )
         if number != default
     ]
@@ -213,4 +219,8 @@ def _decode_value(reader: Reader) -> StoredTransaction:
 
 def _tagged(fields: dict[int, bytes], tag: int, default: int) -> int:
     data = fields.get(tag)
-    return default if data is None else int.from_bytes(data, "big", signed=True)
+    if data is None:
+        return default
+    if len(data) != _TAGGED_BYTES[tag]:
+        raise CorruptionError(f"transaction record has {len(data)} bytes in its field {tag}")
+    return int.from_bytes(data, "big", signed=True)

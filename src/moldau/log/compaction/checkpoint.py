@@ -10,6 +10,7 @@ from moldau.log.checksummed_file import ADVICE, seal, unseal
 from moldau.log.compaction.job import CompactionState
 from moldau.log.filesystem import Files
 from moldau.model.errors import CorruptionError
+from moldau.model.malformed import MALFORMED
 
 _MAGIC = b"MoCl"
 
@@ -31,7 +32,7 @@ class CompactionCheckpoint:
         payload = unseal(_MAGIC, self._files.read(self.path), self.path)
         try:
             self.state = msgspec.msgpack.decode(payload, type=CompactionState)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise CorruptionError(f"{self.path}: {error}. {ADVICE}") from None
 
     def save(self, state: CompactionState) -> None:

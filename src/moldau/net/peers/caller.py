@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-import msgspec
-
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.model.malformed import MALFORMED
 
 T = TypeVar("T")
 
@@ -25,7 +24,7 @@ def decode_request(decode: Callable[[bytes], T], payload: bytes) -> T:
     """Raises RefusedError."""
     try:
         return decode(payload)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"invalid request of another broker: {error}"
         ) from None

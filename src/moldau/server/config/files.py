@@ -97,7 +97,11 @@ def _read_yaml(path: str, text: str) -> list[FileEntry]:
             else:
                 yield FileEntry(name, loader.construct_object(value_node, deep=True), line)
 
-    loader = yaml.SafeLoader(text)
+    try:
+        # It looks for control characters in the whole text at once.
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML ({error})") from error
     try:
         root = loader.get_single_node()
         if root is None:
