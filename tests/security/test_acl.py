@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from security_world import rule
 
 from moldau.security.acl import (
     Acl,
@@ -15,19 +16,6 @@ from moldau.security.acl import (
 )
 
 ORDERS = Resource(ResourceType.TOPIC, "orders")
-
-
-def rule(
-    operation: Operation = Operation.READ,
-    permission: Permission = Permission.ALLOW,
-    *,
-    name: str = "orders",
-    pattern: PatternType = PatternType.LITERAL,
-    principal: str = "User:alice",
-    host: str = "*",
-    kind: ResourceType = ResourceType.TOPIC,
-) -> Acl:
-    return Acl(kind, name, pattern, principal, host, operation, permission)
 
 
 def allowed(*acls: Acl, operation: Operation = Operation.READ, host: str = "10.0.0.1") -> bool:

@@ -21,7 +21,11 @@ from moldau.metadata.commands import (
     AlterTopicConfigs,
     Command,
     CreatePartitions,
+    DeleteAcls,
+    DeleteJoinToken,
+    DeleteScramCredential,
     DeleteTopic,
+    DeleteUser,
 )
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
@@ -54,7 +58,16 @@ _CONTACT_MS_MAX = 2_000
 _SNAPSHOT_RECORDS = 5_000
 """Records between two snapshots; the log before a snapshot is deleted."""
 
-_AMBIGUOUS = (DeleteTopic, CreatePartitions, AlterTopicConfigs, AlterBrokerConfigs)
+_AMBIGUOUS = (
+    DeleteTopic,
+    CreatePartitions,
+    AlterTopicConfigs,
+    AlterBrokerConfigs,
+    DeleteAcls,
+    DeleteUser,
+    DeleteScramCredential,
+    DeleteJoinToken,
+)
 """Not retried if it is unknown whether they were executed."""
 
 _RETRIABLE = frozenset(

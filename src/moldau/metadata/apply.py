@@ -12,6 +12,8 @@ from msgspec.structs import asdict, replace
 from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic, collision_key
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.metadata.records import (
+    AclsAdded,
+    AclsRemoved,
     BrokerConfigsSet,
     BrokerRegistered,
     BrokerStateSet,
@@ -19,14 +21,19 @@ from moldau.metadata.records import (
     DesiredReplicasReached,
     DesiredReplicasSet,
     FeatureLevelSet,
+    JoinTokenDropped,
+    JoinTokenSet,
     MetadataRecord,
     PartitionsCreated,
     ProducerIdsAllocated,
     QueueGroupDropped,
     QueueGroupSet,
+    QuotaSet,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
+    UserDeleted,
+    UserSet,
 )
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId
 
@@ -70,6 +77,12 @@ def apply(image: Image, record: MetadataRecord) -> Image:  # noqa: C901 - one ca
         case QueueGroupDropped():
             left = {name: one for name, one in image.queue_groups.items() if name != record.name}
             return _next(image, queue_groups=left)
+        case UserSet() | UserDeleted() | QuotaSet() | JoinTokenSet() | JoinTokenDropped():
+            return _apply_security(image, record)
+        case AclsAdded():
+            return _next(image, acls=image.acls.union(record.acls))
+        case AclsRemoved():
+            return _next(image, acls=image.acls.difference(record.acls))
         case _:
             assert_never(record)
 
@@ -84,6 +97,28 @@ def _next(image: Image, **changes: object) -> Image:
     if all(getattr(image, name) == value for name, value in changes.items()):
         return image
     return replace(image, version=image.version + 1, **changes)
+
+
+def _apply_security(
+    image: Image, record: UserSet | UserDeleted | QuotaSet | JoinTokenSet | JoinTokenDropped
+) -> Image:
+    match record:
+        case UserSet():
+            return _next(image, users={**image.users, record.user.name: record.user})
+        case UserDeleted():
+            users = {name: user for name, user in image.users.items() if name != record.name}
+            return _next(image, users=users)
+        case QuotaSet():
+            quotas = {**image.quotas, record.entity: record.limits}
+            if not record.limits:
+                del quotas[record.entity]
+            return _next(image, quotas=quotas)
+        case JoinTokenSet():
+            tokens = {**image.join_tokens, record.token.id: record.token}
+            return _next(image, join_tokens=tokens)
+        case JoinTokenDropped():
+            left = {name: one for name, one in image.join_tokens.items() if name != record.id}
+            return _next(image, join_tokens=left)
 
 
 def _register_broker(image: Image, record: BrokerRegistered) -> Image:

@@ -4,7 +4,7 @@ A broker id belongs to one data directory permanently, because votes and acks we
 removed brokers are remembered, and neither their id nor their directory can be used again.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
@@ -24,6 +24,7 @@ from moldau.metadata.records import (
     FeatureLevelSet,
     MetadataRecord,
 )
+from moldau.metadata.security_rules import use_join_token
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 
@@ -46,10 +47,11 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
     known = image.brokers.get(broker_id)
     if known is None and len(image.brokers) >= BROKERS_MAX:
         raise _invalid(f"The cluster has {BROKERS_MAX} brokers, which is the limit")
+    records = use_join_token(command, image)
     if known is not None and _same_registration(known, command):
-        return []
+        return records
     epoch = 1 if known is None else known.epoch + 1
-    return [BrokerRegistered(**asdict(command) | {"id": broker_id, "epoch": epoch})]
+    return [*records, BrokerRegistered(**_described(command), id=broker_id, epoch=epoch)]
 
 
 def drain_broker(command: DrainBroker, image: Image) -> list[MetadataRecord]:
@@ -220,10 +222,15 @@ def _check_identity(broker_id: BrokerId, command: RegisterBroker, image: Image) 
 
 
 def _same_registration(known: Broker, command: RegisterBroker) -> bool:
+    return all(getattr(known, name) == value for name, value in _described(command).items())
+
+
+def _described(command: RegisterBroker) -> dict[str, Any]:
+    """What is stored of the broker. The id may be absent: the broker has got one."""
     given = asdict(command)
-    # It may be absent: the broker has got one.
-    del given["id"]
-    return all(getattr(known, name) == value for name, value in given.items())
+    for name in ("id", "join_token_id", "now_ms"):
+        del given[name]
+    return given
 
 
 def _known_broker(broker_id: BrokerId, image: Image) -> Broker:

@@ -6,7 +6,10 @@ from enum import IntEnum
 from msgspec import Struct, field
 
 from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint
+from moldau.metadata.security import QuotaEntity
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.security.acl import Acl, AclFilter
+from moldau.security.scram import ScramCredential, ScramMechanism
 
 
 class ConfigOperation(IntEnum):
@@ -37,6 +40,9 @@ class RegisterBroker(Struct, frozen=True, kw_only=True):
 
     Without an id, the broker gets the id of its data directory, or a new one. `process` is unique
     per start: a request retried by the same process changes nothing.
+
+    `join_token_id` names the token that was checked by the broker that got the request, at
+    `now_ms`; without one, the caller has let the broker in by other means.
     """
 
     id: BrokerId | None
@@ -49,6 +55,8 @@ class RegisterBroker(Struct, frozen=True, kw_only=True):
     http: Endpoint | None = None
     feature_level_max: int = FEATURE_LEVEL_MAX
     grpc: Endpoint | None = None
+    join_token_id: str = ""
+    now_ms: int = 0
 
 
 class DrainBroker(Struct, frozen=True, kw_only=True):
@@ -188,6 +196,67 @@ class DropQueueGroup(Struct, frozen=True, kw_only=True):
     name: str
 
 
+class PutScramCredentials(Struct, frozen=True, kw_only=True):
+    """Sets credentials of a user, which is created if needed.
+
+    With `replace_all` those of other mechanisms are removed: an old password must not stay valid.
+    """
+
+    user: str
+    credentials: Mapping[ScramMechanism, ScramCredential]
+    replace_all: bool = False
+
+
+class DeleteScramCredential(Struct, frozen=True, kw_only=True):
+    """Deletes one credential of a user, and with the last one the user."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+class DeleteUser(Struct, frozen=True, kw_only=True):
+    """Deletes a user with all credentials. ACLs and quotas of this name stay."""
+
+    user: str
+
+
+class CreateAcls(Struct, frozen=True, kw_only=True):
+    """Adds rules, all or none; those that exist already are left as they are."""
+
+    acls: Sequence[Acl]
+
+
+class DeleteAcls(Struct, frozen=True, kw_only=True):
+    """Deletes all rules that match any of the filters."""
+
+    filters: Sequence[AclFilter]
+
+
+class AlterQuotas(Struct, frozen=True, kw_only=True):
+    """Sets limits of one entity; None removes one."""
+
+    entity: QuotaEntity
+    limits: Mapping[str, float | None]
+
+
+class CreateJoinToken(Struct, frozen=True, kw_only=True):
+    """Lets one broker join. Removes tokens that have expired."""
+
+    id: str
+    hash: bytes
+    expires_ms: int
+    now_ms: int
+
+    def __repr__(self) -> str:
+        return f"CreateJoinToken(id={self.id!r})"
+
+
+class DeleteJoinToken(Struct, frozen=True, kw_only=True):
+    """A broker can no longer join with this token."""
+
+    id: str
+
+
 Command = (
     CreateCluster
     | RegisterBroker
@@ -208,4 +277,12 @@ Command = (
     | AllocateProducerIds
     | DefineQueueGroup
     | DropQueueGroup
+    | PutScramCredentials
+    | DeleteScramCredential
+    | DeleteUser
+    | CreateAcls
+    | DeleteAcls
+    | AlterQuotas
+    | CreateJoinToken
+    | DeleteJoinToken
 )

@@ -2,8 +2,9 @@
 
 `decide` returns the records of a command (none, if it changes nothing), or raises RefusedError with
 Kafka's code and a message that names what to change. The caller decides one command at a time, so
-that no two decisions use the same image. Rules for brokers, replicas and queue groups are in
-`broker_rules`, `replica_rules` and `queue_group_rules`.
+that no two decisions use the same image. Rules for brokers, replicas, queue groups, and for users
+and what they may do are in `broker_rules`, `replica_rules`, `queue_group_rules` and
+`security_rules`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +28,24 @@ from moldau.metadata.checks import (
 from moldau.metadata.commands import (
     AllocateProducerIds,
     AlterBrokerConfigs,
+    AlterQuotas,
     AlterTopicConfigs,
     Command,
+    CreateAcls,
     CreateCluster,
+    CreateJoinToken,
     CreatePartitions,
     CreateTopic,
     DefineQueueGroup,
+    DeleteAcls,
+    DeleteJoinToken,
+    DeleteScramCredential,
     DeleteTopic,
+    DeleteUser,
     DrainBroker,
     DropQueueGroup,
     KeepBroker,
+    PutScramCredentials,
     RaiseFeatureLevel,
     ReassignPartition,
     RegisterBroker,
@@ -64,6 +73,16 @@ from moldau.metadata.replica_rules import (
     reassign_partition,
     report_replicas,
     spread_internal_topics,
+)
+from moldau.metadata.security_rules import (
+    alter_quotas,
+    create_acls,
+    create_join_token,
+    delete_acls,
+    delete_join_token,
+    delete_scram_credential,
+    delete_user,
+    put_scram_credentials,
 )
 from moldau.metadata.topic_config_table import TOPIC_CONFIGS
 from moldau.metadata.topic_configs import BROKER_CONFIGS, check_broker_configs, check_topic_configs
@@ -119,6 +138,22 @@ def decide(command: Command, image: Image) -> list[MetadataRecord]:  # noqa: C90
             return define_queue_group(command, image)
         case DropQueueGroup():
             return drop_queue_group(command, image)
+        case PutScramCredentials():
+            return put_scram_credentials(command, image)
+        case DeleteScramCredential():
+            return delete_scram_credential(command, image)
+        case DeleteUser():
+            return delete_user(command, image)
+        case CreateAcls():
+            return create_acls(command, image)
+        case DeleteAcls():
+            return delete_acls(command, image)
+        case AlterQuotas():
+            return alter_quotas(command, image)
+        case CreateJoinToken():
+            return create_join_token(command, image)
+        case DeleteJoinToken():
+            return delete_join_token(command, image)
         case _:
             assert_never(command)
 

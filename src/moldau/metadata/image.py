@@ -13,9 +13,11 @@ from typing import Final
 from msgspec import Struct, field
 
 from moldau.metadata.queue_groups import QueueGroup
+from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 from moldau.model.topology import FEATURE_LEVEL_MAX as FEATURE_LEVEL_MAX
 from moldau.model.topology import Endpoint as Endpoint
+from moldau.security.acl import Acl
 
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
@@ -146,6 +148,12 @@ class Image(Struct, frozen=True, kw_only=True):
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     queue_groups: Mapping[str, QueueGroup] = field(default_factory=dict)
     """By name; deleted topics are removed from them."""
+    users: Mapping[str, User] = field(default_factory=dict)
+    acls: frozenset[Acl] = frozenset()
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """For each entity its limits, by Kafka's names."""
+    join_tokens: Mapping[str, JoinToken] = field(default_factory=dict)
+    """By id; those that have expired are removed when another one is created."""
     version: int = 0
     """The number of records that changed something."""
 

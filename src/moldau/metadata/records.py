@@ -12,8 +12,10 @@ import msgspec
 
 from moldau.metadata.image import BrokerState, Endpoint
 from moldau.metadata.queue_groups import QueueGroup
+from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
+from moldau.security.acl import Acl
 
 FORMAT_VERSION: Final = 1
 
@@ -138,6 +140,49 @@ class QueueGroupDropped(msgspec.Struct, frozen=True, kw_only=True, tag="queue-gr
     name: str
 
 
+class UserSet(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
+    """A user with all credentials."""
+
+    user: User
+
+
+class UserDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="user-deleted"):
+    """The user can no longer log in."""
+
+    name: str
+
+
+class AclsAdded(msgspec.Struct, frozen=True, kw_only=True, tag="acls"):
+    """These rules exist."""
+
+    acls: tuple[Acl, ...]
+
+
+class AclsRemoved(msgspec.Struct, frozen=True, kw_only=True, tag="acls-removed"):
+    """These rules do not exist."""
+
+    acls: tuple[Acl, ...]
+
+
+class QuotaSet(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
+    """Replaces all limits of the entity; without any, it has no quota."""
+
+    entity: QuotaEntity
+    limits: dict[str, float]
+
+
+class JoinTokenSet(msgspec.Struct, frozen=True, kw_only=True, tag="join-token"):
+    """A token was created or used."""
+
+    token: JoinToken
+
+
+class JoinTokenDropped(msgspec.Struct, frozen=True, kw_only=True, tag="join-token-dropped"):
+    """A token was deleted, or has expired."""
+
+    id: str
+
+
 MetadataRecord = (
     ClusterCreated
     | BrokerRegistered
@@ -153,6 +198,13 @@ MetadataRecord = (
     | ProducerIdsAllocated
     | QueueGroupSet
     | QueueGroupDropped
+    | UserSet
+    | UserDeleted
+    | AclsAdded
+    | AclsRemoved
+    | QuotaSet
+    | JoinTokenSet
+    | JoinTokenDropped
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

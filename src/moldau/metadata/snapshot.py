@@ -5,14 +5,18 @@ connections have their own. Memory is bounded by the input: msgpack allocates no
 lengths.
 """
 
+import math
 from typing import Final
 
 import msgspec
 
 from moldau.metadata.image import Broker, BrokerState, Image, Topic, collision_key
 from moldau.metadata.queue_groups import QueueGroup
-from moldau.model.errors import CorruptionError
+from moldau.metadata.security import JoinToken, QuotaEntity, User
+from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId
+from moldau.security.acl import Acl
+from moldau.security.acl_checks import check_acl
 
 SNAPSHOT_FORMAT: Final = 1
 SNAPSHOT_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -31,6 +35,10 @@ class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     next_producer_id: ProducerId
     feature_level: int = 0
     queue_groups: tuple[QueueGroup, ...] = ()
+    users: tuple[User, ...] = ()
+    acls: tuple[Acl, ...] = ()
+    quotas: tuple[tuple[QuotaEntity, dict[str, float]], ...] = ()
+    join_tokens: tuple[JoinToken, ...] = ()
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -52,6 +60,11 @@ def encode_image(image: Image) -> bytes:
             next_producer_id=image.next_producer_id,
             feature_level=image.feature_level,
             queue_groups=tuple(image.queue_groups.values()),
+            users=tuple(image.users.values()),
+            # Sorted: equal images have equal snapshots.
+            acls=tuple(sorted(image.acls)),
+            quotas=tuple((entity, dict(limits)) for entity, limits in image.quotas.items()),
+            join_tokens=tuple(image.join_tokens.values()),
         )
     )
 
@@ -86,6 +99,10 @@ def decode_image(
         broker_configs=snapshot.broker_configs,
         next_producer_id=snapshot.next_producer_id,
         queue_groups={group.name: group for group in snapshot.queue_groups},
+        users={user.name: user for user in snapshot.users},
+        acls=frozenset(snapshot.acls),
+        quotas=dict(snapshot.quotas),
+        join_tokens={token.id: token for token in snapshot.join_tokens},
         version=snapshot.version,
     )
 
@@ -111,6 +128,7 @@ def _check(snapshot: _Snapshot) -> None:
                 raise CorruptionError(
                     f"metadata snapshot has an invalid partition {index} of '{topic.name}'"
                 )
+    _check_security(snapshot)
     groups = snapshot.queue_groups
     if len({group.name for group in groups}) != len(groups):
         raise CorruptionError("metadata snapshot names a queue group twice")
@@ -120,3 +138,26 @@ def _check(snapshot: _Snapshot) -> None:
             raise CorruptionError(
                 f"metadata snapshot has queue group '{group.name}' with topics that do not exist"
             )
+
+
+def _check_security(snapshot: _Snapshot) -> None:
+    for what, names in (
+        ("a user", [user.name for user in snapshot.users]),
+        ("an ACL", list(snapshot.acls)),
+        ("a quota", [entity for entity, _ in snapshot.quotas]),
+        ("a join token", [token.id for token in snapshot.join_tokens]),
+    ):
+        if len(set(names)) != len(names):
+            raise CorruptionError(f"metadata snapshot names {what} twice")
+    for user in snapshot.users:
+        if not user.credentials:
+            raise CorruptionError(f"metadata snapshot has user '{user.name}' without credentials")
+    for entity, limits in snapshot.quotas:
+        if not limits or not all(math.isfinite(limit) and limit > 0 for limit in limits.values()):
+            raise CorruptionError(f"metadata snapshot has an invalid quota of {entity}")
+    for acl in snapshot.acls:
+        try:
+            check_acl(acl)
+        except RefusedError as error:
+            # A rule that is dropped may be a deny: better no start than a wrong permission.
+            raise CorruptionError(f"metadata snapshot has an invalid rule: {error}") from None

@@ -8,9 +8,9 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-FEATURE_LEVEL_MAX: Final = 2
+FEATURE_LEVEL_MAX: Final = 3
 """The newest feature level that this version supports: 0 a single broker, 1 a cluster, 2 queue
-groups."""
+groups, 3 users and ACLs."""
 
 NO_BROKER: Final = -1
 """The id of leader or controller while there is none."""

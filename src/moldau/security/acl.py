@@ -110,6 +110,37 @@ class Acl(Struct, frozen=True, order=True):
         )
 
 
+class AclFilter(Struct, frozen=True):
+    """Which rules are listed or deleted; None and ANY leave something open."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def matches(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self._matches_pattern(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type is PatternType.MATCH:
+            name = self.resource_name
+            return name is None or acl.covers(Resource(acl.resource_type, name))
+        return self.pattern_type in (
+            PatternType.ANY,
+            acl.pattern_type,
+        ) and self.resource_name in (None, acl.resource_name)
+
+
 def host_matches(pattern: str, host: str) -> bool:
     if pattern in (WILDCARD, host):
         return True
