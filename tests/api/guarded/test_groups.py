@@ -4,8 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 from guarded_calls import GuardedWorld, allow, outcome
+from handler_calls import brokers, image, topic
+from msgspec import structs
+from use_case_samples import CONSUMER_HEARTBEAT
 
-from moldau.groups.events import Heartbeat, OffsetToCommit
+from moldau.groups.events import ConsumerHeartbeat, Heartbeat, OffsetToCommit
+from moldau.groups.results import ConsumerHeartbeatResult
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
     NO_EPOCH,
@@ -34,8 +38,8 @@ def world(*topics: str) -> GuardedWorld:
     return made
 
 
-def offset(topic: str, at: int) -> OffsetToCommit:
-    partition = TopicPartition(topic, PartitionIndex(0))
+def offset(name: str, at: int) -> OffsetToCommit:
+    partition = TopicPartition(name, PartitionIndex(0))
     return OffsetToCommit(
         partition=partition, offset=Offset(at), leader_epoch=NO_EPOCH, metadata=""
     )
@@ -113,3 +117,20 @@ def test_an_event_cannot_be_for_another_group_than_the_checked_one() -> None:
     with pytest.raises(ValueError, match="another group"):
         outcome(lambda s: s.groups.heartbeat("billing", event), made.session())
     assert made.touched == []
+
+
+def test_a_pattern_does_not_show_topics_that_the_client_may_not_describe() -> None:
+    made = world("orders")
+    seen = image(brokers(1), topic("orders", (1,)), topic("secret", (1,)))
+    made.seed(topics=seen.topics, topics_by_id=seen.topics_by_id)
+    ids = {name: found.topic_id for name, found in seen.topics.items()}
+    assignment = dict.fromkeys(ids.values(), frozenset({0}))
+    made.services["groups"].answers["submit"] = ConsumerHeartbeatResult(
+        error=ErrorCode.NONE, assignment=assignment
+    )
+
+    def event(request_id: int) -> ConsumerHeartbeat:
+        return structs.replace(CONSUMER_HEARTBEAT(request_id), topics=None, pattern="orders|secret")
+
+    found = outcome(lambda s: s.groups.consumer_heartbeat("billing", event), made.session())
+    assert found.assignment == {ids["orders"]: frozenset({0})}
