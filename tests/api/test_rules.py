@@ -89,6 +89,8 @@ def test_only_these_are_open_to_everyone() -> None:
         "cluster.alive",
         "cluster.is_cut_off",
         "cluster.health",
+        "cluster.join_challenge",
+        "cluster.join_proven",
     }
     for name, rule in RULES.items():
         assert bool(rule.needs) != bool(rule.open_because), name
@@ -179,6 +181,16 @@ def test_a_read_only_listener_refuses_what_changes_something(name: str, sample: 
         assert made.touched == []
     else:
         assert not isinstance(found, RefusedError), found
+
+
+def test_a_read_only_listener_lets_no_broker_join() -> None:
+    (sample,) = SAMPLES["cluster.join_proven"]
+    made = world(sample)
+    found = outcome(sample.call, made.session(listener=ListenerAccess(read_only=True)))
+    assert isinstance(found, RefusedError)
+    assert made.touched == []
+    outcome(sample.call, made.session())
+    assert made.touched == ["joins.join"]
 
 
 @pytest.mark.parametrize(("name", "sample"), GUARDED)

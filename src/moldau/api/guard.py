@@ -106,6 +106,11 @@ class Guard:
             )
         return is_allowed
 
+    def check_listener(self, use_case: str) -> None:
+        """For a use case that needs no right of the client: the listener may still refuse it."""
+        if RULES[use_case].changes and self.access.read_only:
+            raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "This listener is read-only")
+
     def sees(self, use_case: str, kind: ResourceType, name: str) -> bool:
         """For an entry of a list, which is left out otherwise."""
         return self._decides(RULES[use_case], kind, name)

@@ -146,7 +146,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.leaders_and_in_sync": _read(_DESCRIBE_TOPIC),
     "cluster.remote_leader": _read(_DESCRIBE_TOPIC),
     "cluster.join_challenge": _anyone("it is a random number"),
-    "cluster.join_proven": _anyone("the request proves that it may be made"),
+    "cluster.join_proven": Rule(
+        needs={}, changes=True, open_because="the request proves that it may be made"
+    ),
     "cluster.join": _change({CLUSTER: Operation.CLUSTER_ACTION}),
     "cluster.drain": _change(_ALTER_CLUSTER),
     "cluster.keep": _change(_ALTER_CLUSTER),

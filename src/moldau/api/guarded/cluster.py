@@ -130,6 +130,7 @@ class GuardedCluster:
 
     async def join_proven(self, proven: ProvenJoinRequest) -> SealedJoinReply:
         """Lets a broker in that proves that it may join."""
+        self._guard.check_listener("cluster.join_proven")
         return await self._broker.joins.join(proven)
 
     async def join(self, request: JoinRequest) -> JoinReply:
