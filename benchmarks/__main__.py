@@ -26,6 +26,7 @@ from benchmarks.suites import (
     queues,
     small,
     start,
+    tls,
     transactions,
 )
 
@@ -34,6 +35,7 @@ SUITES: dict[str, ModuleType] = {
     "consume": consume,
     "flush": flush,
     "small": small,
+    "tls": tls,
     "start": start,
     "groups": groups,
     "transactions": transactions,

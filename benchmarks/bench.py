@@ -71,6 +71,7 @@ class Bench:
         uses up what it reads.
         """
         full = {"port": running.port, "bootstrap": running.bootstrap, **spec}
+        full["properties"] = getattr(running, "properties", {})
         sample = run_client(kind, full, running.server)
         tries = 0 if self.quick or kind in USED_UP else self.retries
         while sample.other_cpu_share > DISTURBED_SHARE and tries > 0:
@@ -132,7 +133,8 @@ def topic(
     from confluent_kafka.admin import AdminClient, NewTopic
 
     name = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
+    properties = getattr(running, "properties", {})
+    admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0, **properties})
     if led_by is None:
         wanted = NewTopic(name, partitions, replicas)
     else:

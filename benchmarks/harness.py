@@ -107,7 +107,7 @@ def machine_cpu_seconds() -> float:
 # --- servers --------------------------------------------------------------------------------------
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Ours without what configures brokers: a setting of the caller's must not bend a figure."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
     # This checkout is measured, whichever is installed.
@@ -138,7 +138,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                env={**_environment(), **(env or {})},
+                env={**environment(), **(env or {})},
                 start_new_session=True,
             )
 
@@ -284,7 +284,7 @@ def run_client(
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=ROOT,
-            env=_environment(),
+            env=environment(),
             bufsize=0,
         )
         try:

@@ -92,6 +92,12 @@ def loads_table(bench: Bench) -> Table:
         ("flush.always", "produce 1024 B 1MB acks=all", "moldau, flush=always"),
     ):
         _add_load(table, bench, metric, name, "librdkafka (C)", server)
+    for load in ("produce", "consume"):
+        for batch in ("1MB", "16KB"):
+            client_name = clients["rdkafka" if load == "produce" else "confluent"]
+            for server, words in (("plain", "moldau"), ("tls", "moldau, TLS")):
+                metric, name = f"tls.{load}.{batch}.{server}", f"{load} 1024 B {batch}, TLS turns"
+                _add_load(table, bench, metric, name, client_name, words)
     for server in ("moldau", "mock"):
         _add_load(table, bench, f"small.{server}", "100 B requests, 8 × 5", "raw socket", server)
     for suffix, words in (("", ""), (".keyed", ", with keys")):

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.clients import frames
-from benchmarks.harness import BenchmarkError, Server, free_port, port_answers
+from benchmarks.harness import BenchmarkError, Server, environment, free_port, port_answers
 
 RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 READY_LINE = re.compile(r"\bready\b.*127\.0\.0\.1:\d+")
@@ -35,6 +35,8 @@ class Running:
     port: int
     ready_s: float = 0.0
     ready_cpu_s: float = 0.0
+    properties: dict[str, str] = field(default_factory=dict)
+    """What Kafka clients need to connect, besides the address."""
 
     @property
     def bootstrap(self) -> str:
@@ -60,6 +62,7 @@ def start_moldau(
     launcher: list[str] | None = None,
     data_dir: Path | None = None,
     settings: dict[str, str] | None = None,
+    properties: dict[str, str] | None = None,
 ) -> Running:
     """Start our broker and wait for its ready line, and then for an answer on its port."""
     port = free_port()
@@ -94,11 +97,36 @@ def start_moldau(
             lambda: READY_LINE.search(server.output()) is not None, interval_s=0.001
         )
         cpu_s = server.cpu_seconds()
-        server.wait_for(lambda: kafka_answers(port))
+        if not properties:
+            server.wait_for(lambda: kafka_answers(port))
     except BenchmarkError:
         server.stop(signal.SIGKILL)
         raise
-    return Running(server=server, port=port, ready_s=ready_s, ready_cpu_s=cpu_s)
+    return Running(
+        server=server,
+        port=port,
+        ready_s=ready_s,
+        ready_cpu_s=cpu_s,
+        properties=properties or {},
+    )
+
+
+@contextlib.contextmanager
+def moldau_with_tls(directory: Path, *, flush: str = "never") -> Iterator[Running]:
+    """Our broker with TLS, and certificates that `moldau certs dev` makes."""
+    certs = directory / "certs"
+    command = [sys.executable, "-m", "moldau", "certs", "dev", str(certs)]
+    subprocess.run(command, check=True, env=environment(), capture_output=True)
+    settings = {
+        "MOLDAU_KAFKA__SECURITY": "tls",
+        "MOLDAU_SECURITY__CERT_FILE": str(certs / "broker.pem"),
+        "MOLDAU_SECURITY__KEY_FILE": str(certs / "broker.key"),
+    }
+    properties = {"security.protocol": "SSL", "ssl.ca.location": str(certs / "ca.pem")}
+    with moldau(
+        directory, flush=flush, name="moldau-tls", settings=settings, properties=properties
+    ) as running:
+        yield running
 
 
 @contextlib.contextmanager
@@ -108,8 +136,11 @@ def moldau(
     flush: str = "never",
     name: str = "moldau",
     settings: dict[str, str] | None = None,
+    properties: dict[str, str] | None = None,
 ) -> Iterator[Running]:
-    running = start_moldau(directory, flush=flush, name=name, settings=settings)
+    running = start_moldau(
+        directory, flush=flush, name=name, settings=settings, properties=properties
+    )
     try:
         yield running
     finally:

@@ -26,6 +26,17 @@ class Target:
 
 
 TARGETS = (
+    *(
+        Target(
+            name=f"{load} 1 KiB, {batch} batches: TLS against plaintext, librdkafka",
+            metric=f"tls.{load}.{batch}.ratio",
+            limit=0.5,
+            at_least=True,
+            unit="×",
+        )
+        for load in ("produce", "consume")
+        for batch in ("1MB", "16KB")
+    ),
     Target(
         name="produce 1 KiB, 1 MB batches: MB/s against the mock, librdkafka (C)",
         metric="produce.1024.1MB.rdkafka.ratio",

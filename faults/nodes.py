@@ -115,6 +115,8 @@ class Node:
         """Start it, and don't wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MOLDAU_")}
         environment["MOLDAU_KAFKA__ADVERTISED"] = self.advertised
+        # Brokers in network namespaces are not on loopback; nobody else reaches them there.
+        environment["MOLDAU_SECURITY__INSECURE"] = "true"
         if self._raft_advertised:
             environment["MOLDAU_RAFT__ADVERTISED"] = self._raft_advertised
         environment |= self._environment

@@ -25,6 +25,7 @@ def _producer_config(spec: dict[str, Any]) -> dict[str, Any]:
         "queue.buffering.max.kbytes": "2000000",
         # A retry within the run would hide that the broker stumbled.
         "message.timeout.ms": "60000",
+        **spec.get("properties", {}),
     }
 
 
@@ -100,6 +101,7 @@ def consume_with_confluent(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]
             "fetch.max.bytes": 32_000_000,
             "fetch.wait.max.ms": 100,
             "check.crcs": False,
+            **spec.get("properties", {}),
         }
     )
     topic = spec["topic"]

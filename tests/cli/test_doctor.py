@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from moldau.cli.check_result import CheckStatus
 from moldau.cli.doctor import (
-    CheckStatus,
     check_advertised,
     check_all,
     check_brokers,
@@ -96,11 +96,11 @@ def test_a_running_broker_is_named_and_no_trouble(mock_brokers, tmp_path):
 
 
 def test_an_unreachable_advertised_address_is_trouble(nobody):
-    flags = {"kafka.advertised": "no-such-host.invalid:9092"}
-    result = check_advertised(load_config(flags, {}).config, running=False)
+    result = check_advertised(Endpoint("no-such-host.invalid", 9092), running=False)
     assert result.verdict is CheckStatus.TROUBLE
     assert "unknown host" in result.detail
-    result = check_advertised(load_config({"kafka.advertised": nobody}, {}).config, running=True)
+    host, _, port = nobody.rpartition(":")
+    result = check_advertised(Endpoint(host, int(port)), running=True)
     assert result.verdict is CheckStatus.TROUBLE
     assert "connection refused" in result.detail
 

@@ -9,6 +9,7 @@ from moldau.model.clock import Clock
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
+from moldau.net.tls.contexts import TlsContexts
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
 
@@ -50,6 +51,9 @@ async def listening(
     idle_seconds_max: float = 3600,
     budget: ByteBudget | None = None,
     clock: Clock | None = None,
+    tls: TlsContexts | None = None,
+    per_second_per_address_max: float | None = None,
+    handshake_seconds_max: float = 10.0,
 ) -> AsyncIterator[tuple[Listener, int]]:
     listener = Listener(
         loop=asyncio.get_running_loop(),
@@ -58,6 +62,8 @@ async def listening(
             connections_max=connections_max,
             connections_per_address_max=connections_per_address_max,
             idle_seconds_max=idle_seconds_max,
+            per_second_per_address_max=per_second_per_address_max,
+            handshake_seconds_max=handshake_seconds_max,
         ),
         connection_limits=ConnectionLimits(
             request_bytes_max=request_bytes_max,
@@ -67,6 +73,8 @@ async def listening(
         ),
         budget=budget or ByteBudget(1 << 24),
         clock=clock or SystemClock(),
+        tls=tls,
+        name="test",
     )
     _, port = listener.bind("127.0.0.1", 0)
     listener.start()

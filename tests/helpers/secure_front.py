@@ -53,7 +53,13 @@ class Identity:
         return str(key, "ascii")
 
 
-def identity(name: str, *, hosts: tuple[str, ...] = (), signer: Identity | None = None) -> Identity:
+def identity(
+    name: str,
+    *,
+    hosts: tuple[str, ...] = (),
+    signer: Identity | None = None,
+    expires_in: timedelta = timedelta(days=1),
+) -> Identity:
     """Of an authority, or of somebody that `signer` vouches for."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
@@ -65,7 +71,7 @@ def identity(name: str, *, hosts: tuple[str, ...] = (), signer: Identity | None 
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_after(now + expires_in)
         .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
     )
     if hosts:

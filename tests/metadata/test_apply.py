@@ -3,23 +3,32 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from security_world import acl_filters, acls, credentials, rule
 
 from moldau.metadata.apply import apply, apply_all
 from moldau.metadata.commands import (
     AllocateProducerIds,
     AlterBrokerConfigs,
+    AlterQuotas,
     AlterTopicConfigs,
     Command,
     ConfigChange,
     ConfigOperation,
+    CreateAcls,
     CreateCluster,
+    CreateJoinToken,
     CreatePartitions,
     CreateTopic,
     DefineQueueGroup,
+    DeleteAcls,
+    DeleteJoinToken,
+    DeleteScramCredential,
     DeleteTopic,
+    DeleteUser,
     DrainBroker,
     DropQueueGroup,
     KeepBroker,
+    PutScramCredentials,
     RaiseFeatureLevel,
     ReassignPartition,
     RegisterBroker,
@@ -44,9 +53,13 @@ from moldau.metadata.records import (
     decode_record,
     encode_record,
 )
+from moldau.metadata.security import QuotaEntity
 from moldau.metadata.snapshot import decode_image, encode_image
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.security.acl_checks import check_acl
+from moldau.security.principal import authenticated_user
+from moldau.security.scram import ScramMechanism
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "..", "", "x/y", "__consumer_offsets"])
 topic_ids = st.integers(0, 12).map(lambda n: TopicId(n.to_bytes(16, "big")))
@@ -66,6 +79,7 @@ changes = st.lists(
     ),
     max_size=3,
 )
+users = st.sampled_from(["", "alice", "bob", "*", "ANONYMOUS"])
 partitions = st.integers(-1, 3).map(PartitionIndex)
 proper_registrations = st.integers(0, 4).map(
     lambda number: RegisterBroker(
@@ -83,14 +97,16 @@ commands: st.SearchStrategy[Command] = st.one_of(
         incarnation=st.sampled_from(["x", "y"]),
         process=st.sampled_from(["", "p", "q"]),
         raft=st.sampled_from([None, Endpoint("h", 1), Endpoint("", 0)]),
-        feature_level_max=st.integers(-1, 2),
+        feature_level_max=st.integers(-1, 3),
+        join_token_id=st.sampled_from(["", "", "t", "u"]),
+        now_ms=st.integers(0, 3),
     ),
     proper_registrations,
     proper_registrations,
     st.builds(DrainBroker, broker_id=brokers),
     st.builds(KeepBroker, broker_id=brokers),
     st.builds(RemoveBroker, broker_id=brokers, metadata_members=st.lists(brokers, max_size=1)),
-    st.builds(RaiseFeatureLevel, level=st.integers(-1, 2)),
+    st.builds(RaiseFeatureLevel, level=st.integers(-1, 3)),
     st.builds(
         ReassignPartition,
         topic=names,
@@ -146,6 +162,33 @@ commands: st.SearchStrategy[Command] = st.one_of(
         DefineQueueGroup, name=st.sampled_from(["q", "r"]), topics=st.just(("a",)) | st.just(())
     ),
     st.builds(DropQueueGroup, name=st.sampled_from(["q", "r", "s"])),
+    st.builds(
+        PutScramCredentials,
+        user=users,
+        credentials=st.dictionaries(st.sampled_from(ScramMechanism), credentials),
+        replace_all=st.booleans(),
+    ),
+    st.builds(DeleteScramCredential, user=users, mechanism=st.sampled_from(ScramMechanism)),
+    st.builds(DeleteUser, user=users),
+    st.builds(CreateAcls, acls=st.lists(acls, max_size=3)),
+    st.builds(CreateAcls, acls=st.lists(st.builds(rule, name=names), max_size=3)),
+    st.builds(DeleteAcls, filters=st.lists(acl_filters, max_size=2)),
+    st.builds(
+        AlterQuotas,
+        entity=st.builds(QuotaEntity, st.none() | users, st.none() | users),
+        limits=st.dictionaries(
+            st.sampled_from(["producer_byte_rate", "request_percentage", "bogus"]),
+            st.none() | st.floats(),
+        ),
+    ),
+    st.builds(
+        CreateJoinToken,
+        id=st.sampled_from(["", "t", "u"]),
+        hash=st.sampled_from([b"", bytes(32), b"1" * 32]),
+        expires_ms=st.integers(0, 3),
+        now_ms=st.integers(0, 3),
+    ),
+    st.builds(DeleteJoinToken, id=st.sampled_from(["t", "u"])),
 )
 
 
@@ -182,6 +225,28 @@ def check(image: Image) -> None:
         assert group.settings.dead_letter_topic not in group.topics
         assert group.settings.backoff_ms <= group.settings.backoff_ms_max
         assert image.feature_level >= 2
+    check_security(image)
+
+
+def check_security(image: Image) -> None:
+    if image.users or image.acls or image.quotas or image.join_tokens:
+        assert image.feature_level >= 3
+    for name, one in image.users.items():
+        assert name == one.name
+        assert one.credentials
+        assert authenticated_user(name)
+        for mechanism, stored in one.credentials.items():
+            assert len(stored.stored_key) == len(stored.server_key) == mechanism.hash_bytes
+    for acl in image.acls:
+        check_acl(acl)
+    for entity, limits in image.quotas.items():
+        assert entity != (None, None)
+        assert limits
+        assert all(0 < limit < float("inf") for limit in limits.values())
+    directories = [token.used_by for token in image.join_tokens.values() if token.used_by]
+    assert {token.id for token in image.join_tokens.values()} == set(image.join_tokens)
+    known = {one.incarnation for one in (*image.brokers.values(), *image.removed_brokers.values())}
+    assert set(directories) <= known
 
 
 Step = Command | Callable[[Image], Command]

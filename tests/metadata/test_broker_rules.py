@@ -18,7 +18,13 @@ from moldau.metadata.commands import (
     ReportReplicas,
 )
 from moldau.metadata.decide import decide
-from moldau.metadata.image import EMPTY_IMAGE, BrokerState, Endpoint, Image
+from moldau.metadata.image import (
+    EMPTY_IMAGE,
+    FEATURE_LEVEL_MAX,
+    BrokerState,
+    Endpoint,
+    Image,
+)
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 
@@ -267,7 +273,7 @@ def test_the_feature_level_rises_when_every_broker_knows_it() -> None:
     image = after(image, RaiseFeatureLevel(level=1))
     assert image.feature_level == 1
     assert decide(RaiseFeatureLevel(level=1), image) == []
-    for level in (0, -1, 3):
+    for level in (0, -1, FEATURE_LEVEL_MAX + 1):
         assert refused(image, RaiseFeatureLevel(level=level)).code is (
             ErrorCode.INVALID_UPDATE_VERSION
         )

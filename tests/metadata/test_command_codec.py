@@ -6,19 +6,24 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from security_world import acl_filters, acls, credential, credentials
 
 from moldau.metadata.command_codec import decode_command, encode_command
 from moldau.metadata.commands import (
     Command,
     ConfigChange,
     ConfigOperation,
+    CreateJoinToken,
     CreateTopic,
     DrainBroker,
+    PutScramCredentials,
     RegisterBroker,
 )
 from moldau.metadata.image import Endpoint
+from moldau.metadata.security import QuotaEntity
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicId
+from moldau.security.scram import ScramMechanism
 
 KINDS = typing.get_args(Command)
 
@@ -61,6 +66,9 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "learners": st.lists(numbers, max_size=3),
     "changes": st.lists(change, max_size=3),
     "grpc": endpoints,
+    "listeners": st.lists(st.tuples(text, st.builds(Endpoint, text, numbers)), max_size=3).map(
+        tuple
+    ),
     "topics": st.lists(text, max_size=3),
     "visibility_ms": st.none() | numbers,
     "attempts_max": st.none() | numbers,
@@ -68,6 +76,18 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "backoff_ms_max": st.none() | numbers,
     "dead_letter_topic": st.none() | text,
     "starts_at_end": st.booleans(),
+    "join_token_id": text,
+    "now_ms": numbers,
+    "expires_ms": numbers,
+    "hash": st.binary(max_size=32),
+    "user": text,
+    "mechanism": st.sampled_from(ScramMechanism),
+    "credentials": st.dictionaries(st.sampled_from(ScramMechanism), credentials),
+    "replace_all": st.booleans(),
+    "acls": st.lists(acls, max_size=3),
+    "filters": st.lists(acl_filters, max_size=3),
+    "entity": st.builds(QuotaEntity, st.none() | text, st.none() | text),
+    "limits": st.dictionaries(text, st.none() | st.floats(allow_nan=False), max_size=3),
 }
 SPECIAL: dict[tuple[str, str], st.SearchStrategy[object]] = {
     ("CreateTopic", "assignments"): st.none()
@@ -76,6 +96,8 @@ SPECIAL: dict[tuple[str, str], st.SearchStrategy[object]] = {
     | st.lists(st.lists(numbers, max_size=3), max_size=3),
     ("DeleteTopic", "name"): st.none() | text,
     ("DeleteTopic", "topic_id"): st.none() | FIELDS["topic_id"],
+    ("CreateJoinToken", "id"): text,
+    ("DeleteJoinToken", "id"): text,
 }
 
 
@@ -147,3 +169,12 @@ def test_no_bytes_do_worse_than_being_refused(payload: bytes) -> None:
     except RefusedError:
         return
     assert isinstance(command, KINDS)
+
+
+def test_a_command_shows_no_secret_when_it_is_logged() -> None:
+    put = PutScramCredentials(user="alice", credentials={ScramMechanism.SHA_256: credential(65)})
+    create = CreateJoinToken(id="t", hash=b"A" * 32, expires_ms=1, now_ms=0)
+    for command in (put, create):
+        assert "AAAA" in encode_command(command).decode("latin-1")
+        for shown in (repr(command), str(command), f"{command}"):
+            assert "AAAA" not in shown

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from moldau.metadata.image import BrokerState, Endpoint
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.metadata.records import (
+    AclsAdded,
+    AclsRemoved,
     BrokerConfigsSet,
     BrokerRegistered,
     BrokerStateSet,
@@ -13,20 +15,37 @@ from moldau.metadata.records import (
     DesiredReplicasReached,
     DesiredReplicasSet,
     FeatureLevelSet,
+    JoinTokenDropped,
+    JoinTokenSet,
     MetadataRecord,
     PartitionsCreated,
     ProducerIdsAllocated,
     QueueGroupDropped,
     QueueGroupSet,
+    QuotaSet,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
+    UserDeleted,
+    UserSet,
     decode_record,
     encode_record,
 )
+from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
+from moldau.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+from moldau.security.scram import ScramCredential, ScramMechanism
 
+ACL = Acl(
+    ResourceType.TOPIC,
+    "a",
+    PatternType.PREFIXED,
+    "User:u",
+    "*",
+    Operation.READ,
+    Permission.DENY,
+)
 CREATED = TopicCreated(
     name="a",
     topic_id=TopicId(b"i" * 16),
@@ -194,6 +213,39 @@ NEW: list[tuple[str, MetadataRecord]] = [
     (
         "0182a474797065b371756575652d67726f75702d64726f70706564a46e616d65a171",
         QueueGroupDropped(name="q"),
+    ),
+    (
+        "0182a474797065a475736572a47573657282a46e616d65a175ab63726564656e7469616c73810184"
+        "a473616c74c40173aa697465726174696f6e73cd1000aa73746f7265645f6b6579c4016baa736572"
+        "7665725f6b6579c40176",
+        UserSet(user=User("u", {ScramMechanism.SHA_256: ScramCredential(b"s", 4096, b"k", b"v")})),
+    ),
+    ("0182a474797065ac757365722d64656c65746564a46e616d65a175", UserDeleted(name="u")),
+    (
+        "0182a474797065a461636c73a461636c739187ad7265736f757263655f7479706502ad7265736f75"
+        "7263655f6e616d65a161ac7061747465726e5f7479706504a97072696e636970616ca6557365723a"
+        "75a4686f7374a12aa96f7065726174696f6e03aa7065726d697373696f6e02",
+        AclsAdded(acls=(ACL,)),
+    ),
+    (
+        "0182a474797065ac61636c732d72656d6f766564a461636c739187ad7265736f757263655f747970"
+        "6502ad7265736f757263655f6e616d65a161ac7061747465726e5f7479706504a97072696e636970"
+        "616ca6557365723a75a4686f7374a12aa96f7065726174696f6e03aa7065726d697373696f6e02",
+        AclsRemoved(acls=(ACL,)),
+    ),
+    (
+        "0183a474797065a571756f7461a6656e7469747992a175c0a66c696d69747381b270726f64756365"
+        "725f627974655f72617465cb3ff8000000000000",
+        QuotaSet(entity=QuotaEntity("u", None), limits={"producer_byte_rate": 1.5}),
+    ),
+    (
+        "0182a474797065aa6a6f696e2d746f6b656ea5746f6b656e84a26964a174a468617368c40168aa65"
+        "7870697265735f6d7305a7757365645f6279a164",
+        JoinTokenSet(token=JoinToken("t", b"h", 5, "d")),
+    ),
+    (
+        "0182a474797065b26a6f696e2d746f6b656e2d64726f70706564a26964a174",
+        JoinTokenDropped(id="t"),
     ),
 ]
 

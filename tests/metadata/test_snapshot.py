@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from security_world import credential, rule
 
 from moldau.metadata.image import (
     EMPTY_IMAGE,
@@ -16,9 +17,12 @@ from moldau.metadata.image import (
     Topic,
 )
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.metadata.snapshot import SNAPSHOT_FORMAT, decode_image, encode_image
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
+from moldau.security.acl import PatternType, Permission
+from moldau.security.scram import ScramMechanism
 
 ID = TopicId(b"i" * 16)
 TOPIC = Topic(
@@ -71,6 +75,13 @@ IMAGE = Image(
             name="q", topics=("a.b",), settings=QueueSettings(dead_letter_topic="q.dead")
         )
     },
+    users={"alice": User("alice", {ScramMechanism.SHA_512: credential(7)})},
+    acls=frozenset({rule(), rule(permission=Permission.DENY, host="10.0.0.0/8")}),
+    quotas={
+        QuotaEntity("alice", None): {"producer_byte_rate": 1024.5},
+        QuotaEntity("", ""): {"request_percentage": 50},
+    },
+    join_tokens={"t": JoinToken("t", b"h" * 32, 99, "x")},
     version=42,
 )
 
@@ -107,6 +118,15 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     assert image.topics["a"].partitions == (Partition(PartitionIndex(0), (BrokerId(1),)),)
     assert image.topics_by_id[ID] is image.topics["a"]
     assert image.version == 3
+    assert not image.users
+    assert not image.acls
+    assert not image.quotas
+    assert not image.join_tokens
+
+
+def test_no_password_and_no_token_is_in_a_repr() -> None:
+    assert "hhhh" not in repr(IMAGE)
+    assert repr(credential(65).stored_key) not in repr(replace(IMAGE, version=1))
 
 
 def test_a_snapshot_cut_anywhere_is_corruption() -> None:
@@ -149,6 +169,8 @@ def test_a_later_format_is_refused_with_the_reason() -> None:
 BROKER = IMAGE.brokers[BrokerId(1)]
 FIRST = TOPIC.partitions[0]
 GROUP = IMAGE.queue_groups["q"]
+ALICE = IMAGE.users["alice"]
+TOKEN = IMAGE.join_tokens["t"]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +186,14 @@ GROUP = IMAGE.queue_groups["q"]
         {"topics": {"a": replace(TOPIC, topic_id=TopicId(b"short"))}},
         {"queue_groups": {"q": GROUP, "r": GROUP}},
         {"queue_groups": {"q": msgspec.structs.replace(GROUP, topics=("gone",))}},
+        {"users": {"alice": ALICE, "bob": ALICE}},
+        {"users": {"alice": User("alice", {})}},
+        {"quotas": {QuotaEntity("alice", None): {}}},
+        {"quotas": {QuotaEntity("alice", None): {"producer_byte_rate": float("nan")}}},
+        {"join_tokens": {"t": TOKEN, "u": TOKEN}},
+        # A rule that cannot be understood may be a deny.
+        {"acls": frozenset({rule(host="nowhere", permission=Permission.DENY)})},
+        {"acls": frozenset({rule(pattern=PatternType.MATCH)})},
         {"topics": {"a": replace(TOPIC, partitions=TOPIC.partitions[1:])}},
         {"topics": {"a": replace(TOPIC, partitions=(replace(FIRST, replicas=()),))}},
     ],

@@ -2,9 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from security_world import acl_filters, acls, rule
 
 from moldau.security.acl import (
     Acl,
+    AclFilter,
     Operation,
     PatternType,
     Permission,
@@ -15,19 +18,6 @@ from moldau.security.acl import (
 )
 
 ORDERS = Resource(ResourceType.TOPIC, "orders")
-
-
-def rule(
-    operation: Operation = Operation.READ,
-    permission: Permission = Permission.ALLOW,
-    *,
-    name: str = "orders",
-    pattern: PatternType = PatternType.LITERAL,
-    principal: str = "User:alice",
-    host: str = "*",
-    kind: ResourceType = ResourceType.TOPIC,
-) -> Acl:
-    return Acl(kind, name, pattern, principal, host, operation, permission)
 
 
 def allowed(*acls: Acl, operation: Operation = Operation.READ, host: str = "10.0.0.1") -> bool:
@@ -103,3 +93,62 @@ def test_no_allow_overrides_a_deny(before, after, operation, name, principal):
     for denies in (operation, Operation.ALL):
         deny = rule(denies, Permission.DENY, name=name, pattern=pattern, principal=principal)
         assert not allowed(*before, deny, *after, operation=operation)
+
+
+LITERAL, PREFIXED, MATCH = PatternType.LITERAL, PatternType.PREFIXED, PatternType.MATCH
+EXACT, BEGINNING, ALL_TOPICS = rule(), rule(name="ord", pattern=PREFIXED), rule(name="*")
+
+
+def found(*, name: str | None = None, pattern: PatternType = PatternType.ANY) -> list[Acl]:
+    wanted = AclFilter(resource_name=name, pattern_type=pattern)
+    return [acl for acl in (EXACT, BEGINNING, ALL_TOPICS) if wanted.matches(acl)]
+
+
+def test_a_filter_by_name_is_exact_unless_it_says_match():
+    assert found() == [EXACT, BEGINNING, ALL_TOPICS]
+    assert found(name="orders") == [EXACT]
+    assert found(name="ord") == [BEGINNING]
+    assert found(name="ord", pattern=LITERAL) == []
+    assert found(pattern=LITERAL) == [EXACT, ALL_TOPICS]
+    assert found(pattern=PREFIXED) == [BEGINNING]
+    assert found(name="*", pattern=LITERAL) == [ALL_TOPICS]
+
+
+def test_match_finds_all_rules_for_a_resource():
+    assert found(pattern=MATCH) == [EXACT, BEGINNING, ALL_TOPICS]
+    assert found(name="orders", pattern=MATCH) == [EXACT, BEGINNING, ALL_TOPICS]
+    assert found(name="ord", pattern=MATCH) == [BEGINNING, ALL_TOPICS]
+    assert found(name="or", pattern=MATCH) == [ALL_TOPICS]
+    assert found(name="*", pattern=MATCH) == [ALL_TOPICS]
+
+
+def test_the_other_parts_of_a_filter_are_exact():
+    deny = rule(permission=Permission.DENY, principal="User:*", host="10.0.0.0/8")
+    for field, other in {
+        "resource_type": ResourceType.GROUP,
+        "principal": "User:alice",
+        "host": "10.0.0.1",
+        "operation": Operation.WRITE,
+        "permission": Permission.ALLOW,
+    }.items():
+        assert replace(AclFilter(), **{field: getattr(deny, field)}).matches(deny)
+        assert not replace(AclFilter(), **{field: other}).matches(deny)
+
+
+@given(st.sets(acls, max_size=12), acl_filters)
+def test_a_filter_finds_what_matches(rules, wanted):
+    assert set(wanted.find(rules)) == {acl for acl in rules if wanted.matches(acl)}
+
+
+@given(st.sets(acls, max_size=5), acls)
+def test_a_filter_that_leaves_nothing_open_finds_one_rule(rules, acl):
+    fields = {field: getattr(acl, field) for field in acl.__struct_fields__}
+    wanted = AclFilter(**fields)
+    assert wanted.only() == acl
+    assert list(wanted.find({*rules, acl})) == [acl]
+    assert not wanted.find(rules - {acl})
+    for field in fields:
+        opened = replace(wanted, **{field: getattr(AclFilter(), field)})
+        assert opened.only() is None
+        assert acl in opened.find({*rules, acl})
+    assert replace(wanted, pattern_type=PatternType.MATCH).only() is None

@@ -32,7 +32,7 @@ FILES = {
 def test_every_format_says_the_same(tmp_path, name):
     path = tmp_path / name
     path.write_text(FILES[name])
-    config = load_config({}, {}, str(path)).config
+    config = load_config({"security.insecure": True}, {}, str(path)).config
     assert config.broker_id == 5
     assert config.log.flush is FlushPolicy.NEVER
     assert config.log.segment_bytes == 64 * 2**20

@@ -71,7 +71,8 @@ def test_the_seed_keys_are_understood(tmp_path):
 
 
 def test_a_port_keeps_the_host_of_a_lower_layer():
-    flags, environ = {"port": 9999}, {"MOLDAU_KAFKA__ADDR": "10.0.0.1:9092"}
+    flags = {"port": 9999, "security.insecure": True}
+    environ = {"MOLDAU_KAFKA__ADDR": "10.0.0.1:9092"}
     assert load_config(flags, environ).config.kafka.addr == Endpoint("10.0.0.1", 9999)
 
 
@@ -156,8 +157,8 @@ def test_the_option_of_a_flag_is_named_as_it_was_typed():
         ({"kafka.connections_max": 10}, "kafka.connections_max"),
         ({"topic.message_bytes_max": "1GiB"}, "topic.message_bytes_max"),
         ({"kafka.inflight_bytes_max": "1MiB"}, "kafka.inflight_bytes_max"),
-        ({"kafka.addr": "0.0.0.0:9092"}, "kafka.addr"),
-        ({"kafka.addr": "[::]:9092"}, "kafka.addr"),
+        ({"kafka.addr": "0.0.0.0:9092", "security.insecure": True}, "kafka.addr"),
+        ({"kafka.addr": "[::]:9092", "security.insecure": True}, "kafka.addr"),
         ({"kafka.advertised": "example:0"}, "kafka.advertised"),
         ({"http.addr": "127.0.0.1:9092"}, "http.addr"),
     ],
@@ -190,7 +191,11 @@ def test_what_no_browser_calls_an_origin_is_refused(text):
 
 
 def test_a_wildcard_listener_is_fine_with_an_advertised_address():
-    flags = {"kafka.addr": "0.0.0.0:9092", "kafka.advertised": "broker.example:9092"}
+    flags = {
+        "kafka.addr": "0.0.0.0:9092",
+        "kafka.advertised": "broker.example:9092",
+        "security.insecure": True,
+    }
     assert load_config(flags, {}).config.kafka.advertised == Endpoint("broker.example", 9092)
 
 

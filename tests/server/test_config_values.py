@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from moldau.model.topology import Endpoint
 from moldau.server.config.keys import KEYS
-from moldau.server.config.values import BadValue, format_value, parse_address, parse_value
+from moldau.server.config.scalars import BadValue, parse_address
+from moldau.server.config.values import format_value, parse_value
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ metrics registry.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from moldau.data.cleaner import CleanerMetrics
 from moldau.data.scrub import ScrubMetrics
 from moldau.model.histogram import Histogram
-from moldau.net.listener import Listener
 from moldau.replica.flusher import Flusher
 
 
@@ -25,6 +24,25 @@ class SlowLoopTurns(NamedTuple):
     """The part in which the process got no CPU."""
 
 
+class ListenerCounts(Protocol):
+    """Numbers of the listeners of one protocol."""
+
+    @property
+    def connection_count(self) -> int: ...
+
+    @property
+    def inflight_bytes(self) -> int: ...
+
+    @property
+    def accepted_total(self) -> int: ...
+
+    @property
+    def refused_total(self) -> int: ...
+
+    @property
+    def failed_total(self) -> int: ...
+
+
 class MetricSources(Struct, frozen=True, kw_only=True):
     """Counters above and below the services."""
 
@@ -32,8 +50,10 @@ class MetricSources(Struct, frozen=True, kw_only=True):
     """Kafka requests since the start, by API."""
     seconds_by_api: Callable[[], Mapping[str, Histogram]]
     """Their durations, by API."""
-    listener: Listener
+    listener: ListenerCounts
     """Of the Kafka protocol."""
+    certificates: Callable[[], Mapping[str, float]]
+    """When each certificate expires, in seconds since 1970, by its file."""
     flusher: Flusher
     cleaner: Callable[[], CleanerMetrics | None]
     """None during the start."""

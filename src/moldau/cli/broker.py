@@ -47,6 +47,12 @@ _DEV_PRESET: Mapping[str, object] = {
 }
 
 _SET = set_option("Any setting")
+_INSECURE = click.option(
+    "--insecure",
+    is_flag=True,
+    default=None,
+    help="Serve everyone who reaches the broker, also from other machines.",
+)
 
 
 @click.group(
@@ -118,6 +124,7 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
 )
 @click.option("--rack", metavar="NAME", help="Machine or zone; replicas are spread over racks.")
 @click.option("--data-dir", metavar="DIR", help="Data directory.")
+@_INSECURE
 @config_option
 @_SET
 def start(
@@ -126,7 +133,9 @@ def start(
     """Run a broker until SIGTERM or Ctrl-C."""
     for listener in ("kafka", "raft", "grpc", "http"):
         flags[f"{listener}.addr"] = flags.pop(f"{listener}_addr")
-    resolved = load(flags, settings, config_file, option_names={"broker_id": "--id"})
+    flags["security.insecure"] = flags.pop("insecure")
+    names = {"broker_id": "--id", "security.insecure": "--insecure"}
+    resolved = load(flags, settings, config_file, option_names=names)
     return _serve(resolved, lambda info: click.echo(ready_line(info)))
 
 

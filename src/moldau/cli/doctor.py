@@ -11,14 +11,18 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from moldau import __version__
 from moldau.cli.broker import load
+from moldau.cli.check_result import CheckResult, CheckStatus
+from moldau.cli.check_result import ok as _ok
+from moldau.cli.check_result import trouble as _trouble
+from moldau.cli.check_result import warning as _warning
 from moldau.cli.click_groups import command
+from moldau.cli.doctor_certificates import check_certificates
 from moldau.cli.errors import ExitCode
 from moldau.cli.options import (
     Brokers,
@@ -37,38 +41,14 @@ _CONNECT_SECONDS_MAX = 3.0
 _OTHER_FILES = 512
 """File descriptors that a broker needs in addition to those of its connections."""
 
-_PACKAGES = ("confluent-kafka", "uvloop", "crc32c", "cramjam", "msgspec", "click", "rich", "PyYAML")
+_PACKAGES = (
+    *("confluent-kafka", "uvloop", "crc32c", "cramjam", "msgspec", "click", "rich", "PyYAML"),
+    "cryptography",
+)
 _ADVERTISED_HINT = "clients connect to this address; set kafka.advertised"
 
 
-class CheckStatus(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    TROUBLE = "trouble"
-
-
 _COLORS = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.TROUBLE: "red"}
-
-
-class CheckResult(NamedTuple):
-    """One line of the report."""
-
-    check: str
-    verdict: CheckStatus
-    detail: str
-    hint: str = ""
-
-
-def _ok(check: str, detail: str) -> CheckResult:
-    return CheckResult(check, CheckStatus.OK, detail)
-
-
-def _warning(check: str, detail: str, hint: str = "") -> CheckResult:
-    return CheckResult(check, CheckStatus.WARNING, detail, hint)
-
-
-def _trouble(check: str, detail: str, hint: str = "") -> CheckResult:
-    return CheckResult(check, CheckStatus.TROUBLE, detail, hint)
 
 
 @command(
@@ -113,23 +93,29 @@ def _print(result: CheckResult) -> None:
 
 def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
     """All checks of a broker's configuration, one after another."""
+    from moldau.server.config.listeners import listeners_for, listeners_of
+    from moldau.server.config.security_schema import ListenerProtocol
+
     yield from check_versions()
-    running = broker_at(config.kafka.addr)
-    yield check_port("kafka.addr", config.kafka.addr, running)
+    kafka = listeners_for(config, ListenerProtocol.KAFKA)[0]
+    if kafka.uses_tls or kafka.sasl:
+        # It serves no unknown client: its lock says whether it runs.
+        pid = lock_holder(config.data_dir)
+        running = f"process {pid}" if pid else None
+    else:
+        running = broker_at(kafka.address)
+    yield check_port(kafka.setting, kafka.address, running)
     if running is None:
-        for key, address in (
-            ("raft.addr", config.raft.addr),
-            ("http.addr", config.http.addr),
-            ("grpc.addr", config.grpc.addr),
-        ):
-            if address is not None:
-                yield check_port(key, address, None)
+        for listener in listeners_of(config):
+            if listener != kafka:
+                yield check_port(listener.setting, listener.address, None)
     yield from check_data_dir(config.data_dir, running is not None)
     yield check_disk(config.data_dir, config.log.disk_reserve_bytes)
-    yield check_advertised(config, running is not None)
+    yield check_advertised(kafka.advertised or kafka.address, running is not None)
+    yield from check_certificates(config)
     yield check_open_files(config.kafka.connections_max)
     if running is not None:
-        yield from check_cluster(config.http.addr)
+        yield from check_cluster(listeners_for(config, ListenerProtocol.HTTP)[0].address)
 
 
 def check_versions() -> Iterator[CheckResult]:
@@ -259,6 +245,9 @@ def check_data_dir(data_dir: str, running: bool) -> Iterator[CheckResult]:
             else _trouble(name, detail, f"stop that broker · {other}")
         )
         return
+    if os.stat(data_dir).st_mode & 0o077:
+        yield _warning(name, "other users can read it", f"chmod 700 {data_dir}")
+        return
     yield _ok(name, "writable, not in use")
 
 
@@ -309,9 +298,8 @@ def check_disk(data_dir: str, reserve_bytes: int) -> CheckResult:
     return _ok("disk", detail)
 
 
-def check_advertised(config: "ServerConfig", running: bool) -> CheckResult:
+def check_advertised(advertised: "Endpoint", running: bool) -> CheckResult:
     """Can the advertised address be resolved, and reached if the broker runs?"""
-    advertised = config.kafka.advertised or config.kafka.addr
     name = f"advertised address {advertised}"
     try:
         found = socket.getaddrinfo(*advertised, type=socket.SOCK_STREAM)

@@ -39,6 +39,7 @@ _COMMANDS = {
     "group": ("group:group", "List, describe, seek and delete consumer groups."),
     "transaction": ("transaction:transaction", "List, describe and abort transactions."),
     "config": ("config:config", "Write a configuration file; show the effective settings."),
+    "certs": ("certs:certs", "Make certificates for TLS."),
     "bench": ("bench.command:bench", "Measure throughput and latency."),
     "doctor": ("doctor:doctor", "Check this machine, a configuration and a running cluster."),
     "completion": ("completion:completion", "Print a shell completion script."),

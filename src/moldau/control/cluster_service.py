@@ -272,6 +272,7 @@ class ClusterService:
                 http=request.http,
                 feature_level_max=request.feature_level_max,
                 grpc=request.grpc,
+                listeners=request.listeners,
                 join_token_id=join_token_id,
                 now_ms=self._clock.wall_ms(),
             )

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import hashlib
-import hmac
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -19,7 +18,7 @@ from moldau.metadata.commands import (
     PutScramCredentials,
 )
 from moldau.metadata.records import AclsRemoved
-from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl import Acl, AclFilter
@@ -115,7 +114,7 @@ class SecurityService:
     def acls(self, acl_filter: AclFilter = EVERY_ACL) -> list[Acl]:
         """Raises RefusedError."""
         check_filter(acl_filter)
-        return sorted(acl for acl in self._metadata.image.acls if acl_filter.matches(acl))
+        return sorted(acl_filter.find(self._metadata.image.acls))
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[RefusedError | None]:
         """For each rule, why it was refused; the others are created. Raises RefusedError."""
@@ -129,13 +128,13 @@ class SecurityService:
         """For each filter the rules that it deleted, or why it was refused. Raises RefusedError."""
         refusals = [_refusal(check_filter, each) for each in filters]
         valid = [each for each, refusal in zip(filters, refusals, strict=True) if refusal is None]
-        deleted: list[Acl] = []
+        deleted: set[Acl] = set()
         if valid:
             for record in await self._metadata.submit(DeleteAcls(filters=valid)):
                 if isinstance(record, AclsRemoved):
-                    deleted += record.acls
+                    deleted.update(record.acls)
         return [
-            refusal if refusal is not None else [acl for acl in deleted if each.matches(acl)]
+            refusal if refusal is not None else sorted(each.find(deleted))
             for each, refusal in zip(filters, refusals, strict=True)
         ]
 
@@ -185,16 +184,6 @@ class SecurityService:
     async def delete_join_token(self, token_id: str) -> None:
         """Raises RefusedError."""
         await self._metadata.submit(DeleteJoinToken(id=token_id))
-
-    def check_join_token(self, text: str) -> str:
-        """The id of a token whose secret is right, for RegisterBroker, which checks whether it may
-        still be used. Raises RefusedError."""
-        token_id, _, secret = text.partition(".")
-        token = self._metadata.image.join_tokens.get(token_id)
-        expected = bytes(len(_hash(""))) if token is None else token.hash
-        if not hmac.compare_digest(_hash(secret), expected) or token is None:
-            raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
-        return token_id
 
 
 def _refusal(check: Callable[[T], None], value: T) -> RefusedError | None:

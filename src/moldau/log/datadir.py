@@ -15,8 +15,10 @@ A topic's id is in the path, so a topic that is deleted and recreated never sees
 
 import fcntl
 import json
+import logging
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,8 @@ from moldau.log.flush import DISK_FULL
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.layout import LOCK_FILE
+
+log = logging.getLogger(__name__)
 
 METADATA_PATH: Final = "metadata"
 VOTES_PATH: Final = "votes"
@@ -69,9 +73,10 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Raises ConfigError if another process has it, or if the directory cannot be used."""
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            # Its own files are for no one else; directories above it are left as they are.
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(
-                self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640
+                self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(
@@ -92,9 +97,19 @@ class DirectoryLock:
                 f"the data directory {self._root} is in use by another broker (pid {holder}); "
                 "stop it, or choose another with --data-dir"
             ) from None
+        self._warn_of_other_users()
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
+
+    def _warn_of_other_users(self) -> None:
+        """A directory that existed before keeps its mode: it may be one of the system."""
+        if stat.S_IMODE(self._root.stat().st_mode) & 0o077:
+            log.warning(
+                "other users can read the data directory %s; protect it: chmod 700 %s",
+                self._root,
+                self._root,
+            )
 
     def release(self) -> None:
         if self._descriptor is not None:

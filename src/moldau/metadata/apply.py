@@ -7,6 +7,7 @@ about a deleted object is skipped for the same reason.
 from collections.abc import Iterable
 from typing import assert_never
 
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic, collision_key
@@ -129,7 +130,10 @@ def _register_broker(image: Image, record: BrokerRegistered) -> Image:
         return image
     # A restart does not cancel a drain.
     state = BrokerState.ACTIVE if known is None else known.state
-    broker = Broker(**asdict(record), state=state)
+    given = asdict(record)
+    if record.listeners is UNSET:
+        del given["listeners"]
+    broker = Broker(**given, state=state)
     return _next(image, brokers={**image.brokers, record.id: broker})
 
 

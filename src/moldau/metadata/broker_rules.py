@@ -32,6 +32,8 @@ HOST_LENGTH_MAX: Final = 255
 NAME_LENGTH_MAX: Final = 255
 """Limit of rack, incarnation and process, which every broker stores."""
 BROKERS_MAX: Final = 1000
+LISTENERS_MAX: Final = 32
+"""Kafka listeners of one broker."""
 
 
 def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecord]:
@@ -51,7 +53,10 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
     if known is not None and _same_registration(known, command):
         return records
     epoch = 1 if known is None else known.epoch + 1
-    return [*records, BrokerRegistered(**_described(command), id=broker_id, epoch=epoch)]
+    given = _described(command)
+    if not command.listeners:
+        del given["listeners"]
+    return [*records, BrokerRegistered(**given, id=broker_id, epoch=epoch)]
 
 
 def drain_broker(command: DrainBroker, image: Image) -> list[MetadataRecord]:
@@ -177,7 +182,8 @@ def _check_described(broker_id: BrokerId, command: RegisterBroker) -> None:
     if not 0 <= broker_id <= INT_MAX:
         raise _invalid(f"Broker id {broker_id} must be between 0 and {INT_MAX}")
     clients = Endpoint(command.host, command.port)
-    for endpoint in (clients, command.raft, command.http, command.grpc):
+    listeners = [endpoint for _, endpoint in command.listeners]
+    for endpoint in (clients, command.raft, command.http, command.grpc, *listeners):
         if endpoint is not None and (
             not 0 < len(endpoint.host) <= HOST_LENGTH_MAX or not 0 < endpoint.port < 65536
         ):
@@ -187,7 +193,10 @@ def _check_described(broker_id: BrokerId, command: RegisterBroker) -> None:
             )
     if not command.incarnation:
         raise _invalid(f"Broker {broker_id} sent no incarnation id of its data directory")
-    for text in (command.rack or "", command.incarnation, command.process):
+    if len(listeners) > LISTENERS_MAX:
+        raise _invalid(f"Broker {broker_id} has {len(listeners)} listeners, above {LISTENERS_MAX}")
+    names = [name for name, _ in command.listeners]
+    for text in (command.rack or "", command.incarnation, command.process, *names):
         if len(text) > NAME_LENGTH_MAX:
             raise _invalid(
                 f"Broker {broker_id} registers with {shown(text)}, "

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
-from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint
+from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint, Listeners
 from moldau.metadata.security import QuotaEntity
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.security.acl import Acl, AclFilter
@@ -55,6 +55,7 @@ class RegisterBroker(Struct, frozen=True, kw_only=True):
     http: Endpoint | None = None
     feature_level_max: int = FEATURE_LEVEL_MAX
     grpc: Endpoint | None = None
+    listeners: Listeners = ()
     join_token_id: str = ""
     now_ms: int = 0
 

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 from moldau.model.topology import FEATURE_LEVEL_MAX as FEATURE_LEVEL_MAX
 from moldau.model.topology import Endpoint as Endpoint
+from moldau.model.topology import Listeners as Listeners
 from moldau.security.acl import Acl
 
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -65,6 +67,14 @@ class Broker(Struct, frozen=True, kw_only=True):
     state: BrokerState = BrokerState.ACTIVE
     grpc: Endpoint | None = None
     """None: no gRPC listener."""
+    listeners: Listeners = ()
+    """Addresses for Kafka clients by listener; empty if there is only the one above."""
+
+    def address_at(self, listener: str) -> Endpoint | None:
+        """Where clients of a listener find this broker; None if it has no such listener."""
+        if not self.listeners:
+            return Endpoint(self.host, self.port)
+        return dict(self.listeners).get(listener)
 
     @property
     def active(self) -> bool:
@@ -177,6 +187,22 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 EMPTY_IMAGE: Final = Image()
+
+
+def brokers_at(image: Image, listener: str) -> Mapping[BrokerId, Broker]:
+    """The brokers as clients of a listener find them: those without it are left out.
+
+    A name that no broker has is that of a single Kafka listener, or of another protocol.
+    """
+    brokers = image.brokers
+    if not any(listener == name for one in brokers.values() for name, _ in one.listeners):
+        return brokers
+    found = {}
+    for number, broker in brokers.items():
+        address = broker.address_at(listener)
+        if address is not None:
+            found[number] = replace(broker, host=address.host, port=address.port)
+    return found
 
 
 def collision_key(name: str) -> str:

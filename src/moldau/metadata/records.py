@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from moldau.metadata.image import BrokerState, Endpoint
+from moldau.metadata.image import BrokerState, Endpoint, Listeners
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.metadata.security import JoinToken, QuotaEntity, User
 from moldau.model.errors import CorruptionError
@@ -40,6 +40,8 @@ class BrokerRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="broker"):
     epoch: int = 0
     feature_level_max: int = 0
     grpc: Endpoint | None = None
+    listeners: Listeners | msgspec.UnsetType = msgspec.UNSET
+    """Stored only where there are several: other records keep their bytes."""
 
 
 class BrokerStateSet(msgspec.Struct, frozen=True, kw_only=True, tag="broker-state"):

@@ -48,6 +48,8 @@ USERS_MAX: Final = 10_000
 ACLS_MAX: Final = 10_000
 """A change makes a new index of them, in the event loop."""
 ACLS_PER_COMMAND_MAX: Final = 1_000
+OPEN_FILTERS_MAX: Final = 20
+"""Each is compared with all ACLs, in the event loop."""
 QUOTAS_MAX: Final = 10_000
 QUOTA_NAME_LENGTH_MAX: Final = 255
 JOIN_TOKENS_MAX: Final = 1_000
@@ -147,9 +149,15 @@ def delete_acls(command: DeleteAcls, image: Image) -> list[MetadataRecord]:
     _check_count(len(command.filters))
     for acl_filter in command.filters:
         check_filter(acl_filter)
-    removed = sorted(
-        acl for acl in image.acls if any(each.matches(acl) for each in command.filters)
-    )
+    filters = set(command.filters)
+    open_filters = sum(each.only() is None for each in filters)
+    if open_filters > OPEN_FILTERS_MAX:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"One request can have {OPEN_FILTERS_MAX} filters that leave something open, and this "
+            f"one has {open_filters}",
+        )
+    removed = sorted({acl for each in filters for acl in each.find(image.acls)})
     return [AclsRemoved(acls=tuple(removed))] if removed else []
 
 

@@ -5,6 +5,7 @@ connections have their own. Memory is bounded by the input: msgpack allocates no
 lengths.
 """
 
+import math
 from typing import Final
 
 import msgspec
@@ -151,6 +152,9 @@ def _check_security(snapshot: _Snapshot) -> None:
     for user in snapshot.users:
         if not user.credentials:
             raise CorruptionError(f"metadata snapshot has user '{user.name}' without credentials")
+    for entity, limits in snapshot.quotas:
+        if not limits or not all(math.isfinite(limit) and limit > 0 for limit in limits.values()):
+            raise CorruptionError(f"metadata snapshot has an invalid quota of {entity}")
     for acl in snapshot.acls:
         try:
             check_acl(acl)

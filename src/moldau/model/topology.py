@@ -26,6 +26,10 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+Listeners = tuple[tuple[str, Endpoint], ...]
+"""Addresses for Kafka clients by the name of the listener; empty if there is only one."""
+
+
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A broker requests to join the cluster, or reports that it has restarted."""
 
@@ -43,6 +47,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: not known yet. If it differs from the cluster's, the request is rejected."""
     feature_level_max: int = FEATURE_LEVEL_MAX
     grpc: Endpoint | None = None
+    listeners: Listeners = ()
     is_query: bool = False
     """Change nothing: a member wants to know what the cluster knows of it."""
 

@@ -19,8 +19,17 @@ class BufferPool:
     def __init__(self) -> None:
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
+        self._sealed: bytearray | None = None
         self._free: dict[int, list[bytearray]] = {}
         self._kept_bytes = 0
+
+    @property
+    def sealed(self) -> bytearray:
+        """The shared buffer for encrypted data. Smaller than scratch, so that what it decrypts
+        to fits there, with an incomplete record from before."""
+        if self._sealed is None:
+            self._sealed = bytearray(SCRATCH_BYTES - 2 * 16 * 1024)
+        return self._sealed
 
     def take(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes; its content is arbitrary."""

@@ -27,7 +27,9 @@ from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool, ByteBudget
+from moldau.net.failure_log import FailureLog
 from moldau.net.socket_writer import SocketWriter
+from moldau.net.tls.contexts import PeerCertificate
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ _unpack_length = struct.Struct(">i").unpack_from
 _unpack_kind = struct.Struct(">h").unpack_from
 ALL_OVERLAP = -1
 NONE_OVERLAP = -2
+_TLS_LENGTHS = range(0x16030000, 0x16030500)
+"""The first bytes of a TLS handshake, read as the length of a request."""
 _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
 
@@ -58,6 +62,16 @@ class FrameHandler(Protocol):
     def on_frame(self, connection: "Connection", frame: memoryview) -> None: ...
 
     def on_closed(self, connection: "Connection") -> None: ...
+
+
+class _TlsWithoutTlsError(PeerProtocolError):
+    """A client speaks TLS to a listener without it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the client uses TLS, but this listener does not; set the client's security.protocol "
+            "to PLAINTEXT or SASL_PLAINTEXT, or connect to a listener with TLS"
+        )
 
 
 class DeferredReply:
@@ -88,6 +102,7 @@ class Connection(SocketWriter):
         "_budget",
         "_clock",
         "_draining",
+        "_failures",
         "_filled",
         "_flush_scheduled",
         "_frame_bytes",
@@ -109,8 +124,10 @@ class Connection(SocketWriter):
         "active_at",
         "address",
         "is_closed",
+        "listener",
         "on_next",
         "overlaps",
+        "peer_certificate",
         "state",
     )
 
@@ -126,8 +143,15 @@ class Connection(SocketWriter):
         budget: ByteBudget,
         clock: Clock,
         on_close: Callable[["Connection"], None],
+        failures: FailureLog | None = None,
+        listener: object = None,
     ) -> None:
         super().__init__(loop, sock)
+        self._failures = failures or FailureLog(clock)
+        self.listener = listener
+        """What the server says about the listener; for the handler."""
+        self.peer_certificate: PeerCertificate | None = None
+        """Of the client, if TLS required one."""
         self._handler = handler
         self._limits = limits
         self._pool = pool
@@ -192,6 +216,10 @@ class Connection(SocketWriter):
         try:
             position = self._handle_frames(view, position, end)
             finished = True
+        except _TlsWithoutTlsError as error:
+            self._failures.warn(self.address, str(error))
+            self.close(str(error))
+            return
         except PeerProtocolError as error:
             # Replies to earlier requests that are ready are still sent.
             if not self._writing:
@@ -220,6 +248,8 @@ class Connection(SocketWriter):
         while end - position >= _LENGTH_BYTES:
             (size,) = _unpack_length(view, position)
             if not 0 < size <= request_bytes_max:
+                if size in _TLS_LENGTHS:
+                    raise _TlsWithoutTlsError
                 raise PeerProtocolError(f"request of {size} bytes (limit {request_bytes_max})")
             frame_end = position + _LENGTH_BYTES + size
             if frame_end > end or self._paused:

@@ -10,9 +10,14 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from moldau.model.clock import Clock
+from moldau.net.address_rates import AddressRates
 from moldau.net.buffers import BufferPool, ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.net.failure_log import FailureLog
 from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.net.tls.connection import TlsConnection
+from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.handshakes import Handshakes
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +35,9 @@ class ListenerLimits(Struct, frozen=True, kw_only=True):
     connections_max: int
     connections_per_address_max: int
     idle_seconds_max: float
+    per_second_per_address_max: float | None = None
+    """New connections of one address; None: any number."""
+    handshake_seconds_max: float = 10.0
 
 
 class Listener:
@@ -46,7 +54,18 @@ class Listener:
         clock: Clock,
         on_accepted: Callable[[Connection], None] | None = None,
         sockets: Sockets = OS_SOCKETS,
+        tls: TlsContexts | None = None,
+        name: str = "",
+        about: object = None,
     ) -> None:
+        """`about` is what connections say as their `listener`."""
+        self.name = name
+        self._about = about
+        self._tls = tls
+        rate = limits.per_second_per_address_max
+        self._rates = None if rate is None else AddressRates(rate, clock)
+        self.failures = FailureLog(clock, name)
+        self.handshakes = Handshakes(loop, clock, limits.handshake_seconds_max, self.failures)
         self._sockets = sockets
         self._loop = loop
         self._handler = handler
@@ -121,11 +140,38 @@ class Listener:
                 f"limit of {limits.connections_per_address_max} connections per address reached",
             )
             return
+        if self._rates is not None and not self._rates.allows(host):
+            rate = self._rates.per_second_max
+            self._refuse(sock, host, f"limit of {rate:g} connections per second reached")
+            return
+        if self._tls is not None and (reason := self.handshakes.refusal(host)):
+            self._refuse(sock, host, reason)
+            return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.accepted_total += 1
         self._per_address[host] += 1
-        connection = Connection(
+        connection = self._make_connection(sock, host, port)
+        self._connections[connection] = host
+        if self._on_accepted is not None:
+            self._on_accepted(connection)
+
+    def _make_connection(self, sock: socket.socket, host: str, port: int) -> Connection:
+        if self._tls is None:
+            return Connection(
+                loop=self._loop,
+                sock=sock,
+                address=f"{host}:{port}",
+                handler=self._handler,
+                limits=self._connection_limits,
+                pool=self._pool,
+                budget=self._budget,
+                clock=self._clock,
+                on_close=self._forget,
+                failures=self.failures,
+                listener=self._about,
+            )
+        connection = TlsConnection(
             loop=self._loop,
             sock=sock,
             address=f"{host}:{port}",
@@ -135,10 +181,13 @@ class Listener:
             budget=self._budget,
             clock=self._clock,
             on_close=self._forget,
+            failures=self.failures,
+            listener=self._about,
+            contexts=self._tls,
+            on_secured=self.handshakes.ended,
         )
-        self._connections[connection] = host
-        if self._on_accepted is not None:
-            self._on_accepted(connection)
+        self.handshakes.began(connection, host)
+        return connection
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         sock.close()
@@ -153,6 +202,7 @@ class Listener:
             log.warning("%s", message)
 
     def _forget(self, connection: Connection) -> None:
+        self.handshakes.ended(connection)
         host = self._connections.pop(connection, None)
         if host is not None:
             self._per_address[host] -= 1

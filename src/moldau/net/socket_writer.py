@@ -103,7 +103,7 @@ class SocketWriter:
                     break
                 data = chunk.file.pread(chunk.size, chunk.position)
                 if len(data) != chunk.size:
-                    raise _ended_early()
+                    raise ended_early()
                 out[index] = data
                 run.append(data)
             else:
@@ -128,7 +128,7 @@ class SocketWriter:
     def _send_file(self, head: FileSlice) -> bool:
         sent = head.file.send_to(self._socket, head.size, head.position)
         if sent == 0:
-            raise _ended_early()
+            raise ended_early()
         self._out_bytes -= sent
         if sent == head.size:
             self._out.popleft()
@@ -137,6 +137,6 @@ class SocketWriter:
         return False
 
 
-def _ended_early() -> OSError:
+def ended_early() -> OSError:
     """A file is shorter than the log's index says, and the length was already sent."""
     return OSError(errno.EIO, "segment file is truncated")

@@ -5,8 +5,9 @@ that matches wins over all allows. Numbers are those of the Kafka protocol, and 
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Set
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -91,11 +92,13 @@ class Acl(Struct, frozen=True, order=True):
     permission: Permission
 
     def covers(self, resource: Resource) -> bool:
-        if self.resource_type != resource.type:
-            return False
+        return self.resource_type == resource.type and self.covers_name(resource.name)
+
+    def covers_name(self, name: str) -> bool:
+        """Whether the rule is for a resource of its type with this name."""
         if self.pattern_type is PatternType.PREFIXED:
-            return resource.name.startswith(self.resource_name)
-        return self.resource_name in (resource.name, WILDCARD)
+            return name.startswith(self.resource_name)
+        return self.resource_name in (name, WILDCARD)
 
     def concerns(self, principal: str, host: str) -> bool:
         return self.principal in (principal, "User:*") and host_matches(self.host, host)
@@ -122,36 +125,89 @@ class AclFilter(Struct, frozen=True):
     permission: Permission = Permission.ANY
 
     def matches(self, acl: Acl) -> bool:
-        return (
-            self.resource_type in (ResourceType.ANY, acl.resource_type)
-            and self._matches_pattern(acl)
-            and self.principal in (None, acl.principal)
-            and self.host in (None, acl.host)
-            and self.operation in (Operation.ANY, acl.operation)
-            and self.permission in (Permission.ANY, acl.permission)
+        return bool(self.select((acl,)))
+
+    def only(self) -> Acl | None:
+        """The one rule that matches, if nothing is left open."""
+        if (
+            self.resource_name is None
+            or self.principal is None
+            or self.host is None
+            or self.pattern_type in (PatternType.ANY, PatternType.MATCH)
+            or self.resource_type == ResourceType.ANY
+            or self.operation == Operation.ANY
+            or self.permission == Permission.ANY
+        ):
+            return None
+        return Acl(
+            self.resource_type,
+            self.resource_name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
         )
 
-    def _matches_pattern(self, acl: Acl) -> bool:
-        if self.pattern_type is PatternType.MATCH:
-            name = self.resource_name
-            return name is None or acl.covers(Resource(acl.resource_type, name))
-        return self.pattern_type in (
-            PatternType.ANY,
-            acl.pattern_type,
-        ) and self.resource_name in (None, acl.resource_name)
+    def find(self, acls: Set[Acl]) -> Collection[Acl]:
+        """The rules that match. Tools delete rules one by one, with nothing left open: that takes
+        no longer with many rules."""
+        only = self.only()
+        if only is not None:
+            return (only,) if only in acls else ()
+        return self.select(acls)
+
+    def select(self, acls: Collection[Acl]) -> Collection[Acl]:
+        """Field by field, which is several times as fast as rule by rule."""
+        name, pattern = self.resource_name, self.pattern_type
+        if self.principal is not None:
+            acls = [acl for acl in acls if acl.principal == self.principal]
+        if self.host is not None:
+            acls = [acl for acl in acls if acl.host == self.host]
+        if self.resource_type is not ResourceType.ANY:
+            acls = [acl for acl in acls if acl.resource_type is self.resource_type]
+        if self.operation is not Operation.ANY:
+            acls = [acl for acl in acls if acl.operation is self.operation]
+        if self.permission is not Permission.ANY:
+            acls = [acl for acl in acls if acl.permission is self.permission]
+        if pattern is PatternType.MATCH:
+            if name is not None:
+                acls = [acl for acl in acls if acl.covers_name(name)]
+            return acls
+        if pattern is not PatternType.ANY:
+            acls = [acl for acl in acls if acl.pattern_type is pattern]
+        if name is not None:
+            acls = [acl for acl in acls if acl.resource_name == name]
+        return acls
 
 
 def host_matches(pattern: str, host: str) -> bool:
     if pattern in (WILDCARD, host):
         return True
+    address, network = _address(host), _network(pattern)
+    if address is None or network is None:
+        return False
+    return address.version == network.version and address in network
+
+
+# Parsing takes longer than all the rest of a decision.
+@lru_cache(maxsize=4096)
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host)
-        network = ipaddress.ip_network(pattern)
     except ValueError:
-        return False
+        return None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.version == network.version and address in network
+        return address.ipv4_mapped
+    return address
+
+
+@lru_cache(maxsize=4096)
+def _network(pattern: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(pattern)
+    except ValueError:
+        return None
 
 
 def is_allowed(

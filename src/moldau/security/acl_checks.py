@@ -1,4 +1,8 @@
-"""Which rules may exist: what Kafka accepts, and nothing that could never match."""
+"""Which rules may exist: what Kafka accepts, and nothing that could never match.
+
+Snapshots of the metadata are checked with it, too: what one version accepted, no later one may
+refuse.
+"""
 
 import ipaddress
 from typing import Final
@@ -16,7 +20,7 @@ from moldau.security.acl import (
 )
 from moldau.security.principal import NAME_BYTES_MAX, USER, parse_principal
 
-RESOURCE_NAME_LENGTH_MAX: Final = 255
+RESOURCE_NAME_BYTES_MAX: Final = 255
 _SHOWN_LENGTH_MAX: Final = 80
 
 OPERATIONS: Final = {
@@ -83,16 +87,16 @@ def _check_resource(acl: Acl) -> None:
     if acl.operation not in operations and acl.operation is not Operation.ALL:
         known = ", ".join(sorted(each.name for each in operations))
         raise _invalid(
-            f"{acl.operation.name} is no operation of a {acl.resource_type.name}: use ALL, {known}"
+            f"a {acl.resource_type.name} has no operation {acl.operation.name}: use ALL, {known}"
         )
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise _invalid(
             f"the pattern of a rule is LITERAL or PREFIXED; {acl.pattern_type.name} is for filters"
         )
-    if not 0 < len(acl.resource_name) <= RESOURCE_NAME_LENGTH_MAX:
+    size = len(acl.resource_name.encode())
+    if not 0 < size <= RESOURCE_NAME_BYTES_MAX:
         raise _invalid(
-            f"the name of a resource has 1 to {RESOURCE_NAME_LENGTH_MAX} characters, not "
-            f"{len(acl.resource_name)}"
+            f"the name of a resource has 1 to {RESOURCE_NAME_BYTES_MAX} bytes, not {size}"
         )
     if acl.resource_type is ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise _invalid(

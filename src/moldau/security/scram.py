@@ -87,13 +87,27 @@ def is_password(password: bytes, credential: ScramCredential, mechanism: ScramMe
     return hmac.compare_digest(made.stored_key, credential.stored_key)
 
 
-def decoy_credential(name: str, key: bytes, mechanism: ScramMechanism) -> ScramCredential:
+def decoy_credential(
+    name: str, key: bytes, mechanism: ScramMechanism, like: ScramCredential | None = None
+) -> ScramCredential:
     """A credential for a user that does not exist: always the same salt for the same name, and no
-    password fits. So a client cannot find out which users exist. `key` is secret."""
-    salt = hmac.digest(key, b"salt " + name.encode(), "sha256")[:SALT_BYTES]
-    stored = hmac.digest(key, b"stored key " + name.encode(), mechanism.hash_name)
-    server = hmac.digest(key, b"server key " + name.encode(), mechanism.hash_name)
-    return ScramCredential(salt, ITERATIONS_DEFAULT, stored, server)
+    password fits. So a client cannot find out which users exist.
+
+    `key` is secret. `like` is the credential of any user: other tools use other numbers of
+    iterations and longer salts, and a decoy must not stand out.
+    """
+    iterations = ITERATIONS_DEFAULT if like is None else like.iterations
+    size = SALT_BYTES if like is None else len(like.salt)
+
+    def derived(purpose: bytes, size: int) -> bytes:
+        return hashlib.pbkdf2_hmac("sha256", key + purpose, name.encode(), 1, size)
+
+    return ScramCredential(
+        derived(b"salt", size),
+        iterations,
+        derived(b"stored key", mechanism.hash_bytes),
+        derived(b"server key", mechanism.hash_bytes),
+    )
 
 
 class ScramServer:
@@ -109,7 +123,9 @@ class ScramServer:
         find: Callable[[str], ScramCredential | None],
         nonce: str,
         decoy_key: bytes,
+        decoy_like: ScramCredential | None = None,
     ) -> None:
+        """`find` returns the credential of a user; the decoy's are for `decoy_credential`."""
         self.principal: Principal | None = None
         self.expires_at_ms: int | None = None
         self.user = ""
@@ -118,6 +134,7 @@ class ScramServer:
         self._find = find
         self._server_nonce = nonce
         self._decoy_key = decoy_key
+        self._decoy_like = decoy_like
         self._credential: ScramCredential | None = None
         self._exists = False
         self._gs2_header = b""
@@ -137,7 +154,8 @@ class ScramServer:
         self._gs2_header, bare, self.user, client_nonce = _parse_first(message)
         found = self._find(self.user)
         self._exists = found is not None
-        decoy = decoy_credential(self.user, self._decoy_key, self._mechanism)
+        # Made for known users, too, so that it takes as long.
+        decoy = decoy_credential(self.user, self._decoy_key, self._mechanism, self._decoy_like)
         credential = decoy if found is None else found
         self._nonce = client_nonce + self._server_nonce
         reply = (

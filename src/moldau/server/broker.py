@@ -35,15 +35,10 @@ from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.edge.http.listener import HttpListener, listener_for
-from moldau.edge.kafka.dispatcher import Dispatcher
-from moldau.edge.kafka.served_apis import APIS
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.errors import ConfigError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
-from moldau.model.topology import Endpoint
-from moldau.net.buffers import ByteBudget
-from moldau.net.connection import ConnectionLimits
-from moldau.net.listener import Listener, ListenerLimits
+from moldau.model.topology import Listeners
 from moldau.net.peers.methods import PeerMethod
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import RaftDriver
@@ -59,11 +54,14 @@ from moldau.server.build_protocols import (
 )
 from moldau.server.build_queues import build_queue_service
 from moldau.server.build_upkeep import build_scrub, build_upkeep
+from moldau.server.certificates import Certificates
 from moldau.server.cluster_secret import keep_first_secret
+from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
+from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
 from moldau.server.derived_config import read_only_configs, topic_defaults
-from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.info import BrokerInfo
+from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
 from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
 from moldau.server.peer_links import PeerLinks
@@ -113,7 +111,8 @@ class BrokerServer:
         self._scrub: Scrubber | None = None
         self._leaderships = 0
         self._ports: list[ReservedPort] = []
-        self._listener: Listener | None = None
+        self._certificates = Certificates(config)
+        self._kafka: KafkaServer | None = None
         self._http: HttpListener | None = None
         self._grpc: GrpcServer | None = None
         self._transport: Transport | None = None
@@ -123,6 +122,7 @@ class BrokerServer:
 
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
+        self._certificates.load()
         try:
             return await self._start()
         except StorageError as error:
@@ -133,12 +133,11 @@ class BrokerServer:
     async def _start(self) -> BrokerInfo:
         self._loop_watch.start()
         config, machine = self._config, self._machine
-        kafka = self._reserve("kafka.addr", config.kafka.addr, config.kafka.advertised)
-        raft = self._reserve("raft.addr", config.raft.addr, config.raft.advertised)
-        http = self._reserve("http.addr", config.http.addr, config.http.advertised)
-        grpc = None
-        if config.grpc.addr is not None:
-            grpc = self._reserve("grpc.addr", config.grpc.addr, config.grpc.advertised)
+        kafka_ports = self._reserve(ListenerProtocol.KAFKA)
+        kafka = kafka_ports[0]
+        (raft,) = self._reserve(ListenerProtocol.PEERS)
+        (http,) = self._reserve(ListenerProtocol.HTTP)
+        grpc = next(iter(self._reserve(ListenerProtocol.GRPC)), None)
         # No log before the directory has an identity: its owner would be unknown.
         metadata_log = self._storage.open_metadata_log() if self._storage.has_metadata else None
         membership = await resolve_membership(
@@ -149,6 +148,7 @@ class BrokerServer:
                 raft=raft.advertised,
                 http=http.advertised,
                 grpc=grpc.advertised if grpc else None,
+                listeners=self._named_listeners(kafka_ports),
             ),
             machine,
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
@@ -207,15 +207,22 @@ class BrokerServer:
         self._partitions.on_voter_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
         self._metadata.on_deleted = self._coordinators.topics_deleted
-        self._listener = listener = self._make_listener()
+        self._kafka = kafka_server = KafkaServer(
+            config,
+            self._sessions,
+            self._certificates,
+            loop=self._loop,
+            clock=self._clock,
+            sockets=machine.sockets,
+        )
         self._http = listener_for(
             self._broker,
-            self._metric_sources(listener),
+            self._metric_sources(kafka_server),
             loop=self._loop,
             cors_origins=config.http.cors_origin_list,
             sockets=machine.sockets,
         )
-        listener.bind(kafka.host, kafka.port)
+        kafka_server.bind(kafka_ports)
         self._http.bind(http.host, http.port)
         self._grpc = build_grpc_server(machine, self._loop, self._broker, grpc)
         for port in self._ports:
@@ -247,7 +254,8 @@ class BrokerServer:
         self._run_task(self._scrub.run())
         self._run_task(self._broker.queues.run())
         await self._partitions.wait_until_led()
-        kafka.listen(listener.start)
+        kafka_server.start(kafka_ports)
+        self._run_task(self._certificates.run())
         if self._grpc is not None and grpc is not None:
             grpc.listen(self._grpc.start)
         self._cluster.starting = None
@@ -267,8 +275,19 @@ class BrokerServer:
             ),
         )
 
-    def _reserve(self, key: str, address: Endpoint, advertised: Endpoint | None) -> ReservedPort:
-        port = ReservedPort(key, address, advertised, self._machine.sockets)
+    def _reserve(self, protocol: ListenerProtocol) -> list[ReservedPort]:
+        return [self._reserve_one(one) for one in listeners_for(self._config, protocol)]
+
+    def _named_listeners(self, ports: list[ReservedPort]) -> Listeners:
+        """The addresses of several Kafka listeners; clients of one stay on it."""
+        found = listeners_for(self._config, ListenerProtocol.KAFKA)
+        if not self._config.listeners:
+            return ()
+        return tuple((one.name, port.advertised) for one, port in zip(found, ports, strict=True))
+
+    def _reserve_one(self, listener: ListenerConfig) -> ReservedPort:
+        key, address = listener.setting, listener.address
+        port = ReservedPort(key, address, listener.advertised, self._machine.sockets)
         self._ports.append(port)
         for other in self._ports[:-1]:
             if other.address == port.address:
@@ -470,33 +489,12 @@ class BrokerServer:
         )
         self._sessions = Sessions(self._broker)
 
-    def _make_listener(self) -> Listener:
-        kafka = self._config.kafka
-        self._dispatcher = Dispatcher(self._sessions, APIS)
-        idle_ms = kafka.idle_ms_max
-        return Listener(
-            loop=self._loop,
-            handler=self._dispatcher,
-            limits=ListenerLimits(
-                connections_max=connections_allowed(kafka.connections_max, raise_limit()),
-                connections_per_address_max=kafka.connections_per_address_max,
-                idle_seconds_max=float("inf") if idle_ms < 0 else idle_ms / 1000,
-            ),
-            connection_limits=ConnectionLimits(
-                request_bytes_max=kafka.request_bytes_max,
-                inflight_bytes_max=kafka.inflight_bytes_per_connection_max,
-                inflight_requests_max=kafka.inflight_requests_per_connection_max,
-            ),
-            budget=ByteBudget(kafka.inflight_bytes_max),
-            clock=self._clock,
-            sockets=self._machine.sockets,
-        )
-
-    def _metric_sources(self, listener: Listener) -> MetricSources:
+    def _metric_sources(self, kafka: KafkaServer) -> MetricSources:
         return MetricSources(
-            requests_by_api=self._dispatcher.requests_by_api,
-            seconds_by_api=self._dispatcher.seconds_by_api,
-            listener=listener,
+            requests_by_api=kafka.requests_by_api,
+            seconds_by_api=kafka.seconds_by_api,
+            listener=kafka,
+            certificates=self._certificates.expiries,
             flusher=self._flusher,
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
             leaderships=lambda: self._leaderships,
@@ -521,13 +519,13 @@ class BrokerServer:
             await self._cleaner_process.close()
         if self._grpc is not None:
             await self._grpc.stop(_GRACE_SECONDS)
-        listener = self._listener
-        if listener is not None:
-            listener.stop_accepting()
+        kafka = self._kafka
+        if kafka is not None:
+            kafka.stop_accepting()
             if not self._flusher.failed:
-                await self._drain(listener)
-            listener.close()
-        await self._dispatcher.stop()
+                await self._drain(kafka)
+            kafka.close()
+            await kafka.stop_handlers()
         if self._http is not None:
             await self._http.stop(_GRACE_SECONDS)
         self._coordinators.stop()
@@ -551,10 +549,10 @@ class BrokerServer:
         if self._driver is not None:
             self._driver.stop()
 
-    async def _drain(self, listener: Listener) -> None:
-        listener.drain()
+    async def _drain(self, kafka: KafkaServer) -> None:
+        kafka.drain()
         deadline = self._clock.monotonic() + _DRAIN_SECONDS_MAX
-        while listener.connection_count and self._clock.monotonic() < deadline:
+        while kafka.connection_count and self._clock.monotonic() < deadline:
             self._broker.fetch.complete_all()
             self._coordinators.reject_waiting()
             await asyncio.sleep(0.01)
@@ -576,6 +574,6 @@ class BrokerServer:
             await self._http.stop(_GRACE_SECONDS)
         self._end_peers()
         self._flusher.stop()
-        if self._listener is not None:
-            self._listener.close()
+        if self._kafka is not None:
+            self._kafka.close()
         self._storage.close()

@@ -2,7 +2,9 @@
 
 from moldau.data.maintenance import MaintenanceConfig
 from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
+from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
+from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
 
 
 def topic_defaults(config: ServerConfig) -> dict[str, str]:
@@ -21,11 +23,17 @@ def topic_defaults(config: ServerConfig) -> dict[str, str]:
 def read_only_configs(config: ServerConfig) -> dict[str, str]:
     """Broker configs that DescribeConfigs shows and only a restart changes."""
     kafka = config.kafka
+    listeners = listeners_for(config, ListenerProtocol.KAFKA)
     return {
         "broker.id": str(1 if config.broker_id is None else config.broker_id),
         "broker.rack": config.rack or "",
-        "listeners": f"PLAINTEXT://{kafka.addr}",
-        "advertised.listeners": f"PLAINTEXT://{kafka.advertised or kafka.addr}",
+        "listeners": ",".join(f"{one.name.upper()}://{one.address}" for one in listeners),
+        "advertised.listeners": ",".join(
+            f"{one.name.upper()}://{one.advertised or one.address}" for one in listeners
+        ),
+        "listener.security.protocol.map": ",".join(
+            f"{one.name.upper()}:{_security_protocol(one)}" for one in listeners
+        ),
         "log.dirs": config.data_dir,
         "auto.create.topics.enable": str(config.topic.auto_create).lower(),
         "num.partitions": str(config.topic.partitions),
@@ -50,6 +58,12 @@ def read_only_configs(config: ServerConfig) -> dict[str, str]:
         "connections.max.idle.ms": str(kafka.idle_ms_max),
         "socket.request.max.bytes": str(kafka.request_bytes_max),
     }
+
+
+def _security_protocol(listener: ListenerConfig) -> str:
+    """Kafka's name for it."""
+    transport = "SSL" if listener.uses_tls else "PLAINTEXT"
+    return f"SASL_{transport}" if listener.sasl else transport
 
 
 def config_warnings(config: ServerConfig) -> list[str]:

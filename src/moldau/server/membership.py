@@ -19,7 +19,7 @@ from moldau.metadata.snapshot import decode_image
 from moldau.model.cluster_ids import cluster_id_of, is_named
 from moldau.model.errors import ConfigError, CorruptionError
 from moldau.model.ids import NO_EPOCH, BrokerId
-from moldau.model.topology import Endpoint, JoinRequest
+from moldau.model.topology import Endpoint, JoinRequest, Listeners
 from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.cluster_secret import (
@@ -45,6 +45,7 @@ class Endpoints(Struct, frozen=True, kw_only=True):
     raft: Endpoint
     http: Endpoint
     grpc: Endpoint | None = None
+    listeners: Listeners = ()
 
 
 class ClusterMembership(Struct, frozen=True, kw_only=True):

@@ -88,6 +88,7 @@ class Registration:
             raft=membership.endpoints.raft,
             http=membership.endpoints.http,
             grpc=membership.endpoints.grpc,
+            listeners=membership.endpoints.listeners,
         )
 
     # ---- at start

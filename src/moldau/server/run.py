@@ -11,7 +11,10 @@ from typing import Any
 from moldau.model.errors import StorageError
 from moldau.server.audit_file import keep_audit_log
 from moldau.server.broker import BrokerServer
+from moldau.server.config.listener_rules import doubts
+from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
+from moldau.server.config.security_schema import ListenerProtocol
 from moldau.server.core_dumps import forbid_core_dumps
 from moldau.server.derived_config import config_warnings
 from moldau.server.info import BrokerInfo
@@ -35,7 +38,7 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     """
     set_up_logging(config.logging)
     forbid_core_dumps()
-    if config.grpc.addr is not None:
+    if listeners_for(config, ListenerProtocol.GRPC):
         _load_grpc()
     try:
         import uvloop
@@ -117,6 +120,8 @@ async def serve(
             log.info("single-broker cluster: topics have one replica, and are lost with its disk")
         for doubt in config_warnings(config) if info.broker_count == 1 else ():
             log.warning(doubt)
+        for danger in doubts(config):
+            log.warning(danger)
         log.info(
             "broker %d serves %s: %d partitions, %d offline",
             info.broker_id,

@@ -13,7 +13,7 @@ from moldau.api.local_replicas import LocalReplica
 from moldau.api.lookup import remote_leader
 from moldau.api.metrics_view import MetricsView
 from moldau.metadata.image import Broker as RegisteredBroker
-from moldau.metadata.image import Partition, Topic
+from moldau.metadata.image import Partition, Topic, brokers_at
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.model.ids import BrokerId
@@ -63,8 +63,8 @@ class GuardedCluster:
 
     @property
     def brokers(self) -> Mapping[BrokerId, RegisteredBroker]:
-        """Active and draining ones."""
-        return self._broker.image.brokers
+        """Active and draining ones, with their addresses at the listener of the client."""
+        return brokers_at(self._broker.image, self._guard.access.name)
 
     @property
     def alive(self) -> frozenset[BrokerId]:

@@ -159,7 +159,7 @@ def start(
 
     A supervisor restarts brokers that crash. Ctrl-C stops all brokers.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(data_dir):
         state = prepare(data_dir, count, [ports[f"{name}_port"] for name in _LISTENERS], settings)
         if not detach:

@@ -12,8 +12,11 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
+from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
-from moldau.server.config.schema import HOUR_MS, ServerConfig, Setting
+from moldau.server.config.schema import HOUR_MS, ServerConfig
+from moldau.server.config.security_schema import Listeners
+from moldau.server.config.setting import Setting
 
 ENV_PREFIX = "MOLDAU_"
 
@@ -35,10 +38,14 @@ class Key(Struct, frozen=True, kw_only=True):
     section: str
     """Empty for top-level keys."""
     field: str
-    type: type[bool | int | str | StrEnum | Endpoint]
+    type: type[bool | int | str | StrEnum | Endpoint | Secret | Listeners]
     optional: bool
     default: object
     setting: Setting
+
+    @property
+    def is_secret(self) -> bool:
+        return self.type is Secret
 
     @property
     def variable(self) -> str:

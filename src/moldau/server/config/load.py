@@ -26,8 +26,12 @@ from moldau.server.config.keys import (
     Key,
     nearest,
 )
+from moldau.server.config.listener_rules import violations
+from moldau.server.config.listeners import parse_mechanisms
+from moldau.server.config.scalars import BadValue
 from moldau.server.config.schema import ServerConfig
-from moldau.server.config.values import BadValue, parse_value
+from moldau.server.config.security_schema import Listeners
+from moldau.server.config.values import parse_value
 
 # Kubernetes adds the addresses of a service named moldau-… to the environment of every container.
 # These variables are not configuration.
@@ -36,7 +40,6 @@ _SERVICE_LINK = re.compile(
 )
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
-_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/@?#]+", re.ASCII)
 
 
@@ -126,11 +129,14 @@ def load_config(
     sources: dict[str, Source] = dict.fromkeys(KEYS, DEFAULT_SOURCE)
     for entries in layers:
         _apply_layer(entries, values, sources, problems)
-    if not problems:
-        _check_together(values, sources, problems)
     if problems:
         raise InvalidConfigError(problems)
-    return ResolvedConfig(config=_build(values), sources=sources)
+    config = _build(values)
+    _check_together(values, sources, problems)
+    _check_listeners(config, values, sources, problems)
+    if problems:
+        raise InvalidConfigError(problems)
+    return ResolvedConfig(config=config, sources=sources)
 
 
 def _flag_entries(flags: Mapping[str, object], names: Mapping[str, str]) -> list[_Entry]:
@@ -214,13 +220,23 @@ def _apply_layer(
             continue
         setter[key.name] = entry
         try:
+            if key.is_secret and entry.source.layer is Layer.FLAG:
+                raise BadValue("must not be on a command line, which all users can see")
             if alias is None:
-                values[key.name] = parse_value(key, entry.value)
+                values[key.name] = _parse(key, entry.value)
             else:
                 values[key.name] = _parse_alias(alias, key, entry.value, values[key.name])
             sources[key.name] = entry.source
         except BadValue as error:
-            problems.append(_bad(entry.name, entry.value, entry.source, str(error)))
+            shown = "(hidden)" if key.is_secret else entry.value
+            problems.append(_bad(entry.name, shown, entry.source, str(error)))
+
+
+def _parse(key: Key, raw: object) -> object:
+    value = parse_value(key, raw)
+    if key.name == "kafka.sasl_mechanisms" and value is not None:
+        return ",".join(parse_mechanisms(value)) or None
+    return value
 
 
 def _parse_alias(alias: Alias, key: Key, raw: object, current: object) -> object:
@@ -286,18 +302,10 @@ def _check_together(
     at_most("group.session_timeout_ms_min", "group.session_timeout_ms_max")
     at_most("group.consumer_heartbeat_interval_ms", "group.consumer_session_timeout_ms")
 
-    listen, advertised = values["kafka.addr"], values["kafka.advertised"]
-    if isinstance(listen, Endpoint) and listen.host in _WILDCARDS and advertised is None:
-        refuse(
-            "kafka.addr",
-            "binds all interfaces, but is not an address that clients can connect to",
-            f"set the address for clients: kafka.advertised = HOST:{listen.port}",
-        )
     for name in ("kafka.advertised", "join_addr"):
         value = values[name]
         if isinstance(value, Endpoint) and value.port == 0:
             refuse(name, "must have a port")
-    _check_ports(values, refuse)
     for origin in str(values["http.cors_origins"] or "").split(","):
         if origin.strip() and not _ORIGIN.fullmatch(origin.strip()):
             refuse(
@@ -307,19 +315,24 @@ def _check_together(
             )
 
 
-def _check_ports(values: Mapping[str, object], refuse: Callable[[str, str], None]) -> None:
-    taken: dict[Endpoint, str] = {}
-    for name in ("kafka.addr", "raft.addr", "grpc.addr", "http.addr"):
-        value = values[name]
-        if not isinstance(value, Endpoint) or value.port == 0:
-            continue
-        if value in taken:
-            refuse(name, f"is also the address of {taken[value]}; use a different port for each")
-        taken.setdefault(value, name)
+def _check_listeners(
+    config: ServerConfig,
+    values: Mapping[str, object],
+    sources: Mapping[str, Source],
+    problems: list[Problem],
+) -> None:
+    chosen = (Layer.FILE, Layer.ENVIRONMENT, Layer.FLAG)
+    is_set = {name: source.layer in chosen for name, source in sources.items()}
+    for key, reason, hint in violations(config, is_set):
+        if key in values:
+            problem = _bad(key, _plain(values[key]), sources[key], reason)
+        else:
+            problem = Problem(text=f"{key} ({sources['listeners']}) {reason}")
+        problems.append(replace(problem, hint=hint))
 
 
 def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Endpoint) else value
+    return str(value) if isinstance(value, Endpoint | Listeners) else value
 
 
 def _build(values: Mapping[str, object]) -> ServerConfig:

@@ -88,6 +88,54 @@ $ MOLDAU_LOG__FLUSH=never moldau broker start --config broker.yaml --set topic.p
 - **Addresses** are `HOST:PORT` (`[::1]:9092` for IPv6); without a host, loopback is used. \
 Port 0 selects any free port.
 - An unknown key or `MOLDAU_` variable is an error; the most similar one is suggested.
+- **Passwords** are set by a file or the environment, never by a flag, and are not shown again.
+
+A listener that does not authenticate its clients must be bound to loopback. Otherwise the broker
+does not start, unless `--insecure` (`security.insecure`) says that everyone may use it.
+"""
+
+_NAMED = """
+## Named listeners
+
+`listeners` holds listeners by name, in place of the address of one or more sections: a protocol
+that it contains has no other listeners. There may be several of `kafka`, and one of `grpc`, `http`
+and `peers`. The limits of the section `kafka` are those of each Kafka listener.
+
+```yaml
+security:
+  cert_file: certs/broker.pem
+  key_file: certs/broker.key
+  client_ca_file: certs/ca.pem
+listeners:
+- name: internal
+  protocol: kafka
+  address: 10.0.0.5:9092
+  security: mtls
+- name: public
+  protocol: kafka
+  address: 0.0.0.0:9093
+  advertised: queue.example:9093
+  security: tls
+  sasl: [SCRAM-SHA-256, SCRAM-SHA-512]
+- name: web
+  protocol: http
+  address: 127.0.0.1:8080
+  read_only: true
+```
+
+| key | meaning |
+|---|---|
+| `name` | its name in logs and metrics |
+| `protocol` | `kafka`, `grpc`, `http`, or `peers` for other brokers |
+| `address` | where it is bound |
+| `advertised` | the address that clients connect to; the bound one if unset |
+| `security` | `plaintext` (default), `tls`, or `mtls`: TLS with client certificates |
+| `sasl` | SASL mechanisms of a Kafka listener |
+| `authentication` | of gRPC and HTTP: `none` (default), or `users` |
+| `read_only` | refuse all requests that change something |
+| `cert_file`, `key_file`, `client_ca_file` | in place of those of the section `security` |
+
+In the environment the list is JSON: `MOLDAU_LISTENERS='[{"name": "public", …}]'`.
 """
 
 
@@ -95,6 +143,7 @@ def render_page() -> str:
     parts = [_PAGE_HEAD, "\n## The broker\n\n", _table("")]
     for section in SECTIONS.values():
         parts += [f"\n## `{section.name}`\n\n{section.doc}\n\n", _table(section.name)]
+    parts.append(_NAMED)
     parts.append("\n## Aliases\n\n| key | means |\n|---|---|\n")
     parts += [f"| `{name}` | {alias.doc} |\n" for name, alias in ALIASES.items()]
     parts.append("\n## Other variables\n\n| variable | meaning |\n|---|---|\n")

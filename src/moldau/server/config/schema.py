@@ -13,6 +13,13 @@ from msgspec import Struct, field
 from moldau.model import limits
 from moldau.model.flush import FlushPolicy
 from moldau.model.topology import Endpoint
+from moldau.server.config.security_schema import (
+    Authentication,
+    Listeners,
+    ListenerSecurity,
+    SecurityConfig,
+)
+from moldau.server.config.setting import Setting, Unit
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -52,24 +59,11 @@ GRPC_ADDR = Endpoint(LOOPBACK, 8000)
 HTTP_ADDR = Endpoint(LOOPBACK, 8080)
 
 
-class Unit(StrEnum):
-    """The unit of a number; decides which suffixes a value may have."""
-
-    NONE = ""
-    BYTES = "bytes"
-    MILLISECONDS = "milliseconds"
-    MINUTES = "minutes"
-
-
-class Setting(Struct, frozen=True):
-    """The description of one setting, beside its type and default."""
-
-    doc: str
-    unit: Unit = Unit.NONE
-    min: int | None = None
-    max: int | None = None
-    unlimited: bool = False
-    """-1 is allowed and means: no limit."""
+_SECURITY = Setting("Encryption: none, TLS, or TLS with client certificates (mtls).")
+_READ_ONLY = Setting("Refuse all requests that change something.")
+_AUTHENTICATION = Setting(
+    "Who is served: everyone (none), or users with a password or token (users)."
+)
 
 
 class KafkaConfig(Struct, frozen=True, kw_only=True):
@@ -79,6 +73,33 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     advertised: Annotated[
         Endpoint | None,
         Setting("The address that clients connect to; the bound one if unset."),
+    ] = None
+    security: Annotated[ListenerSecurity, _SECURITY] = ListenerSecurity.PLAINTEXT
+    sasl_mechanisms: Annotated[
+        str | None,
+        Setting(
+            "SASL mechanisms that clients may authenticate with, separated by commas: PLAIN, "
+            "SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Unset: clients do not authenticate by SASL."
+        ),
+    ] = None
+    read_only: Annotated[bool, _READ_ONLY] = False
+    handshake_ms_max: Annotated[
+        int,
+        Setting(
+            "A connection whose TLS handshake takes longer is closed.",
+            Unit.MILLISECONDS,
+            min=100,
+            max=HOUR_MS,
+        ),
+    ] = 10 * SECOND_MS
+    connections_per_second_per_address_max: Annotated[
+        int | None,
+        Setting(
+            "New connections per second from one client address; more are closed. Unset: 500 for "
+            "listeners with TLS, no limit for others.",
+            min=1,
+            unlimited=True,
+        ),
     ] = None
     connections_max: Annotated[int, Setting("Maximum number of client connections.", min=1)] = 4096
     connections_per_address_max: Annotated[
@@ -130,6 +151,10 @@ class RaftConfig(Struct, frozen=True, kw_only=True):
         Endpoint | None,
         Setting("The address that other brokers connect to; the bound one if unset."),
     ] = None
+    security: Annotated[
+        ListenerSecurity,
+        Setting("Encryption between brokers: none, TLS, or TLS with certificates of both (mtls)."),
+    ] = ListenerSecurity.PLAINTEXT
 
 
 class GrpcConfig(Struct, frozen=True, kw_only=True):
@@ -142,6 +167,9 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
         Endpoint | None,
         Setting("The gRPC address that clients connect to; the bound one if unset."),
     ] = None
+    security: Annotated[ListenerSecurity, _SECURITY] = ListenerSecurity.PLAINTEXT
+    authentication: Annotated[Authentication, _AUTHENTICATION] = Authentication.NONE
+    read_only: Annotated[bool, _READ_ONLY] = False
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):
@@ -152,6 +180,9 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
         Endpoint | None,
         Setting("The HTTP address that clients connect to; the bound one if unset."),
     ] = None
+    security: Annotated[ListenerSecurity, _SECURITY] = ListenerSecurity.PLAINTEXT
+    authentication: Annotated[Authentication, _AUTHENTICATION] = Authentication.NONE
+    read_only: Annotated[bool, _READ_ONLY] = False
     cors_origins: Annotated[
         str | None,
         Setting(
@@ -464,6 +495,14 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
             "the first start."
         ),
     ] = None
+    listeners: Annotated[
+        Listeners,
+        Setting(
+            "Listeners by name, in place of the addresses of the sections kafka, raft, grpc and "
+            "http; see [named listeners](#named-listeners)."
+        ),
+    ] = Listeners()
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
     raft: RaftConfig = field(default_factory=RaftConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)

@@ -3,24 +3,25 @@
 import re
 from enum import StrEnum
 
+from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
-from moldau.server.config.keys import Key, nearest
+from moldau.server.config.keys import Key
+from moldau.server.config.listeners import parse_listeners
+from moldau.server.config.scalars import BadValue, parse_address, parse_bool, parse_choice
 from moldau.server.config.schema import (
     DAY_MS,
     GIB,
     HOUR_MS,
     KIB,
-    LOOPBACK,
     MIB,
     MINUTE_MS,
     SECOND_MS,
     UNLIMITED,
-    Unit,
 )
+from moldau.server.config.security_schema import Listeners
+from moldau.server.config.setting import Unit
 
 _NUMBER = re.compile(r"(?P<number>[+-]?\d[\d_]*(?:\.\d+)?)\s*(?P<suffix>[A-Za-zµ]*)")
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
 _NOTHING = frozenset({"", "null", "none", "~"})
 
 _DURATIONS_MS = {
@@ -49,12 +50,10 @@ _SIZES = {
 }
 
 
-class BadValue(ValueError):
-    """An invalid value; the message says what is expected."""
-
-
 def parse_value(key: Key, raw: object) -> object:
     """The typed value of a setting from a file, a variable or a flag."""
+    if key.type is Listeners:
+        return parse_listeners(raw)
     if key.optional and (raw is None or (isinstance(raw, str) and raw.strip().lower() in _NOTHING)):
         return None
     if raw is None or isinstance(raw, dict | list):
@@ -62,13 +61,15 @@ def parse_value(key: Key, raw: object) -> object:
     if isinstance(raw, key.type) and not (key.type is int and isinstance(raw, bool)):
         value: object = raw
     elif key.type is bool:
-        value = _parse_bool(raw)
+        value = parse_bool(raw)
     elif key.type is int:
         value = _parse_number(key.setting.unit, raw)
     elif key.type is Endpoint:
         value = parse_address(raw)
     elif issubclass(key.type, StrEnum):
-        value = _parse_choice(key.type, raw)
+        value = parse_choice(key.type, raw)
+    elif key.type is Secret:
+        value = Secret(_parse_text(raw))
     else:
         value = _parse_text(raw)
     if isinstance(value, str) and not value.strip():
@@ -78,30 +79,10 @@ def parse_value(key: Key, raw: object) -> object:
     return value
 
 
-def _parse_bool(raw: object) -> bool:
-    text = str(raw).strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise BadValue("must be true or false")
-
-
 def _parse_text(raw: object) -> str:
     if isinstance(raw, bool | float):
         raise BadValue("must be a text")
     return str(raw)
-
-
-def _parse_choice(choices: type[StrEnum], raw: object) -> StrEnum:
-    text = str(raw).strip().lower()
-    try:
-        return choices(text)
-    except ValueError:
-        names = [choice.value for choice in choices]
-        guess = nearest(text, names)
-        meant = f"; did you mean {guess}?" if guess else ""
-        raise BadValue(f"must be one of {', '.join(names)}{meant}") from None
 
 
 def _parse_number(unit: Unit, raw: object) -> int:
@@ -161,26 +142,6 @@ def _check_bounds(key: Key, value: int) -> None:
         raise BadValue(f"must be at least {format_value(key, setting.min)}{alternative}")
     if setting.max is not None and value > setting.max:
         raise BadValue(f"must be at most {format_value(key, setting.max)}{alternative}")
-
-
-def parse_address(raw: object) -> Endpoint:
-    """HOST:PORT, [IPV6]:PORT, or a port alone (then on loopback)."""
-    text = str(raw).strip()
-    host, colon, port_text = text.rpartition(":")
-    if not colon:
-        host, port_text = "", text
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise BadValue("must be HOST:PORT, with an IPv6 address in brackets: [::1]:9092")
-    if not (port_text.isascii() and port_text.isdigit()):
-        raise BadValue("must be an address: HOST:PORT")
-    port = int(port_text)
-    if port > 65535:
-        raise BadValue("must have a port of at most 65535")
-    if any(character.isspace() or character in "/@" for character in host):
-        raise BadValue("must be an address: HOST:PORT, without a scheme or a path")
-    return Endpoint(host or LOOPBACK, port)
 
 
 def format_value(key: Key, value: object) -> str:

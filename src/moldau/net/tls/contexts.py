@@ -1,0 +1,318 @@
+"""TLS contexts from PEM files, for listeners and links: loaded again when the files change.
+
+A bad new file changes nothing: what was loaded before stays in use, and the log says so. Open
+connections keep the certificate that they began with.
+"""
+
+import logging
+import os
+import ssl
+import stat
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+
+from moldau.model.errors import ConfigError
+from moldau.model.secret import Secret
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+log = logging.getLogger(__name__)
+
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: only authenticated ones with forward secrecy. Those of TLS 1.3 all are."""
+
+_PEM_BYTES_MAX: Final = 1024 * 1024
+
+
+class TlsFiles(Struct, frozen=True, kw_only=True):
+    """The PEM files of one side of TLS."""
+
+    cert_file: str
+    key_file: str
+    others: tuple[tuple[str, str], ...] = ()
+    """More certificates with their keys: the name that a client asks for (SNI) selects one, the
+    first is for all other names."""
+    ca_file: str | None = None
+    """Certificates that sign those of the other side."""
+    key_password: Secret | None = None
+    requires_client: bool = False
+    """Whether clients must have a certificate (mTLS); needs `ca_file`."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        pairs = [path for pair in self.pairs for path in pair]
+        return (*pairs, self.ca_file) if self.ca_file else tuple(pairs)
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        return ((self.cert_file, self.key_file), *self.others)
+
+
+class PeerCertificate(Struct, frozen=True, kw_only=True):
+    """Who the other side is, as its certificate says; its signature was verified."""
+
+    subject: str
+    """The distinguished name as in RFC 4514: CN=alice,OU=sales,O=Example."""
+    expires_at: float
+    """Seconds since 1970."""
+
+
+class _Loaded(NamedTuple):
+    """What one reading of the files gave."""
+
+    servers: "list[tuple[x509.Certificate, ssl.SSLContext]]"
+    """By certificate, the first one for names that no other has."""
+    client: ssl.SSLContext
+
+    def server_for(self, name: str | None) -> ssl.SSLContext:
+        if name:
+            for certificate, context in self.servers:
+                if _is_for(certificate, name.lower()):
+                    return context
+        return self.servers[0][1]
+
+
+class TlsContexts:
+    """The contexts of one set of files. `reload` loads them again if they have changed."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Raises ConfigError."""
+        self.files = files
+        self._seen = _fingerprint(files)
+        self._failed: object = None
+        self._loaded = self._load()
+        self.loaded_total = 1
+        self._warn_of_readable_keys()
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        """For the next connection of a listener of our own."""
+        return self._loaded.servers[0][1]
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        """For the next connection to another broker: verifies it by `ca_file`, and has the
+        certificate of this side."""
+        return self._loaded.client
+
+    @property
+    def expires_at(self) -> float:
+        """When the first certificate expires, in seconds since 1970."""
+        return _expiry(self._loaded.servers[0][0]).timestamp()
+
+    @property
+    def expiries(self) -> dict[str, float]:
+        """The same of each file."""
+        found = zip(self.files.pairs, self._loaded.servers, strict=True)
+        return {path: _expiry(one).timestamp() for (path, _), (one, _) in found}
+
+    def lasting_server_context(self) -> ssl.SSLContext:
+        """For servers that take a context once: its connections get the newest files all the
+        same, because the context is replaced in each handshake."""
+        context = _server_context(self.files, *self.files.pairs[0])
+        context.sni_callback = self._select
+        return context
+
+    def _select(self, connection: ssl.SSLObject, name: str | None, given: ssl.SSLContext) -> None:
+        connection.context = self._loaded.server_for(name)
+
+    def _load(self) -> _Loaded:
+        """Raises ConfigError."""
+        files = self.files
+        servers = []
+        for cert_file, key_file in files.pairs:
+            certificate = _leaf(cert_file)
+            context = _server_context(files, cert_file, key_file)
+            if files.others:
+                context.sni_callback = self._select
+            servers.append((certificate, context))
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _harden(client)
+        _add_files(client, files, files.cert_file, files.key_file)
+        return _Loaded(servers, client)
+
+    def _warn_of_readable_keys(self) -> None:
+        for _, key_file in self.files.pairs:
+            if is_key_exposed(key_file):
+                log.warning(
+                    "other users can read the private key %s; protect it: chmod 600 %s",
+                    key_file,
+                    key_file,
+                )
+
+    def pem(self) -> tuple[bytes, bytes, bytes | None]:
+        """Key, certificates and CA, for servers with a TLS library of their own (gRPC). The key
+        has no password any more. Raises ConfigError."""
+        files = self.files
+        key = _read(files.key_file)
+        if files.key_password is not None:
+            key = _without_password(key, files)
+        return key, _read(files.cert_file), _read(files.ca_file) if files.ca_file else None
+
+    def reload(self) -> bool:
+        """Load the files again if they have changed; False if they stay as they were."""
+        try:
+            now = _fingerprint(self.files)
+            if now == self._seen:
+                return False
+            loaded = self._load()
+            if _fingerprint(self.files) != now:
+                # Written while they were read: the next call gets all of them.
+                return False
+        except ConfigError as error:
+            if str(error) != self._failed:
+                self._failed = str(error)
+                log.error("new certificate not used, the old one stays: %s", error)
+            return False
+        self._seen, self._failed = now, None
+        self._loaded = loaded
+        self.loaded_total += 1
+        for (path, _), (certificate, _) in zip(self.files.pairs, loaded.servers, strict=True):
+            log.info("loaded %s, which is valid until %s", path, _expiry(certificate))
+        self._warn_of_readable_keys()
+        return True
+
+
+def peer_certificate(connection: ssl.SSLObject) -> PeerCertificate | None:
+    """The certificate of the other side; None if it has sent none."""
+    encoded = connection.getpeercert(binary_form=True)
+    if encoded is None:
+        return None
+    from cryptography import x509
+
+    found = x509.load_der_x509_certificate(encoded)
+    return PeerCertificate(
+        subject=found.subject.rfc4514_string(), expires_at=_expiry(found).timestamp()
+    )
+
+
+def certificate_expiry(path: str) -> datetime:
+    """When the first certificate of a PEM file expires. Raises ConfigError."""
+    return _expiry(_leaf(path))
+
+
+def is_key_exposed(path: str) -> bool:
+    """Whether users other than its owner can read a private key."""
+    try:
+        return bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    except OSError:
+        return False
+
+
+def _fingerprint(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
+    """Changes with the files. Raises ConfigError."""
+    found = []
+    for path in files.paths:
+        try:
+            # Follows links: Kubernetes replaces the target of a link, not the file.
+            state = os.stat(path)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        found.append((state.st_mtime_ns, state.st_ino, state.st_dev, state.st_size))
+    return tuple(found)
+
+
+def _server_context(files: TlsFiles, cert_file: str, key_file: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _harden(context)
+    # A resumed session would outlive the expiry, or the removal, of a client's certificate.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 0
+    _add_files(context, files, cert_file, key_file)
+    if files.requires_client:
+        if files.ca_file is None:
+            raise ConfigError("client certificates are required, but there is no client CA file")
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _harden(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+
+
+def _add_files(context: ssl.SSLContext, files: TlsFiles, cert_file: str, key_file: str) -> None:
+    password = files.key_password
+    # Without this OpenSSL would ask for the password on the terminal.
+    reveal = password.reveal() if password is not None else ""
+    try:
+        context.load_cert_chain(cert_file, key_file, lambda: reveal)
+    except ssl.SSLError as error:
+        raise _unusable(cert_file, key_file, error) from None
+    except OSError as error:
+        place = key_file if os.access(cert_file, os.R_OK) else cert_file
+        raise ConfigError(f"cannot read {place}: {error.strerror}") from None
+    if files.ca_file is not None:
+        try:
+            context.load_verify_locations(files.ca_file)
+        except ssl.SSLError:
+            raise ConfigError(f"{files.ca_file} contains no certificate in PEM form") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {files.ca_file}: {error.strerror}") from None
+
+
+def _unusable(cert_file: str, key_file: str, error: ssl.SSLError) -> ConfigError:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return ConfigError(f"{key_file} is not the key of the certificate {cert_file}")
+    problem = ConfigError(f"cannot use {cert_file} with the key {key_file}")
+    problem.hint = "both must be PEM files; has the key a password? set security.key_password"
+    return problem
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(_PEM_BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _leaf(path: str) -> "x509.Certificate":
+    # Imported here: brokers without TLS do not pay for it.
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificates(_read(path))[0]
+    except ValueError:
+        raise ConfigError(f"{path} contains no certificate in PEM form") from None
+
+
+def _is_for(certificate: "x509.Certificate", name: str) -> bool:
+    """Whether a certificate has the host name, or a wildcard for its first label."""
+    from cryptography import x509
+
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    names = {str(one).lower() for one in found.get_values_for_type(x509.DNSName)}
+    _, dot, domain = name.partition(".")
+    return name in names or (bool(dot) and f"*.{domain}" in names)
+
+
+def _expiry(certificate: "x509.Certificate") -> datetime:
+    when = certificate.not_valid_after_utc
+    assert isinstance(when, datetime)
+    return when
+
+
+def _without_password(key: bytes, files: TlsFiles) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    password = files.key_password
+    secret = password.reveal().encode() if password is not None else None
+    try:
+        found = serialization.load_pem_private_key(key, secret)
+    except (ValueError, TypeError):
+        raise ConfigError(f"cannot decrypt {files.key_file}: wrong password?") from None
+    return bytes(
+        found.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )

@@ -1,0 +1,56 @@
+"""Parses truth values, choices and addresses."""
+
+from enum import StrEnum
+
+from moldau.model.topology import Endpoint
+from moldau.server.config.keys import nearest
+from moldau.server.config.schema import LOOPBACK
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+class BadValue(ValueError):
+    """An invalid value; the message says what is expected."""
+
+
+def parse_bool(raw: object) -> bool:
+    """Raises BadValue."""
+    text = str(raw).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise BadValue("must be true or false")
+
+
+def parse_choice(choices: type[StrEnum], raw: object) -> StrEnum:
+    """Raises BadValue."""
+    text = str(raw).strip().lower()
+    try:
+        return choices(text)
+    except ValueError:
+        names = [choice.value for choice in choices]
+        guess = nearest(text, names)
+        meant = f"; did you mean {guess}?" if guess else ""
+        raise BadValue(f"must be one of {', '.join(names)}{meant}") from None
+
+
+def parse_address(raw: object) -> Endpoint:
+    """HOST:PORT, [IPV6]:PORT, or a port alone (then on loopback)."""
+    text = str(raw).strip()
+    host, colon, port_text = text.rpartition(":")
+    if not colon:
+        host, port_text = "", text
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise BadValue("must be HOST:PORT, with an IPv6 address in brackets: [::1]:9092")
+    if not (port_text.isascii() and port_text.isdigit()):
+        raise BadValue("must be an address: HOST:PORT")
+    port = int(port_text)
+    if port > 65535:
+        raise BadValue("must have a port of at most 65535")
+    if any(character.isspace() or character in "/@" for character in host):
+        raise BadValue("must be an address: HOST:PORT, without a scheme or a path")
+    return Endpoint(host or LOOPBACK, port)

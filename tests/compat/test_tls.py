@@ -1,0 +1,330 @@
+"""Unmodified clients over TLS and mTLS; certificates that are refused, and rotated mid-stream."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from secure_front import identity
+from tls_world import TlsWorld
+
+from moldau.testing.broker import Broker
+from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max, wait_until
+
+pytestmark = [pytest.mark.compat, pytest.mark.system]
+
+MESSAGES = [b"message %d" % number for number in range(500)]
+Pair = tuple[str, str] | None
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> TlsWorld:
+    return TlsWorld(tmp_path_factory.mktemp("certs"))
+
+
+def secure_broker(world: TlsWorld, security: str, data_dir) -> Broker:
+    settings = {
+        "KAFKA__SECURITY": security,
+        "SECURITY__CERT_FILE": str(world.cert_file),
+        "SECURITY__KEY_FILE": str(world.key_file),
+        "SECURITY__CLIENT_CA_FILE": str(world.ca_file),
+    }
+    return Broker(data_dir=data_dir, settings=settings)
+
+
+@pytest.fixture(scope="module", params=["tls", "mtls"])
+def secured(request, world, tmp_path_factory) -> Iterator[tuple[str, TlsWorld, Pair]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with secure_broker(world, request.param, folder / "data") as broker:
+        pair = world.client_files("alice") if request.param == "mtls" else None
+        yield broker.bootstrap, world, pair
+
+
+def confluent_properties(bootstrap: str, world: TlsWorld, pair: Pair) -> dict[str, object]:
+    found: dict[str, object] = {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(world.ca_file),
+        "log_level": 0,
+    }
+    if pair is not None:
+        found |= {"ssl.certificate.location": pair[0], "ssl.key.location": pair[1]}
+    return found
+
+
+def with_confluent(bootstrap: str, world: TlsWorld, pair: Pair, topic: str) -> list[bytes]:
+    properties = confluent_properties(bootstrap, world, pair)
+    producer = confluent_kafka.Producer(properties)
+    for message in MESSAGES:
+        producer.produce(topic, message)
+    assert producer.flush(wait_seconds_max()) == 0
+    consumer = confluent_kafka.Consumer(
+        {**properties, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    got: list[bytes] = []
+
+    def read() -> bool:
+        got.extend(one.value() or b"" for one in consumer.consume(100, 0.5) if not one.error())
+        return len(got) >= len(MESSAGES)
+
+    wait_until(read, "all messages")
+    consumer.close()
+    return got
+
+
+def with_kafka_python(bootstrap: str, world: TlsWorld, pair: Pair, topic: str) -> list[bytes]:
+    options = {
+        "bootstrap_servers": bootstrap,
+        "security_protocol": "SSL",
+        "ssl_cafile": str(world.ca_file),
+    }
+    if pair is not None:
+        options |= {"ssl_certfile": pair[0], "ssl_keyfile": pair[1]}
+    producer = kafka.KafkaProducer(**options)
+    for message in MESSAGES:
+        producer.send(topic, message)
+    producer.flush(wait_seconds_max())
+    producer.close()
+    consumer = kafka.KafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **options)
+    got: list[bytes] = []
+
+    def read() -> bool:
+        for records in consumer.poll(500).values():
+            got.extend(record.value for record in records)
+        return len(got) >= len(MESSAGES)
+
+    wait_until(read, "all messages")
+    consumer.close()
+    return got
+
+
+def with_aiokafka(bootstrap: str, world: TlsWorld, pair: Pair, topic: str) -> list[bytes]:
+    async def run() -> list[bytes]:
+        options = {
+            "bootstrap_servers": bootstrap,
+            "security_protocol": "SSL",
+            "ssl_context": world.client(pair),
+        }
+        async with aiokafka.AIOKafkaProducer(**options) as producer:
+            await asyncio.gather(*[await producer.send(topic, message) for message in MESSAGES])
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic, group_id=topic, auto_offset_reset="earliest", **options
+        )
+        async with consumer:
+            async with asyncio.timeout(wait_seconds_max()):
+                return [(await consumer.getone()).value for _ in MESSAGES]
+
+    return asyncio.run(run())
+
+
+CLIENTS: dict[str, Callable[[str, TlsWorld, Pair, str], list[bytes]]] = {
+    "confluent": with_confluent,
+    "kafka-python": with_kafka_python,
+    "aiokafka": with_aiokafka,
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_produce_and_consume(secured, client) -> None:
+    bootstrap, world, pair = secured
+    assert CLIENTS[client](bootstrap, world, pair, f"of-{client}") == MESSAGES
+
+
+def failure_of_confluent(properties: dict[str, object]) -> str:
+    """What librdkafka says about a connection that fails."""
+    said: list[str] = []
+    producer = confluent_kafka.Producer(
+        {**properties, "error_cb": lambda error: said.append(str(error))}
+    )
+
+    def failed() -> bool:
+        producer.poll(0.1)
+        return bool(said)
+
+    wait_until(failed, "an error of the client")
+    producer.purge()
+    return " ".join(said).lower()
+
+
+def test_a_client_without_a_certificate_is_refused_where_one_is_required(world, tmp_path) -> None:
+    with secure_broker(world, "mtls", tmp_path / "data") as broker:
+        properties = confluent_properties(broker.bootstrap, world, None)
+        assert "ssl" in failure_of_confluent(properties)
+        wait_until(lambda: "the client has sent no certificate" in broker.output, "a log line")
+        strange = world.client_files("eve", signer=identity("another"))
+        failure_of_confluent(confluent_properties(broker.bootstrap, world, strange))
+        wait_until(lambda: "certificate is not accepted" in broker.output, "a log line")
+        alice = world.client_files("alice")
+        assert with_confluent(broker.bootstrap, world, alice, "after") == MESSAGES
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"hosts": ("other.example",)}, "hostname mismatch"),
+        ({"expires_in": timedelta(hours=-1)}, "certificate has expired"),
+        ({"signer": identity("another")}, "self-signed certificate|unable to get local issuer"),
+    ],
+    ids=["wrong host name", "expired", "unknown authority"],
+)
+def test_clients_refuse_a_broker_that_they_cannot_trust(tmp_path, change, expected) -> None:
+    certs = tmp_path / "certs"
+    certs.mkdir()
+    world = TlsWorld(certs)
+    world.renew(**change)
+    with secure_broker(world, "tls", tmp_path / "data") as broker:
+        said = failure_of_confluent(confluent_properties(broker.bootstrap, world, None))
+        assert "ssl" in said
+        with (
+            socket.create_connection((broker.host, broker.port)) as raw,
+            pytest.raises(ssl.SSLCertVerificationError, match=f"(?i){expected}|mismatch"),
+        ):
+            world.client().wrap_socket(raw, server_hostname="localhost")
+
+
+def metric(broker: Broker, name: str) -> float:
+    with urllib.request.urlopen(f"http://{broker.http_address}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+def certificate_of(broker: Broker, world: TlsWorld) -> bytes:
+    with (
+        socket.create_connection((broker.host, broker.port)) as raw,
+        world.client().wrap_socket(raw, server_hostname="localhost") as tls,
+    ):
+        found = tls.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+@pytest.mark.safety
+def test_a_certificate_is_rotated_in_mid_stream_without_a_lost_message_or_connection(
+    tmp_path,
+) -> None:
+    certs = tmp_path / "certs"
+    certs.mkdir()
+    world = TlsWorld(certs)
+    with secure_broker(world, "tls", tmp_path / "data") as broker:
+        properties = confluent_properties(broker.bootstrap, world, None)
+        errors: list[str] = []
+        producer = confluent_kafka.Producer(
+            {**properties, "error_cb": lambda error: errors.append(str(error))}
+        )
+        delivered: list[int | None] = []
+        stop = threading.Event()
+
+        def produce() -> int:
+            sent = 0
+            while not stop.is_set():
+                producer.produce(
+                    "stream",
+                    b"%d" % sent,
+                    on_delivery=lambda error, message: delivered.append(message.offset()),
+                )
+                sent += 1
+                producer.poll(0.001)
+            producer.flush(wait_seconds_max())
+            return sent
+
+        looks = 0
+
+        def look() -> bytes:
+            nonlocal looks
+            looks += 1
+            return certificate_of(broker, world)
+
+        sent: list[int] = []
+        thread = threading.Thread(target=lambda: sent.append(produce()))
+        thread.start()
+        try:
+            wait_until(lambda: len(delivered) > 50, "messages before")
+            current = look()
+            accepted = metric(broker, "moldau_kafka_connections_accepted_total") - looks
+            for _ in range(2):
+                world.renew()
+                current = wait_until(lambda old=current: look() != old and look(), "the new one")
+                before = len(delivered)
+                wait_until(lambda count=before: len(delivered) > count + 50, "messages after")
+        finally:
+            stop.set()
+            thread.join()
+        assert metric(broker, "moldau_kafka_connections_accepted_total") - looks == accepted
+        assert errors == []
+        assert delivered == list(range(sent[0]))
+        assert metric(broker, "moldau_kafka_connections_failed_total") == 0
+        # A bad file changes nothing.
+        world.install("garbage", "garbage")
+        wait_until(lambda: "the old one stays" in broker.output, "a log line")
+        assert look() == current
+        with contextlib.closing(socket.create_connection((broker.host, broker.port))) as raw:
+            raw.sendall(b"\0\0\0\4abcd")
+            assert raw.recv(1) == b""
+        wait_until(lambda: "does not use TLS" in broker.output, "a log line")
+
+
+def test_a_certificate_that_cannot_be_used_keeps_the_broker_from_starting(tmp_path) -> None:
+    certs = tmp_path / "certs"
+    certs.mkdir()
+    world = TlsWorld(certs)
+    _, key = world.client_files()
+    broker = secure_broker(world, "tls", tmp_path / "data")
+    broker.settings["SECURITY__KEY_FILE"] = key
+    with pytest.raises(Exception, match="is not the key of the certificate") as caught:
+        broker.start()
+    assert "Traceback" not in str(caught.value)
+
+
+class ManyListeners(Broker):
+    """A broker whose Kafka listeners come from the setting `listeners`."""
+
+    def arguments(self) -> list[str]:
+        given = super().arguments()
+        at = given.index("--kafka-addr")
+        return given[:at] + given[at + 2 :]
+
+
+def test_clients_stay_on_the_listener_by_which_they_came(world, tmp_path) -> None:
+    plain, secret = free_ports(2)
+    listeners = [
+        {"name": "inside", "protocol": "kafka", "address": f"127.0.0.1:{plain}"},
+        {
+            "name": "public",
+            "protocol": "kafka",
+            "address": f"127.0.0.1:{secret}",
+            "advertised": f"localhost:{secret}",
+            "security": "tls",
+        },
+    ]
+    settings = {
+        "LISTENERS": json.dumps(listeners),
+        "SECURITY__CERT_FILE": str(world.cert_file),
+        "SECURITY__KEY_FILE": str(world.key_file),
+    }
+    with ManyListeners(data_dir=tmp_path / "data", settings=settings) as broker:
+        assert broker.port == plain
+        secured = confluent_properties(f"127.0.0.1:{secret}", world, None)
+        found = {}
+        clients: dict[str, Any] = {
+            "inside": {"bootstrap.servers": f"127.0.0.1:{plain}"},
+            "public": secured,
+        }
+        for name, properties in clients.items():
+            nodes = AdminClient(properties).list_topics(timeout=wait_seconds_max()).brokers
+            found[name] = [f"{node.host}:{node.port}" for node in nodes.values()]
+        assert found == {"inside": [f"127.0.0.1:{plain}"], "public": [f"localhost:{secret}"]}
+        # Also its coordinator is found there: a group reads what was written.
+        assert with_confluent(f"127.0.0.1:{secret}", world, None, "public") == MESSAGES

@@ -1,0 +1,194 @@
+"""TLS contexts: files that are missing, wrong, exposed or replaced."""
+
+import asyncio
+import contextlib
+import os
+import ssl
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
+from msgspec.structs import replace
+from secure_front import identity
+from tls_world import TlsWorld
+
+from moldau.model.errors import ConfigError
+from moldau.model.secret import Secret
+from moldau.net.tls.contexts import TlsContexts, certificate_expiry, is_key_exposed
+
+pytestmark = pytest.mark.inprocess
+
+
+@pytest.fixture
+def world(tmp_path):
+    return TlsWorld(tmp_path)
+
+
+def test_only_new_versions_and_ciphers_with_forward_secrecy_are_allowed(world):
+    context = world.contexts().server
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    names = [cipher["name"] for cipher in context.get_ciphers()]
+    assert all(name.startswith(("TLS_", "ECDHE-")) for name in names)
+    assert not any("CBC" in name or name.endswith("-SHA") for name in names)
+    assert context.verify_mode is ssl.CERT_NONE
+    assert world.contexts(mtls=True).server.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_problems_of_files_are_named(world, tmp_path):
+    files = world.files()
+    with pytest.raises(ConfigError, match=r"cannot read .*nope\.pem: No such file"):
+        TlsContexts(replace(files, cert_file=str(tmp_path / "nope.pem")))
+    with pytest.raises(ConfigError, match=r"cannot read .*nope\.key: No such file"):
+        TlsContexts(replace(files, key_file=str(tmp_path / "nope.key")))
+    garbage = tmp_path / "garbage"
+    garbage.write_text("not PEM")
+    with pytest.raises(ConfigError, match="contains no certificate in PEM form"):
+        TlsContexts(replace(files, cert_file=str(garbage)))
+    with pytest.raises(ConfigError, match="contains no certificate in PEM form"):
+        TlsContexts(replace(files, ca_file=str(garbage)))
+    with pytest.raises(ConfigError, match="cannot use"):
+        TlsContexts(replace(files, key_file=str(garbage)))
+    _, other_key = world.client_files()
+    with pytest.raises(ConfigError, match="is not the key of the certificate"):
+        TlsContexts(replace(files, key_file=other_key))
+    with pytest.raises(ConfigError, match="no client CA"):
+        TlsContexts(replace(files, ca_file=None, requires_client=True))
+
+
+def test_a_key_with_a_password_needs_it_and_never_shows_it(world):
+    made = identity("broker", signer=world.authority)
+    locked = made.private_key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2")
+    )
+    world.install(made.pem, locked.decode())
+    for password in (None, Secret("wrong")):
+        with pytest.raises(ConfigError) as caught:
+            TlsContexts(replace(world.files(), key_password=password))
+        assert "key_password" in caught.value.hint
+    contexts = TlsContexts(replace(world.files(), key_password=Secret("hunter2")))
+    assert "hunter2" not in repr(contexts.files)
+    key, certificate, authority = contexts.pem()
+    assert b"ENCRYPTED" not in key
+    assert certificate.decode() == made.pem
+    assert authority is not None
+
+
+def test_replaced_files_are_loaded_and_others_are_not(world):
+    contexts = world.contexts()
+    first = contexts.server
+    assert not contexts.reload()
+    world.renew()
+    assert contexts.reload()
+    assert contexts.server is not first
+    assert contexts.loaded_total == 2
+    assert not contexts.reload()
+
+
+def test_bad_new_files_leave_the_old_ones_in_use_and_are_logged_one_time(world, caplog):
+    contexts = world.contexts()
+    first = contexts.server
+    world.install("garbage", "garbage")
+    for _ in range(3):
+        assert not contexts.reload()
+    assert contexts.server is first
+    assert caplog.text.count("new certificate not used, the old one stays") == 1
+    os.unlink(world.cert_file)
+    assert not contexts.reload()
+    assert caplog.text.count("the old one stays") == 2
+    world.renew()
+    assert contexts.reload()
+
+
+def test_a_certificate_and_a_key_that_do_not_fit_yet_are_not_used(world):
+    """A tool that replaces one file after the other must not break anything in between."""
+    contexts = world.contexts()
+    made = identity("broker", signer=world.authority)
+    world.cert_file.write_text(made.pem)
+    assert not contexts.reload()
+    world.key_file.write_text(made.key_pem)
+    assert contexts.reload()
+
+
+def test_a_key_that_others_can_read_is_logged(world, caplog):
+    assert not is_key_exposed(str(world.key_file))
+    world.key_file.chmod(0o644)
+    assert is_key_exposed(str(world.key_file))
+    world.contexts()
+    assert "other users can read the private key" in caplog.text
+
+
+def test_the_expiry_is_known(world):
+    contexts = world.contexts()
+    assert contexts.expires_at == certificate_expiry(str(world.cert_file)).timestamp()
+
+
+async def test_the_name_that_a_client_asks_for_selects_the_certificate(world, tmp_path):
+    pairs = []
+    for name, hosts in {"public": ("queue.example",), "wild": ("*.inside.example",)}.items():
+        made = identity(name, hosts=hosts, signer=world.authority)
+        cert, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        cert.write_text(made.pem)
+        key.write_text(made.key_pem)
+        pairs.append((str(cert), str(key)))
+    contexts = TlsContexts(replace(world.files(), others=tuple(pairs)))
+    assert set(contexts.expiries) == {str(world.cert_file), *(cert for cert, _ in pairs)}
+    for served in (contexts.server, contexts.lasting_server_context()):
+        server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=served)
+        port = server.sockets[0].getsockname()[1]
+        # The client itself checks that the certificate has the name.
+        for host in ("localhost", "queue.example", "QUEUE.example", "b1.inside.example"):
+            _, answer = await handshake(port, world.client(), host)
+            assert answer == b"x"
+        with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+            await handshake(port, world.client(), "a.b.inside.example")
+        server.close()
+        await server.wait_closed()
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.read(1))
+    writer.close()
+
+
+async def handshake(port, context, host="localhost"):
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=host
+    )
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.write(b"x")
+    got = await reader.read(1)
+    writer.close()
+    return found, got
+
+
+async def test_a_lasting_context_has_the_newest_certificate_and_the_newest_client_ca(world):
+    contexts = world.contexts(mtls=True)
+
+    server = await asyncio.start_server(
+        _echo, "127.0.0.1", 0, ssl=contexts.lasting_server_context()
+    )
+    port = server.sockets[0].getsockname()[1]
+    alice = world.client_files("alice")
+    first, answer = await handshake(port, world.client(alice))
+    assert answer == b"x"
+    old = world.client(alice)
+    # Another authority from now on.
+    world.authority = identity("new authority")
+    world.ca_file.write_text(world.authority.pem)
+    world.renew()
+    assert contexts.reload()
+    second, answer = await handshake(port, world.client(world.client_files("bob")))
+    assert answer == b"x"
+    assert first != second
+    old.check_hostname = False
+    old.verify_mode = ssl.CERT_NONE
+    answer = b""
+    # In TLS 1.3 the client may learn of it only by the end of the connection.
+    with contextlib.suppress(ssl.SSLError, ConnectionError):
+        _, answer = await handshake(port, old)
+    assert answer == b""
+    server.close()
+    await server.wait_closed()
