@@ -163,6 +163,7 @@ class BrokerServer:
             machine=machine,
             flusher=self._flusher,
             storage=self._storage,
+            tls=self._certificates.of(*listeners_for(config, ListenerProtocol.PEERS)),
         )
         defaults = topic_defaults(config)
         self._partitions = Partitions(
