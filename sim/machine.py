@@ -190,6 +190,9 @@ class SimMachine(Machine):
     def join_token(self) -> str:
         return ""
 
+    def admin_token(self, root: Path) -> str | None:
+        return None
+
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()
 

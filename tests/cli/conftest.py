@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from moldau.cli.main import run
+from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 
 
@@ -19,10 +20,12 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch):
+def _clean_environment(monkeypatch, tmp_path):
     for name in list(os.environ):
         if name.startswith("MOLDAU_"):
             monkeypatch.delenv(name)
+    # No profile of the user who runs the tests.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @pytest.fixture
@@ -81,3 +84,40 @@ def nobody() -> Iterator[str]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture(scope="session")
+def secured() -> Iterator[Broker]:
+    """A broker whose Kafka listener requires a login."""
+    mechanisms = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
+    with Broker(settings={"KAFKA__SASL_MECHANISMS": mechanisms}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(cli, secured):
+    """Run a command as the local administrator of that broker."""
+
+    def call(*arguments):
+        return cli(*arguments, "-b", secured.bootstrap, "--data-dir", secured.data_dir)
+
+    return call
+
+
+@pytest.fixture
+def new_user(admin, cli, secured, tmp_path):
+    """Add a user; returns a function that runs a command as this user."""
+
+    def make(name):
+        password_file = tmp_path / f"{name}.password"
+        made = admin("user", "add", name, "--generate")
+        assert made.code == 0, made.err
+        password_file.write_text(made.out)
+        login = ("--user", name, "--password-file", password_file)
+
+        def call(*arguments):
+            return cli(*arguments, "-b", secured.bootstrap, *login)
+
+        return call
+
+    return make

@@ -222,6 +222,13 @@ class SecureFront:
                 raise PermissionError
             self.logins.append(f"PLAIN {user}")
             yield b"", True
+        if mechanism == "OAUTHBEARER":
+            token = message.decode().removeprefix("n,,\1auth=Bearer ").rstrip("\1")
+            users = [user for user, known in passwords.items() if known == token]
+            if not users:
+                raise PermissionError
+            self.logins.append(f"OAUTHBEARER {users[0]}")
+            yield b"", True
         kind = HASHES[mechanism]
         first = message.decode().removeprefix("n,,")
         told = dict(part.split("=", 1) for part in first.split(","))

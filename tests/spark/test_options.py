@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.wire.security import Security
+from moldau.client.security import Security
 from moldau.spark.option_table import OPTIONS, Option, OptionSupport, Side
 from moldau.spark.options import Options
 

@@ -46,6 +46,18 @@ class Command(ExamplesMixin, click.Command):
         super().__init__(*args, **kwargs)
         self.examples = examples
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options of a section stand below the others, under its name."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            # Arguments stand in the usage line.
+            if record is not None and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "section", "Options"), []).append(record)
+        for name in sorted(sections, key=lambda name: name != "Options"):
+            with formatter.section(name):
+                formatter.write_dl(sections[name])
+
 
 class LazyGroup(ExamplesMixin, click.Group):
     """A group whose commands are imported on use.

@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,8 @@ from moldau.cli.check_result import ok as _ok
 from moldau.cli.check_result import trouble as _trouble
 from moldau.cli.check_result import warning as _warning
 from moldau.cli.click_groups import command
+from moldau.cli.connection.current import current_properties, use_local_tokens
+from moldau.cli.connection.options import connection_options
 from moldau.cli.doctor_certificates import check_certificates
 from moldau.cli.errors import ExitCode
 from moldau.cli.options import (
@@ -29,9 +32,10 @@ from moldau.cli.options import (
     Properties,
     config_option,
     document_output_option,
+    open_admin,
     set_option,
 )
-from moldau.cli.output import color_wanted, emit_rows, format_bytes
+from moldau.cli.output import color_wanted, emit_rows, format_bytes, with_options
 
 if TYPE_CHECKING:
     from moldau.model.topology import Endpoint
@@ -64,6 +68,7 @@ _COLORS = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.T
 @click.option("-b", "--brokers", type=Brokers(), metavar="HOST:PORT[,…]",
               help="Only check whether a client here can reach these brokers.")  # fmt: skip
 @document_output_option
+@connection_options
 def doctor(config_file: str | None, settings: Properties, brokers: str | None, output: str) -> int:
     """Check whether a broker can start here and clients can reach it.
 
@@ -88,7 +93,7 @@ def _print(result: CheckResult) -> None:
     mark = click.style(f"{result.verdict:<8}", fg=_COLORS[result.verdict], bold=True)
     click.echo(f"{mark} {result.check}: {result.detail}", color=color)
     if result.hint:
-        click.echo(f"{'':<8} hint: {result.hint}")
+        click.echo(f"{'':<8} hint: {with_options(result.hint)}")
 
 
 def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
@@ -115,6 +120,12 @@ def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
     yield from check_certificates(config)
     yield check_open_files(config.kafka.connections_max)
     if running is not None:
+        addresses = [
+            str(_reachable(address))
+            for listener in listeners_of(config)
+            for address in (listener.address, listener.advertised or listener.address)
+        ]
+        use_local_tokens(dict.fromkeys(addresses, Path(config.data_dir)))
         yield from check_cluster(listeners_for(config, ListenerProtocol.HTTP)[0].address)
 
 
@@ -144,10 +155,9 @@ def check_versions() -> Iterator[CheckResult]:
 def check_brokers(brokers: str) -> Iterator[CheckResult]:
     """Can a client reach these brokers, and every address that they advertise?"""
     from moldau.client.errors import ClientError
-    from moldau.client.kafka.admin import Admin
 
     try:
-        cluster, nodes = Admin(brokers).nodes()
+        cluster, nodes = open_admin(brokers, tuple(current_properties().items())).nodes()
     except ClientError as error:
         yield _trouble(f"brokers {brokers}", str(error), error.hint)
         return
@@ -170,7 +180,7 @@ def broker_at(address: "Endpoint") -> str | None:
     if _connect_error(*reachable):
         return None
     try:
-        cluster, nodes = Admin(str(reachable)).nodes()
+        cluster, nodes = Admin(str(reachable), current_properties()).nodes()
     except ClientError:
         return None
     return f"cluster {cluster}, broker {', '.join(str(node.id) for node in nodes)}"

@@ -1,12 +1,16 @@
 """Options that many commands share, their types, and completion of topic and group names."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import click
 
+from moldau.cli.connection.current import current_properties, profile_address, properties_in
+from moldau.cli.connection.options import connection_options
 from moldau.cli.output import FORMATS
+from moldau.model.errors import MoldauError
 
 Properties = tuple[tuple[str, str], ...]
 """Values of -X and --config."""
@@ -119,19 +123,19 @@ class Brokers(ParamType[str]):
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Topic names for shell completion; empty if no broker responds."""
-    names = _topic_names(str(ctx.params.get("brokers") or DEFAULT_BROKERS))
+    names = _topic_names(str(ctx.params.get("brokers") or DEFAULT_BROKERS), ctx)
     shown = [name for name in names if incomplete.startswith("_") or not name.startswith("__")]
     return completions(incomplete, dict.fromkeys(shown, ""))
 
 
-def _topic_names(brokers: str) -> list[str]:
-    from moldau.client.errors import ClientError
+def _topic_names(brokers: str, ctx: click.Context) -> list[str]:
     from moldau.client.kafka.connect import probe
 
     try:
+        properties = properties_in(ctx, ask=False)
         # Completion must not take longer than a second.
-        probe(brokers, 0.5)
-    except ClientError:
+        probe(brokers, 0.5, extra=properties)
+    except MoldauError:
         return []
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
@@ -139,22 +143,24 @@ def _topic_names(brokers: str) -> list[str]:
     from moldau.client.kafka.librdkafka_settings import admin_settings
 
     try:
-        return sorted(AdminClient(admin_settings(brokers)).list_topics(timeout=1.0).topics)
+        return sorted(
+            AdminClient(admin_settings(brokers, properties)).list_topics(timeout=1.0).topics
+        )
     except KafkaException:
         return []
 
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    from moldau.client.errors import ClientError
     from moldau.client.kafka.connect import probe
 
     brokers = str(ctx.params.get("brokers") or DEFAULT_BROKERS)
     try:
-        probe(brokers, 0.5)
+        properties = properties_in(ctx, ask=False)
+        probe(brokers, 0.5, extra=properties)
         from moldau.client.kafka.admin import Admin
 
-        names = [group.name for group in Admin(brokers).groups()]
-    except ClientError:
+        names = [group.name for group in Admin(brokers, properties).groups()]
+    except MoldauError:
         return []
     return completions(incomplete, dict.fromkeys(names, ""))
 
@@ -216,8 +222,8 @@ def partitions_option(function: _F) -> _F:
 def address_option(
     *names: str, kind: ParamType[str], variable: str, default: str, help_text: str
 ) -> Callable[[_F], _F]:
-    """Addresses of brokers, also from an environment variable."""
-    return click.option(
+    """Addresses of brokers, also from an environment variable; and how to connect to them."""
+    option = click.option(
         *names,
         type=kind,
         envvar=variable,
@@ -226,21 +232,39 @@ def address_option(
         metavar="HOST:PORT[,…]",
         # Before the arguments, whose completion connects to this address.
         is_eager=True,
+        callback=profile_address,
         help=f"{help_text}; also {variable}.",
     )
+
+    def decorate(function: _F) -> _F:
+        return connection_options(option(function))
+
+    return decorate
 
 
 def open_admin(brokers: str, properties: Properties) -> "Admin":
     """The admin client of a command with `brokers_option`."""
+    from moldau.cli.connection.preflight import check_login
     from moldau.client.kafka.admin import Admin
 
+    check_login(brokers, dict(properties))
     return Admin(brokers, dict(properties))
 
 
 def brokers_option(function: _F) -> _F:
-    """-b/--brokers, and -X for properties of librdkafka."""
+    """-b/--brokers, and -X for properties of librdkafka.
+
+    `properties` also has what the options for TLS and users say; -X overrides it.
+    """
+
+    # When the command runs, not when its options are parsed: it may ask for a password.
+    @functools.wraps(function)
+    def run(*args: Any, properties: Properties, **kwargs: Any) -> Any:
+        merged = (*current_properties().items(), *properties)
+        return function(*args, properties=merged, **kwargs)
+
     option = pairs_option("-X", "--property", "properties", help_text="A librdkafka property")
-    return plain_brokers_option(option(function))
+    return plain_brokers_option(option(cast(_F, run)))
 
 
 def plain_brokers_option(function: _F) -> _F:

@@ -13,7 +13,13 @@ from typing import Any
 import click
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.client.errors import ADDRESS_HINT, TOPIC_EXISTS_HINT, NotFoundError
+from moldau.client.errors import (
+    ADDRESS_HINT,
+    LOGIN_HINT,
+    SECURITY_HINT,
+    TOPIC_EXISTS_HINT,
+    NotFoundError,
+)
 from moldau.model.errors import MoldauError
 
 FORMATS = ("table", "json", "yaml", "name")
@@ -23,6 +29,22 @@ Row = Mapping[str, Any]
 NO_LEADER_HINT = "see moldau broker status and the brokers' logs"
 _OPTION_HINTS = {
     ADDRESS_HINT: "-b HOST:PORT or MOLDAU_BROKERS",
+    LOGIN_HINT: "pass --user NAME, or log in: moldau login",
+    SECURITY_HINT: "check --user, --password-file, --mechanism, --tls and --cafile",
+    "option sasl.jaas.config, or sasl.username and sasl.password": "--user and --password-file",
+    "option ssl.truststore.certificates or ssl.truststore.location": "--cafile FILE",
+    "see options ssl.keystore.location, ssl.keystore.certificate.chain and ssl.keystore.key": (
+        "see --certfile and --keyfile"
+    ),
+    "see option security.protocol, and https:// addresses": "--tls or --cafile FILE",
+    "see option ssl.keystore.location": "see --certfile",
+    "does the broker require a user? see option security.protocol": (
+        "does the broker require a user? pass --user NAME"
+    ),
+    "see option security.protocol": "see --tls",
+    "see security.protocol ·": "see --user and --tls ·",
+    "set option security.protocol to SSL or SASL_SSL": "pass --tls or --cafile FILE",
+    "it may have expired: log in again": "it may have expired: moldau login",
     TOPIC_EXISTS_HINT: "pass --if-not-exists to ignore this",
 }
 """Hints of the Python clients name arguments; the command line has options instead."""
@@ -42,13 +64,19 @@ def say(text: str = "") -> None:
 def report(message: str, hint: str = "") -> None:
     """Print an error, one `error:` per line of the message, and its hint."""
     color = color_wanted(err=True)
-    for argument, option in _OPTION_HINTS.items():
-        hint = hint.replace(argument, option)
+    hint = with_options(hint)
     for line in message.splitlines() or [message]:
         click.echo(click.style("error:", fg="red", bold=True) + f" {line}", err=True, color=color)
     # Errors that come through Spark as text already contain their hint.
     if hint and hint not in message:
         click.echo(click.style("hint:", fg="cyan", bold=True) + f"  {hint}", err=True, color=color)
+
+
+def with_options(hint: str) -> str:
+    """A hint of the Python clients, in options of the command line."""
+    for argument, option in _OPTION_HINTS.items():
+        hint = hint.replace(argument, option)
+    return hint
 
 
 def report_error(error: MoldauError) -> None:

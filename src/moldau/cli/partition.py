@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moldau.cli.click_groups import LazyGroup
+from moldau.cli.connection.current import current_security
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
     ParamType,
@@ -70,7 +71,7 @@ def partition() -> None:
 def _admin(brokers: str) -> "PartitionAdmin":
     from moldau.client.wire.partition_admin import PartitionAdmin
 
-    return PartitionAdmin(brokers)
+    return PartitionAdmin(brokers, current_security())
 
 
 def _targeted(

@@ -4,13 +4,18 @@ import asyncio
 import logging
 import os
 import signal
+from typing import TYPE_CHECKING
 
 import click
 
 from moldau.cli.click_groups import command
+from moldau.cli.connection.current import current_security
 from moldau.cli.options import address_option, timeout_option
 from moldau.cli.output import counted
 from moldau.cli.queue.connect import GRPC_DEFAULT, GrpcAddresses
+
+if TYPE_CHECKING:
+    from moldau.client.security import Security
 
 _LISTEN_DEFAULT = "127.0.0.1:9000"
 
@@ -46,6 +51,9 @@ def proxy(listen: str, brokers: str, timeout: float, verbose: bool) -> None:
 
     Clients use the proxy like a single broker. It finds the leaders of partitions, spreads polls
     over them, routes acks to the right broker, and follows brokers that join and leave.
+
+    Calls carry the credentials of the clients. --user is only used to find brokers; TLS is for the
+    connections to them.
     """
     # gRPC's core would log a line for every closed connection; we log what matters.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -53,10 +61,10 @@ def proxy(listen: str, brokers: str, timeout: float, verbose: bool) -> None:
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",
     )
-    asyncio.run(_serve(_listen_address(listen), brokers, timeout))
+    asyncio.run(_serve(_listen_address(listen), brokers, timeout, current_security()))
 
 
-async def _serve(listen: str, brokers: str, seconds_max: float) -> None:
+async def _serve(listen: str, brokers: str, seconds_max: float, security: "Security") -> None:
     from moldau.client.queue.client import seeds_of
     from moldau.proxy.server import Proxy
 
@@ -64,7 +72,7 @@ async def _serve(listen: str, brokers: str, seconds_max: float) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    server = Proxy(listen, seeds_of(brokers), seconds_max=seconds_max)
+    server = Proxy(listen, seeds_of(brokers), seconds_max=seconds_max, security=security)
     await server.start()
     host = listen.rpartition(":")[0]
     address = f"{'*' if host in ('[::]', '0.0.0.0') else host}:{server.port}"

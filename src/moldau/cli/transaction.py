@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moldau.cli.click_groups import LazyGroup
+from moldau.cli.connection.current import current_security
 from moldau.cli.options import Duration, Properties, brokers_option, output_option, yes_option
 from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
 
@@ -59,7 +60,7 @@ def list_transactions(
     """List transactional ids and their state."""
     from moldau.client.wire.transaction_admin import TransactionAdmin
 
-    with TransactionAdmin(brokers) as admin:
+    with TransactionAdmin(brokers, current_security(dict(properties))) as admin:
         rows = [
             {
                 "id": info.transactional_id,
@@ -88,7 +89,7 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
     """Show a transactional id: state, producer, and partitions of its transaction."""
     from moldau.client.wire.transaction_admin import TransactionAdmin
 
-    with TransactionAdmin(brokers) as admin:
+    with TransactionAdmin(brokers, current_security(dict(properties))) as admin:
         detail = admin.transaction(name)
     open_seconds = _open_seconds(detail)
     rows: list[dict[str, Any]] = [
@@ -132,7 +133,7 @@ def abort(name: str, yes: bool, brokers: str, properties: Properties) -> None:
     """Abort the open transaction of an id and fence its producer."""
     from moldau.client.wire.transaction_admin import TransactionAdmin
 
-    with TransactionAdmin(brokers) as admin:
+    with TransactionAdmin(brokers, current_security(dict(properties))) as admin:
         detail = admin.transaction(name)
         if detail.state != _OPEN:
             say(f"{name} has no open transaction ({detail.state})")

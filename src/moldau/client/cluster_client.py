@@ -3,7 +3,8 @@
 Every broker can respond for the whole cluster, so addresses are tried in turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import msgspec
 from moldau.client import http
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
+    LOGIN_HINT,
     ClientError,
     NotFoundError,
     RejectedError,
@@ -19,6 +21,7 @@ from moldau.client.errors import (
     UnavailableError,
     UnreachableError,
 )
+from moldau.client.security import PLAIN_TEXT, Security, Tls
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -50,23 +53,63 @@ JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
 _SUCCESS: Final = (200, 201, 202)
+LOGIN_PATH: Final = "/api/v1/login"
+_UNAUTHORIZED: Final = 401
 _encoder: Final = msgspec.json.Encoder()
 
 T = TypeVar("T")
+
+
+class LoginRequest(msgspec.Struct, frozen=True):
+    """The repr shows no password."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"LoginRequest(user={self.user!r})"
+
+
+class LoginReply(msgspec.Struct, frozen=True):
+    """A token, and when it expires. The repr does not show it."""
+
+    token: str
+    expires_at_ms: int = 0
+
+    def __repr__(self) -> str:
+        return f"LoginReply(expires_at_ms={self.expires_at_ms})"
 
 
 class ClusterClient:
     """Sends requests to the first of the cluster's HTTP addresses that responds."""
 
     def __init__(
-        self, addresses: Sequence[str], *, call_seconds_max: float = CALL_SECONDS_MAX
+        self,
+        addresses: Sequence[str],
+        *,
+        call_seconds_max: float = CALL_SECONDS_MAX,
+        security: Security | Callable[[str], Security] = PLAIN_TEXT,
     ) -> None:
-        """`addresses`: HOST:PORT each. Raises ClientError for an invalid address."""
-        bare = (address.removeprefix("http://").rstrip("/") for address in addresses)
-        self._addresses = split_brokers(",".join(bare), port_default=HTTP_PORT)
+        """`addresses`: HOST:PORT each, with TLS if `security` has it; or http:// or https://.
+
+        `security` may depend on the address. Raises ClientError for an invalid address.
+        """
+        self._addresses = [
+            (host, port, secured)
+            for address in addresses
+            for given in [security if isinstance(security, Security) else security(address)]
+            for secured, bare in [_scheme(address, given)]
+            for host, port in split_brokers(bare, port_default=HTTP_PORT)
+        ]
+        if not self._addresses:
+            split_brokers("")
         self._call_seconds_max = call_seconds_max
 
     # ---- queries
+
+    def login(self, user: str, password: str) -> LoginReply:
+        """Exchange a password for a token."""
+        return self._request("POST", LOGIN_PATH, LoginRequest(user, password), LoginReply)
 
     def topology(self, topics: Sequence[str] = ()) -> Topology:
         """The cluster as one of its brokers sees it; with `topics`, only those."""
@@ -125,10 +168,16 @@ class ClusterClient:
         sent = None if body is None else _encoder.encode(body)
         unreachable: list[http.NoResponse] = []
         busy: UnavailableError | None = None
-        for host, port in self._addresses:
+        for host, port, security in self._addresses:
             try:
                 response = http.call(
-                    host, port, method, path, sent, seconds_max=self._call_seconds_max
+                    host,
+                    port,
+                    method,
+                    path,
+                    sent,
+                    seconds_max=self._call_seconds_max,
+                    security=security,
                 )
             except http.NoResponse as error:
                 unreachable.append(error)
@@ -143,13 +192,26 @@ class ClusterClient:
         raise self._unreachable(unreachable)
 
     def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
-        where = ", ".join(str(Endpoint(host, port)) for host, port in self._addresses)
+        where = ", ".join(str(Endpoint(host, port)) for host, port, _ in self._addresses)
         why = ", ".join(dict.fromkeys(str(error) for error in errors))
         if all(isinstance(error, http.ResponseTimedOut) for error in errors):
             return TimedOutError(
                 f"no response from {where} ({why})", hint="find the cause: moldau doctor"
             )
         return UnreachableError(f"cannot reach {where} ({why})", hint=HTTP_HINT)
+
+
+def _scheme(address: str, security: Security) -> tuple[Security, str]:
+    """How to connect to an address, and the address without the scheme."""
+    scheme, separator, rest = address.strip().rpartition("://")
+    if separator and scheme not in ("http", "https"):
+        raise ClientError(f"invalid address {address!r}", hint="write http:// or https://HOST:PORT")
+    tls = security.tls
+    if scheme == "https":
+        tls = tls or Tls(prefix=security.prefix)
+    elif scheme == "http":
+        tls = None
+    return replace(security, tls=tls), rest.rstrip("/")
 
 
 def decode_response(
@@ -177,6 +239,12 @@ def _decode(response: http.HttpResponse, kind: type[T], host: str, port: int) ->
 
 
 def _error_of(response: http.HttpResponse, host: str, port: int) -> ClientError:
+    if response.status == _UNAUTHORIZED:
+        return RejectedError(
+            f"{Endpoint(host, port)} requires a valid user and password, or token",
+            ErrorCode.SASL_AUTHENTICATION_FAILED,
+            hint=LOGIN_HINT,
+        )
     reply = _decode(response, ErrorReply, host, port)
     code = ErrorCode.__members__.get(reply.error, ErrorCode.UNKNOWN_SERVER_ERROR)
     if response.status == _BUSY:

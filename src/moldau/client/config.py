@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from moldau.client.addresses import split_brokers, with_localhost
@@ -60,6 +60,9 @@ class ClientConfig:
 
     bootstrap_servers: Brokers | None = None
     """HOST:PORT[,HOST:PORT…] or a list; None: MOLDAU_BROKERS, else localhost:9092."""
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """TLS and SASL, by the names of Kafka's clients: security.protocol, sasl.mechanism,
+    sasl.username, sasl.password, sasl.jaas.config, ssl.ca.location, …"""
 
     def __post_init__(self) -> None:
         joined = bootstrap_list(self.bootstrap_servers)

@@ -22,6 +22,9 @@ from moldau.model.errors import ErrorCode, MoldauError
 ADDRESS_HINT = 'bootstrap_servers="HOST:PORT" or MOLDAU_BROKERS'
 START_HINT = f"no broker running? start one: moldau dev · other address: {ADDRESS_HINT}"
 TOPIC_EXISTS_HINT = "pass exist_ok=True to ignore this"
+RIGHTS_HINT = "the user may lack rights; an administrator can grant them: moldau acl add --help"
+SECURITY_HINT = "check security.protocol, ssl.ca.location, sasl.mechanism, name and password"
+LOGIN_HINT = "pass security={…} with sasl.username and sasl.password"
 """Hints name Python arguments; the command line replaces them by its options (cli/errors.py)."""
 
 

@@ -1,14 +1,18 @@
-"""One HTTP request with a JSON body and a JSON response, and a deadline.
+"""One HTTP or HTTPS request with a JSON body and a JSON response, and a deadline.
 
 http.client is imported on first use: most commands only use the Kafka protocol.
 """
 
 import socket
+import ssl
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.client.errors import UnreachableError
+from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send, tls_context
+
 if TYPE_CHECKING:
-    from http.client import HTTPResponse
+    from http.client import HTTPConnection, HTTPResponse
 
 REPLY_BYTES_MAX: Final = 384 * 1024 * 1024
 """Fits the largest metadata image of a cluster, in base64."""
@@ -34,16 +38,31 @@ class HttpResponse(NamedTuple):
 
 
 def call(
-    host: str, port: int, method: str, path: str, body: bytes | None, *, seconds_max: float
+    host: str,
+    port: int,
+    method: str,
+    path: str,
+    body: bytes | None,
+    *,
+    seconds_max: float,
+    security: Security = PLAIN_TEXT,
 ) -> HttpResponse:
-    """Send one request on a new connection. Raises NoResponse."""
-    from http.client import HTTPConnection, HTTPException
+    """Send one request on a new connection, with TLS if `security` has it.
 
+    Raises NoResponse, and ClientError for a certificate that is not trusted, or if credentials
+    would be sent in plain text.
+    """
+    from http.client import HTTPException
+
+    if security.sasl is not None and security.tls is None:
+        check_may_send(host, security.prefix)
     deadline = time.monotonic() + seconds_max
-    connection = HTTPConnection(host, port, timeout=seconds_max)
+    connection = _connection(host, port, security.tls, seconds_max)
     headers = {"accept": "application/json", "connection": "close"}
     if body is not None:
         headers["content-type"] = "application/json"
+    if security.authorization:
+        headers["authorization"] = security.authorization
     try:
         connection.request(method, path, body=body, headers=headers)
         response = connection.getresponse()
@@ -60,9 +79,22 @@ def call(
     except HTTPException:
         raise NoResponse("the server there does not speak HTTP") from None
     except OSError as error:
+        if security.tls is not None and isinstance(error, ssl.SSLError):
+            failed = security.tls.failure(error, f"{host}:{port}")
+            if isinstance(failed, UnreachableError):
+                raise NoResponse(str(failed)) from None
+            raise failed from None
         raise NoResponse((error.strerror or str(error)).lower()) from None
     finally:
         connection.close()
+
+
+def _connection(host: str, port: int, tls: Tls | None, seconds_max: float) -> "HTTPConnection":
+    from http.client import HTTPConnection, HTTPSConnection
+
+    if tls is None:
+        return HTTPConnection(host, port, timeout=seconds_max)
+    return HTTPSConnection(host, port, timeout=seconds_max, context=tls_context(tls))
 
 
 def _read(response: "HTTPResponse", deadline: float) -> bytes:

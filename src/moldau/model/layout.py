@@ -5,3 +5,6 @@ LOCK_FILE = "lock"
 
 SECRET_FILE = "cluster.secret"
 """What the brokers of a cluster prove to each other that they know."""
+
+ADMIN_TOKEN_FILE = "admin.token"
+"""Proves that its reader may administer the broker; new at each start."""

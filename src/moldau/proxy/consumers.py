@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.client.queue.poller import Poller
-from moldau.client.queue.rpc import RpcClient
-from moldau.client.queue.settler import Nack, Settler
+from moldau.client.queue.settler import Nack
 from moldau.proto.v1 import queue_pb2 as pb
+from moldau.proxy.callers import Caller
 
 CONSUMERS_MAX: Final = 10_000
 POLLERS_MAX: Final = 16
@@ -22,6 +22,9 @@ IDLE_SECONDS_MAX: Final = 60.0
 _SWEEP_SECONDS: Final = 10.0
 _GIVE_BACK_SECONDS_MAX: Final = 5.0
 
+ConsumerKey = tuple[bytes, str, str]
+"""Credentials, group and id: a poller holds messages that were polled with its credentials, and
+nobody else may have them."""
 Parts = tuple[tuple[str, int], ...]
 """The (topic, partition) pairs that a poll is limited to. Empty: all assigned ones."""
 
@@ -31,6 +34,7 @@ class ProxyConsumer:
     """One consumer. A poll that is limited to partitions has its own Poller, so that it returns no
     messages of others."""
 
+    caller: Caller
     group: str
     name: str
     assigned: Parts | None = None
@@ -46,23 +50,21 @@ class ProxyConsumer:
 class ConsumerTable:
     """Recently active consumers."""
 
-    def __init__(self, rpc: RpcClient, settler: Settler) -> None:
-        self._rpc = rpc
-        self._settler = settler
-        self._consumers: OrderedDict[tuple[str, str], ProxyConsumer] = OrderedDict()
+    def __init__(self) -> None:
+        self._consumers: OrderedDict[ConsumerKey, ProxyConsumer] = OrderedDict()
         self._sweeping = asyncio.create_task(self._sweep(), name="proxy-consumers")
 
     def __len__(self) -> int:
         return len(self._consumers)
 
-    def assigned(self, group: str, name: str, assignment: pb.Assignment) -> None:
+    def assigned(self, caller: Caller, group: str, name: str, assignment: pb.Assignment) -> None:
         """Record the assignment of a consumer."""
-        consumer = self._consumer(group, name)
+        consumer = self._consumer(caller, group, name)
         consumer.assigned = tuple((each.topic, each.partition) for each in assignment.partitions)
 
-    def poller(self, request: pb.PollRequest) -> Poller:
+    def poller(self, caller: Caller, request: pb.PollRequest) -> Poller:
         """The poller for a request."""
-        consumer = self._consumer(request.group, request.consumer_id)
+        consumer = self._consumer(caller, request.group, request.consumer_id)
         parts = tuple(
             sorted(
                 (each.topic, number) for each in request.partitions for number in each.partitions
@@ -76,9 +78,9 @@ class ConsumerTable:
             poller = consumer.pollers[parts] = self._make(consumer, parts)
         return poller
 
-    async def forget(self, group: str, name: str) -> None:
+    async def forget(self, caller: Caller, group: str, name: str) -> None:
         """The consumer has left or was evicted."""
-        consumer = self._consumers.pop((group, name), None)
+        consumer = self._consumers.pop((caller.key, group, name), None)
         if consumer is not None:
             await _close(consumer)
 
@@ -89,13 +91,13 @@ class ConsumerTable:
         closing = (_close(consumer) for consumer in consumers)
         await asyncio.gather(asyncio.wait([self._sweeping]), *closing)
 
-    def _consumer(self, group: str, name: str) -> ProxyConsumer:
-        key = (group, name)
+    def _consumer(self, caller: Caller, group: str, name: str) -> ProxyConsumer:
+        key = (caller.key, group, name)
         consumer = self._consumers.get(key)
         if consumer is None:
             if len(self._consumers) >= CONSUMERS_MAX:
                 self._drop_oldest()
-            consumer = self._consumers[key] = ProxyConsumer(group, name)
+            consumer = self._consumers[key] = ProxyConsumer(caller, group, name)
         self._consumers.move_to_end(key)
         consumer.used_at = time.monotonic()
         return consumer
@@ -108,19 +110,21 @@ class ConsumerTable:
                 return
 
     def _make(self, consumer: ProxyConsumer, parts: Parts) -> Poller:
+        rpc = consumer.caller.rpc
+
         def targets() -> list[str]:
-            view = self._rpc.view
+            view = rpc.view
             wanted = parts or consumer.assigned
             if wanted is None:
-                return self._rpc.resolver.candidates
+                return rpc.resolver.candidates
             found = view.leader_addresses(wanted)
             if wanted and len({*view.topics} & {topic for topic, _ in wanted}) == 0:
                 # The topics are newer than our view.
-                self._rpc.resolver.refresh_soon()
+                rpc.resolver.refresh_soon()
             return found
 
         def only(address: str) -> list[pb.TopicPartitions]:
-            view = self._rpc.view
+            view = rpc.view
             own: dict[str, list[int]] = {}
             for topic, number in parts:
                 if view.leader_address(topic, number) == address:
@@ -131,7 +135,7 @@ class ConsumerTable:
             ]
 
         async def give_back(tokens: list[bytes]) -> None:
-            await self._settler.settle(
+            await consumer.caller.settler.settle(
                 consumer.group,
                 consumer.name,
                 tokens,
@@ -140,7 +144,7 @@ class ConsumerTable:
             )
 
         return Poller(
-            self._rpc,
+            rpc,
             consumer.group,
             consumer.name,
             targets=targets,

@@ -25,6 +25,14 @@ _STATUS: Final[dict[int, grpc.StatusCode]] = {
 }
 
 
+def authorization_of(context: Context) -> str:
+    """The credentials that a client sent; empty: none."""
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return ""
+
+
 class InvalidRequest(Exception):
     """A request that is invalid; the text says why."""
 

@@ -17,7 +17,7 @@ from moldau.client.errors import ClientError
 from moldau.client.queue.channels import MESSAGE_BYTES_MAX, READ_FROM, SERVICE, Channels
 from moldau.client.queue.resolver import Resolver
 from moldau.client.queue.rpc import CallFailed, RpcClient
-from moldau.client.queue.settler import Settler
+from moldau.client.security import PLAIN_TEXT, Security
 from moldau.proxy.consumers import ConsumerTable
 from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse
 from moldau.proxy.stream_handlers import StreamHandlers
@@ -50,10 +50,17 @@ class Proxy:
         *,
         seconds_max: float = CALL_SECONDS_MAX,
         refresh_seconds: float = REFRESH_SECONDS,
+        security: Security = PLAIN_TEXT,
     ) -> None:
+        """`security`: TLS to the brokers, and the proxy's own user, which only looks for brokers.
+
+        Calls of clients carry the clients' credentials.
+        """
         self._listen = listen
-        self._channels = Channels()
-        self._resolver = Resolver(seeds, self._channels, refresh_seconds=refresh_seconds)
+        self._channels = Channels(security)
+        self._resolver = Resolver(
+            seeds, self._channels, refresh_seconds=refresh_seconds, security=security
+        )
         self._rpc = RpcClient(self._channels, self._resolver, seconds_max=seconds_max)
         self._consumers: ConsumerTable | None = None
         self._server: aio.Server | None = None
@@ -70,9 +77,8 @@ class Proxy:
         """Listen. Raises ClientError if the address is not available."""
         await self._resolver.refresh()
         self._resolver.keep_refreshing()
-        settler = Settler(self._rpc, settled_counts_as_done=False)
-        self._consumers = ConsumerTable(self._rpc, settler)
-        unary = UnaryHandlers(self._rpc, settler, self._consumers)
+        self._consumers = ConsumerTable()
+        unary = UnaryHandlers(self._rpc, self._consumers)
         streams = StreamHandlers(self._rpc, self._consumers)
         server = aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         handlers = _handlers(unary, streams)
@@ -139,6 +145,9 @@ def _guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, C
             raise
         except (CallFailed, InvalidRequest) as error:
             await refuse(context, error)
+        except ClientError as error:
+            # Such as credentials that would leave this machine in plain text.
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except Exception as error:
             log.error("internal error of the proxy in %s", name, exc_info=error)
             await context.abort(

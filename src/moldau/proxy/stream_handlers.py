@@ -14,8 +14,9 @@ from moldau.client.queue.channels import HEARTBEAT, READ_FROM, SEND_BATCH, Metho
 from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.rpc_failures import RpcFailure, failure_of
 from moldau.proto.v1 import queue_pb2 as pb
+from moldau.proxy.callers import Caller
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context
+from moldau.proxy.rpc_errors import Context, authorization_of
 from moldau.proxy.unary_handlers import decoded, hide_addresses
 from moldau.proxy.upstream import Upstream, failed_batch
 
@@ -43,23 +44,24 @@ class StreamHandlers:
     async def heartbeat(self, requests: object, context: Context) -> None:
         """One response per heartbeat, from any live broker."""
         upstream: Upstream | None = None
+        caller = Caller(self._rpc, authorization_of(context))
         try:
             while (data := await context.read()) is not aio.EOF:
                 request = decoded(pb.HeartbeatRequest, data)
-                response, upstream = await self._send_heartbeat(data, upstream)
-                await context.write(self._forwarded(request, response))
+                response, upstream = await self._send_heartbeat(caller, data, upstream)
+                await context.write(self._forwarded(caller, request, response))
         finally:
             if upstream is not None:
                 await upstream.close()
 
     async def _send_heartbeat(
-        self, data: bytes, upstream: Upstream | None
+        self, caller: Caller, data: bytes, upstream: Upstream | None
     ) -> tuple[bytes, Upstream]:
         failures: dict[str, RpcFailure] = {}
         backoff = self._rpc.backoff()
         while True:
             if upstream is None:
-                upstream = self._upstream(HEARTBEAT, self._any_address())
+                upstream = _upstream(caller, HEARTBEAT, self._any_address())
             found = await upstream.request(data, _HEARTBEAT_SECONDS_MAX)
             if not isinstance(found, RpcFailure):
                 return found, upstream
@@ -71,12 +73,13 @@ class StreamHandlers:
             await self._rpc.resolver.refresh()
             await backoff.sleep_async()
 
-    def _forwarded(self, request: pb.HeartbeatRequest, data: bytes) -> bytes:
+    def _forwarded(self, caller: Caller, request: pb.HeartbeatRequest, data: bytes) -> bytes:
         """The response without addresses; most have none, and are forwarded unchanged."""
         response = pb.HeartbeatResponse.FromString(data)
         if not response.HasField("assignment"):
             return data
-        self._consumers.assigned(request.group, request.consumer_id, response.assignment)
+        group, name = request.group, request.consumer_id
+        self._consumers.assigned(caller, group, name, response.assignment)
         hide_addresses(response.assignment)
         return response.SerializeToString()
 
@@ -87,12 +90,13 @@ class StreamHandlers:
         waiting: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(IN_FLIGHT_MAX)
         upstreams: dict[str, Upstream] = {}
         pins: dict[str, str] = {}
+        caller = Caller(self._rpc, authorization_of(context))
         tasks: set[asyncio.Task[bytes]] = set()
         responding = asyncio.create_task(_respond(waiting, context), name="proxy-send-responses")
         try:
             while (data := await context.read()) is not aio.EOF:
                 request = decoded(pb.SendBatchRequest, data)
-                task = asyncio.create_task(self._send(data, request, upstreams, pins))
+                task = asyncio.create_task(self._send(caller, data, request, upstreams, pins))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
                 # The task writes in its first step, so requests are sent in order.
@@ -108,6 +112,7 @@ class StreamHandlers:
 
     async def _send(
         self,
+        caller: Caller,
         data: bytes,
         request: pb.SendBatchRequest,
         upstreams: dict[str, Upstream],
@@ -120,7 +125,7 @@ class StreamHandlers:
             address = self._address_for(request, pins)
             upstream = upstreams.get(address)
             if upstream is None or upstream.is_broken:
-                upstream = upstreams[address] = self._upstream(SEND_BATCH, address)
+                upstream = upstreams[address] = _upstream(caller, SEND_BATCH, address)
             found = await upstream.request(data, seconds)
             if not isinstance(found, RpcFailure):
                 return found
@@ -152,12 +157,13 @@ class StreamHandlers:
     async def read_from(self, data: bytes, context: Context) -> None:
         """Read from the partition's leader; continue at the next one if it changes."""
         request = decoded(pb.ReadFromRequest, data)
+        caller = Caller(self._rpc, authorization_of(context))
         backoff = self._rpc.backoff()
         failures: dict[str, RpcFailure] = {}
         while True:
             address = self._rpc.view.leader_address(request.topic, request.partition)
             where = address or self._any_address()
-            call = self._rpc.channels.read(where, READ_FROM.raw, data)
+            call = caller.rpc.channels.read(where, READ_FROM.raw, data)
             try:
                 async for response in call:
                     backoff.restart()
@@ -173,13 +179,14 @@ class StreamHandlers:
             await self._rpc.resolver.refresh()
             await backoff.sleep_async()
 
-    def _upstream(self, method: Method[Any, Any], address: str) -> Upstream:
-        return Upstream(self._rpc.channels.stream(address, method.raw), address)
-
     def _any_address(self) -> str:
         candidates = self._rpc.resolver.candidates
         self._turn += 1
         return candidates[self._turn % len(candidates)] if candidates else ""
+
+
+def _upstream(caller: Caller, method: Method[Any, Any], address: str) -> Upstream:
+    return Upstream(caller.rpc.channels.stream(address, method.raw), address)
 
 
 def _rest(request: pb.ReadFromRequest, response: pb.ReadFromResponse) -> bytes:

@@ -30,11 +30,12 @@ from moldau.client.queue.channels import (
 from moldau.client.queue.cluster_view import ClusterView
 from moldau.client.queue.groups import PEEK_MESSAGES, fetch_peeked, fetch_stats
 from moldau.client.queue.rpc import CallFailed, Route, RpcClient, any_broker
-from moldau.client.queue.settler import Ack, Extend, Nack, SettleAction, Settler, SettleResult
+from moldau.client.queue.settler import Ack, Extend, Nack, SettleAction, SettleResult
 from moldau.model.queue_limits import POLL_MESSAGES_MAX, POLL_WAIT_MS_MAX
 from moldau.proto.v1 import queue_pb2 as pb
+from moldau.proxy.callers import Caller
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse_all
+from moldau.proxy.rpc_errors import Context, InvalidRequest, authorization_of, refuse_all
 from moldau.records.murmur2 import partition_of
 
 _RESPONSE_SECONDS: Final = 0.25
@@ -53,9 +54,9 @@ class UnaryHandlers:
     Raises CallFailed and InvalidRequest, which the server returns to the client.
     """
 
-    def __init__(self, rpc: RpcClient, settler: Settler, consumers: ConsumerTable) -> None:
+    def __init__(self, rpc: RpcClient, consumers: ConsumerTable) -> None:
+        """`rpc` finds brokers; calls are made with the credentials of the client."""
         self._rpc = rpc
-        self._settler = settler
         self._consumers = consumers
         self._turn = 0
 
@@ -93,14 +94,15 @@ class UnaryHandlers:
     async def connect(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.ConnectRequest, data)
         response = pb.ConnectResponse.FromString(await self._forward(CONNECT, data, context))
-        self._consumers.assigned(request.group, response.consumer_id, response.assignment)
+        caller = self._caller(context)
+        self._consumers.assigned(caller, request.group, response.consumer_id, response.assignment)
         hide_addresses(response.assignment)
         return response.SerializeToString()
 
     async def disconnect(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.DisconnectRequest, data)
         # Before it leaves: afterwards its unfetched messages could not be given back.
-        await self._consumers.forget(request.group, request.consumer_id)
+        await self._consumers.forget(self._caller(context), request.group, request.consumer_id)
         return await self._forward(DISCONNECT, data, context)
 
     async def topology(self, data: bytes, context: Context) -> bytes:
@@ -119,10 +121,12 @@ class UnaryHandlers:
         route: Route = any_broker,
         idempotent: bool = True,
     ) -> bytes:
-        async def attempt(address: str, seconds: float) -> bytes:
-            return await self._rpc.channels.call(address, method.raw, data, seconds_max=seconds)
+        rpc = self._caller(context).rpc
 
-        return await self._rpc.retry(
+        async def attempt(address: str, seconds: float) -> bytes:
+            return await rpc.channels.call(address, method.raw, data, seconds_max=seconds)
+
+        return await rpc.retry(
             attempt, route=route, seconds_max=self._seconds(context), idempotent=idempotent
         )
 
@@ -158,14 +162,15 @@ class UnaryHandlers:
         if request.wait_ms < 0 or request.visibility_ms < 0:
             raise InvalidRequest("wait_ms and visibility_ms must be 0 or more")
         wait = min(request.wait_ms, POLL_WAIT_MS_MAX) / 1000
-        poller = self._consumers.poller(request)
+        caller = self._caller(context)
+        poller = self._consumers.poller(caller, request)
         try:
             polled = await poller.poll(
                 max(1, request.max_messages), wait, visibility_ms=request.visibility_ms
             )
         except CallFailed as failed:
             if failed.failure.is_evicted:
-                await self._consumers.forget(request.group, request.consumer_id)
+                await self._consumers.forget(caller, request.group, request.consumer_id)
             raise
         if not polled.messages and (failures := poller.outage()):
             failure = next(iter(failures.values()))
@@ -191,7 +196,7 @@ class UnaryHandlers:
         what: SettleAction,
         context: Context,
     ) -> bytes:
-        results = await self._settler.settle(
+        results = await self._caller(context).settler.settle(
             request.group,
             request.consumer_id,
             list(request.tokens),
@@ -205,7 +210,7 @@ class UnaryHandlers:
     async def stats(self, data: bytes, context: Context) -> bytes:
         request = decoded(pb.StatsRequest, data)
         seconds = self._seconds(context)
-        response = await fetch_stats(self._rpc, request.group, seconds_max=seconds)
+        response = await fetch_stats(self._caller(context).rpc, request.group, seconds_max=seconds)
         return response.SerializeToString()
 
     async def peek(self, data: bytes, context: Context) -> bytes:
@@ -213,9 +218,12 @@ class UnaryHandlers:
         count = request.max_messages or PEEK_MESSAGES
         seconds = self._seconds(context)
         response = await fetch_peeked(
-            self._rpc, request.group, request.topic, count, seconds_max=seconds
+            self._caller(context).rpc, request.group, request.topic, count, seconds_max=seconds
         )
         return response.SerializeToString()
+
+    def _caller(self, context: Context) -> Caller:
+        return Caller(self._rpc, authorization_of(context))
 
     def _seconds(self, context: Context) -> float:
         """The deadline of the client, or ours."""

@@ -45,6 +45,7 @@ from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
+from moldau.server.build_authentication import Authentication, super_users
 from moldau.server.build_coordination import CoordinationServices
 from moldau.server.build_peers import build_join_service, build_peers
 from moldau.server.build_protocols import (
@@ -123,6 +124,8 @@ class BrokerServer:
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
         self._certificates.load()
+        http = listeners_for(self._config, ListenerProtocol.HTTP)
+        self._machine.http_tls = self._certificates.of(http[0])
         try:
             return await self._start()
         except StorageError as error:
@@ -215,6 +218,7 @@ class BrokerServer:
             loop=self._loop,
             clock=self._clock,
             sockets=machine.sockets,
+            gate=self._authentication.gate,
         )
         self._http = listener_for(
             self._broker,
@@ -488,7 +492,10 @@ class BrokerServer:
                 random_bytes=self._machine.secret_bytes,
             ),
         )
-        self._sessions = Sessions(self._broker)
+        self._sessions = Sessions(self._broker, super_users=super_users(config))
+        self._authentication = Authentication(
+            config, self._machine, self._storage.root, self._broker.security.users
+        )
 
     def _metric_sources(self, kafka: KafkaServer) -> MetricSources:
         return MetricSources(
@@ -527,6 +534,7 @@ class BrokerServer:
                 await self._drain(kafka)
             kafka.close()
             await kafka.stop_handlers()
+        await self._authentication.stop()
         if self._http is not None:
             await self._http.stop(_GRACE_SECONDS)
         self._coordinators.stop()

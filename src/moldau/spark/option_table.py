@@ -88,10 +88,11 @@ both refused kafka.interceptor.classes: needs Java classes, and this is not a Ja
 write cannot kafka.partitioner.class kafka.partitioner.ignore.keys: use the column `partition`
 write cannot kafka.transactional.id: transaction names are generated
 both same kafka.security.protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL` (PLAINTEXT)
-both same kafka.sasl.mechanism: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`
+both same kafka.sasl.mechanism: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`
 both same kafka.sasl.jaas.config: user name and password:
   `org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…";`,
   for SCRAM `…scram.ScramLoginModule…`
+both ours kafka.sasl.oauthbearer.token: a token, for `OAUTHBEARER`
 both ours kafka.sasl.username kafka.sasl.password: instead of `kafka.sasl.jaas.config`
 both same kafka.ssl.endpoint.identification.algorithm: `https` (the default) checks the host name
   of the certificate; empty: no check

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.security import PROTOCOL, Security, parse_security
 from moldau.client.wire.client import KafkaClient
-from moldau.client.wire.security import PROTOCOL, Security, parse_security
 from moldau.spark.option_table import BOOTSTRAP, OPTIONS, OptionSupport, Side, names_of
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,11 @@ class ConnectionOptions:
             timeout=min(self.timeout_seconds, request_seconds_max),
             security=self.security,
         )
+
+
+def security_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of the options that are about TLS and SASL."""
+    return {name: value for name, value in options.items() if _SECURITY.match(name.lower())}
 
 
 def warn_once(message: str) -> None:

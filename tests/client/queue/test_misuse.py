@@ -14,7 +14,7 @@ pytestmark = pytest.mark.inprocess
 
 
 @pytest.mark.parametrize(
-    "addresses", [5, [5], "https://localhost:8000", ["localhost:8000", "https://localhost:1"]]
+    "addresses", [5, [5], "grpc://localhost:8000", ["localhost:8000", "ftp://localhost:1"]]
 )
 def test_what_is_no_address_is_refused_at_once(addresses: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.inprocess
 class FakeClient(KafkaClient):
     """Answers in turn; an exception is raised."""
 
-    def __init__(self, bootstrap, *, timeout):
-        super().__init__(bootstrap, timeout=timeout)
+    def __init__(self, bootstrap, *, timeout, security):
+        super().__init__(bootstrap, timeout=timeout, security=security)
         self.answers: list[object] = []
         self.asked: list[object] = []
 

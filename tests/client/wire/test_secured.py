@@ -1,6 +1,7 @@
 """Connections with TLS and SASL, against a front that checks both: who comes in, and what is said
 to those who do not."""
 
+import base64
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,9 @@ pytest.importorskip("cryptography", reason="certificates are made with it")
 from secure_front import SecureFront, identity, server_context
 
 from moldau.client.errors import ClientError, UnreachableError
+from moldau.client.security import parse_security
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection
-from moldau.client.wire.security import parse_security
 from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.wire.registry import ApiKey
 
@@ -119,6 +120,19 @@ def test_a_mechanism_that_the_broker_lacks_is_reported_with_those_that_it_has(
     with pytest.raises(ClientError, match=r"option kafka\.sasl\.mechanism") as caught:
         ask(front, with_sasl("PLAIN"))
     assert "it supports SCRAM-SHA-512" in caught.value.hint
+
+
+def test_a_token_opens_as_well(new_front: NewFront) -> None:
+    front = new_front(sasl=True)
+    front.mechanisms = ["OAUTHBEARER"]
+    given = TRUST | {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    token = {"sasl.oauthbearer.token": base64.b64encode(PASSWORD.encode()).decode()}
+    with pytest.raises(ClientError, match="rejected the token") as caught:
+        ask(front, given | token)
+    assert token["sasl.oauthbearer.token"] not in f"{caught.value!r} {caught.value.hint}"
+    front._passwords = {"ann": token["sasl.oauthbearer.token"]}
+    assert ask(front, given | token) == "behind"
+    assert front.logins == ["OAUTHBEARER ann"]
 
 
 def test_a_broker_that_takes_no_passwords_is_distinguished(scripted_broker: Any) -> None:

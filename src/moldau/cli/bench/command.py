@@ -18,6 +18,7 @@ from moldau.cli.options import (
     brokers_option,
     complete_topics,
     document_output_option,
+    open_admin,
 )
 from moldau.cli.output import emit_document, progress_bar, say
 
@@ -153,11 +154,10 @@ def _bench_topic(
     """The load and its number of partitions; a temporary topic is deleted afterwards."""
     from moldau.cli.bench.workloads import Load
     from moldau.client.errors import NotFoundError
-    from moldau.client.kafka.admin import Admin
 
     properties: Properties = options.pop("properties")
     options["seconds_max"] = options.pop("time_max")
-    admin = Admin(options["brokers"], dict(properties))
+    admin = open_admin(options["brokers"], properties)
     name = topic or f"moldau-bench-{os.urandom(4).hex()}"
     load = Load(topic=name, properties=properties, **options)
     if topic is not None:

@@ -9,14 +9,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from moldau.cli.signals import Stop, stop_signals
 from moldau.client.errors import TimedOutError
-from moldau.client.kafka.connect import connect_producer, translate
+from moldau.client.kafka.connect import connect_producer, translate, translated
 from moldau.client.kafka.librdkafka_settings import (
     REQUEST_SECONDS_MAX,
     consumer_settings,
@@ -48,7 +48,7 @@ class Load:
     compression: str = "none"
     rate: int = 0
     """Messages per second; 0: unlimited."""
-    properties: tuple[tuple[str, str], ...] = ()
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,8 @@ def _finish(producer: Producer, acknowledged: _Acknowledged, load: Load, stop: S
     deadline = time.monotonic() + 35
     while len(producer) and time.monotonic() < deadline:
         _check(stop)
-        producer.flush(0.2)
+        with translated(load.brokers, f"produce to {load.topic}"):
+            producer.flush(0.2)
     acknowledged.check(load)
     if len(producer):
         raise TimedOutError(f"{len(producer)} messages to {load.topic} were not acknowledged")

@@ -27,6 +27,7 @@ from moldau.cli.cluster.status import (
     topology_of,
 )
 from moldau.cli.cluster.topology import drain, headline, partition_count, wait_in_sync
+from moldau.cli.connection.options import connection_options
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import (
     Integer,
@@ -71,6 +72,11 @@ def _dir_option(function: _F) -> _F:
         is_eager=True,
         help="The cluster's directory.",
     )(function)
+
+
+def _connected_dir_option(function: _F) -> _F:
+    """Of commands that also connect to the cluster's brokers."""
+    return connection_options(_dir_option(function), has_data_dir=True)
 
 
 def _ports_options(text: str) -> Callable[[_F], _F]:
@@ -220,7 +226,7 @@ def _export(state: ClusterState) -> None:
         "moldau cluster status && echo healthy",
     ),
 )
-@_dir_option
+@_connected_dir_option
 @output_option
 def status(data_dir: Path, output: str) -> int:
     """Show brokers and partitions. Exits with 1 if there is a problem."""
@@ -354,7 +360,7 @@ def _stop_orphaned(data_dir: Path, state: ClusterState) -> None:
 @click.argument("number", metavar="[N]", type=int, required=False, shell_complete=_complete_members)
 @click.option("--leader-of", "topic", metavar="TOPIC", shell_complete=complete_topics,
               help="The leader of the topic's partition 0.")  # fmt: skip
-@_dir_option
+@_connected_dir_option
 def kill(number: int | None, topic: str | None, data_dir: Path) -> None:
     """Kill a broker with SIGKILL, to simulate a crash. It stays down until it is restarted."""
     state = supervised_state(data_dir)
@@ -401,7 +407,7 @@ def _leader_of(state: ClusterState, topic: str) -> int:
 @click.option("--all", "every", is_flag=True, help="All brokers, one after the other.")
 @click.option("--down", is_flag=True, help="Brokers that are not running.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it is in sync.  [default: wait]")
-@_dir_option
+@_connected_dir_option
 @timeout_option("3m")
 def restart(
     numbers: tuple[int, ...], every: bool, down: bool, wait: bool, data_dir: Path, timeout: float
@@ -444,7 +450,7 @@ def restart(
         "moldau cluster add && moldau partition move orders --to 1,2,4",
     ),
 )
-@_dir_option
+@_connected_dir_option
 @_ports_options("{name} port of the new broker; 0: any free one.  [default: the next one]")
 @timeout_option("3m")
 def add(data_dir: Path, timeout: float, **ports: int | None) -> None:
@@ -471,7 +477,7 @@ def add(data_dir: Path, timeout: float, **ports: int | None) -> None:
 )
 @click.argument("number", metavar="N", type=int, shell_complete=_complete_members)
 @yes_option
-@_dir_option
+@_connected_dir_option
 @timeout_option("30m")
 def remove(number: int, yes: bool, data_dir: Path, timeout: float) -> None:
     """Drain a broker, remove it from the cluster and stop it. Its data directory is kept."""

@@ -6,11 +6,13 @@ that its advertised address is wrong, so each broker is called itself.
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.cli.connection.current import current_security, security_at
 from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
+    from moldau.client.security import Security
     from moldau.model.topology import Endpoint, Topology, TopologyBroker
 
 _SECONDS_MAX: Final = 3.0
@@ -20,35 +22,64 @@ _BROKERS_AT_ONCE: Final = 16
 def broker_problems(topology: "Topology", *, only: int | None = None) -> list[str]:
     """Problems that live brokers (or `only` one) report, and brokers that do not respond."""
     alive = [b for b in topology.brokers if b.alive and (only is None or b.id == only)]
+    # Here, since click's context is that of one thread.
+    logins = {b.id: _Logins.of(b) for b in alive}
     with ThreadPoolExecutor(min(_BROKERS_AT_ONCE, max(1, len(alive)))) as threads:
-        found = threads.map(lambda broker: list(_problems_of(broker, topology.cluster_id)), alive)
+        found = threads.map(
+            lambda broker: list(_problems_of(broker, topology.cluster_id, logins[broker.id])),
+            alive,
+        )
         return [line for lines in found for line in lines]
 
 
-def _problems_of(broker: "TopologyBroker", cluster_id: str) -> Iterable[str]:
-    reasons = [] if broker.http is None else list(_not_ready(broker.http))
-    for reason in (*reasons, _wrong_address(broker.kafka, cluster_id)):
+class _Logins(NamedTuple):
+    """How to connect to one broker."""
+
+    http: "Security"
+    kafka: "Security"
+    kafka_local: "Security"
+    """With the token of its data directory, if that is on this machine."""
+
+    @classmethod
+    def of(cls, broker: "TopologyBroker") -> "_Logins":
+        return cls(
+            http=security_at(str(broker.http)),
+            kafka=current_security(),
+            kafka_local=security_at(str(broker.kafka)),
+        )
+
+
+def _problems_of(broker: "TopologyBroker", cluster_id: str, logins: _Logins) -> Iterable[str]:
+    reasons = [] if broker.http is None else list(_not_ready(broker.http, logins.http))
+    kafka = _wrong_address(broker.kafka, cluster_id, logins.kafka)
+    if kafka and logins.kafka_local != logins.kafka:
+        # Not the first try: a listener without SASL rejects every login.
+        kafka = _wrong_address(broker.kafka, cluster_id, logins.kafka_local)
+    for reason in (*reasons, kafka):
         if reason:
             yield f"broker {broker.id}: {reason}"
 
 
-def _not_ready(http: "Endpoint") -> Iterable[str]:
+def _not_ready(http: "Endpoint", security: "Security") -> Iterable[str]:
     from moldau.client.cluster_client import ClusterClient
 
     try:
-        state = ClusterClient([f"{http.host}:{http.port}"], call_seconds_max=_SECONDS_MAX).ready()
+        client = ClusterClient(
+            [f"{http.host}:{http.port}"], call_seconds_max=_SECONDS_MAX, security=security
+        )
+        state = client.ready()
     except MoldauError as error:
         return [f"does not respond at {http.host}:{http.port}, its HTTP address: {error}"]
     return state.reasons
 
 
-def _wrong_address(kafka: "Endpoint", cluster_id: str) -> str:
+def _wrong_address(kafka: "Endpoint", cluster_id: str, security: "Security") -> str:
     """What is wrong with the advertised Kafka address; empty if nothing is."""
     from moldau.client.wire.client import KafkaClient
 
     address = f"{kafka.host}:{kafka.port}"
     try:
-        with KafkaClient(address, timeout=_SECONDS_MAX) as client:
+        with KafkaClient(address, timeout=_SECONDS_MAX, security=security) as client:
             found = client.cluster_id()
     except (MoldauError, OSError) as error:
         return f"does not respond at {address}, its advertised address (kafka.advertised): {error}"

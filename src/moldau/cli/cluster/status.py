@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.cli.cluster.health import broker_problems
 from moldau.cli.cluster.topology import newest, problems
+from moldau.cli.connection.clients import cluster_client
+from moldau.cli.connection.current import use_local_tokens
 from moldau.cli.errors import CommandError
 from moldau.client.processes import is_running
 from moldau.supervisor.control import send_request, state_of
@@ -26,6 +28,13 @@ def one_line(reason: str) -> str:
 def live(data_dir: Path) -> tuple[ClusterState, bool]:
     """The current state, and whether a supervisor runs."""
     state = need_state(data_dir)
+    use_local_tokens(
+        {
+            address: data_dir / member.directory
+            for member in state.brokers
+            for address in (member.http, member.kafka)
+        }
+    )
     reply = send_request(state.control, "status")
     if reply is not None:
         return state_of(reply), True
@@ -55,11 +64,9 @@ def supervised_state(data_dir: Path) -> ClusterState:
 
 def client_of(state: ClusterState, *, without: int | None = None) -> "ClusterClient":
     """A client of the running brokers, except `without`."""
-    from moldau.client.cluster_client import ClusterClient
-
     others = [member for member in state.brokers if member.id != without] or state.brokers
     up = [member.http for member in others if member.state in ("ready", "unsupervised")]
-    return ClusterClient(up or [member.http for member in others])
+    return cluster_client(up or [member.http for member in others])
 
 
 def topology_of(state: ClusterState) -> "Topology | None":

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from moldau.cli.connection.clients import cluster_client
+from moldau.cli.connection.current import security_in
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import Brokers, address_option, completions
 from moldau.cli.output import confirm, counted, emit_table, progress_bar, say
+from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
     from moldau.client.cluster_client import ClusterClient
@@ -28,10 +31,22 @@ _NAMES_MAX = 5
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class HttpAddresses(Brokers):
+    """As of brokers; also http:// and https://HOST:PORT."""
+
+    name = "addresses"
+
+    def check(self, addresses: str) -> None:
+        from moldau.client.addresses import split_brokers
+
+        bare = addresses.replace("https://", "").replace("http://", "")
+        split_brokers(bare, port_default=8080)
+
+
 def http_option(function: _F) -> _F:
     return address_option(
         "--http",
-        kind=Brokers(),
+        kind=HttpAddresses(),
         variable="MOLDAU_HTTP",
         default=DEFAULT_HTTP,
         help_text="HTTP address of a broker",
@@ -41,27 +56,26 @@ def http_option(function: _F) -> _F:
 def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Broker ids for shell completion; empty if no broker responds."""
     from moldau.client.cluster_client import ClusterClient
-    from moldau.client.errors import ClientError
 
     addresses = str(ctx.params.get("http") or DEFAULT_HTTP).split(",")
     try:
-        found = ClusterClient(addresses, call_seconds_max=0.5).topology().brokers
-    except ClientError:
+        security = security_in(ctx, ask=False)
+        client = ClusterClient(addresses, call_seconds_max=0.5, security=security)
+        found = client.topology().brokers
+    except MoldauError:
         return []
     return completions(incomplete, {str(broker.id): str(broker.kafka) for broker in found})
 
 
 def connect(http: str) -> tuple["ClusterClient", "Topology"]:
     """A client with every broker's address, and the current topology."""
-    from moldau.client.cluster_client import ClusterClient
-
     addresses = http.split(",")
-    topology = ClusterClient(addresses).topology()
+    topology = cluster_client(addresses).topology()
     addresses = list(dict.fromkeys([*addresses, *_addresses(topology)]))
     if not _is_current(topology):
         topology = newest(addresses)
         addresses = list(dict.fromkeys([*_addresses(topology), *addresses]))
-    return ClusterClient(addresses), topology
+    return cluster_client(addresses), topology
 
 
 def _addresses(topology: "Topology", *, without: int | None = None) -> list[str]:
@@ -77,14 +91,13 @@ def _is_current(topology: "Topology") -> bool:
 
 def newest(addresses: Sequence[str]) -> "Topology":
     """The newest topology of all brokers. Raises ClientError if none responds."""
-    from moldau.client.cluster_client import ClusterClient
     from moldau.client.errors import ClientError
 
     found: list[Topology] = []
     failure: ClientError | None = None
     for address in addresses:
         try:
-            found.append(ClusterClient([address], call_seconds_max=2.0).topology())
+            found.append(cluster_client([address], call_seconds_max=2.0).topology())
         except ClientError as error:
             failure = error
     if not found and failure is not None:
@@ -245,8 +258,6 @@ def drain(
     seconds_max: float,
 ) -> bool:
     """Drain a broker; True once it has left the cluster."""
-    from moldau.client.cluster_client import ClusterClient
-
     broker = find_broker(topology, number)
     _preview(topology, number)
     confirm(f"Remove broker {number} from the cluster?", yes=yes)
@@ -257,7 +268,7 @@ def drain(
     # The removed broker does not learn that it has left; the others know.
     others = _addresses(topology, without=number)
     watch = TopologyWatch(
-        ClusterClient(others) if others else client, seconds_max, topology.version
+        cluster_client(others) if others else client, seconds_max, topology.version
     )
     total = max(broker.replicas, 1)
     with progress_bar(f"draining broker {number}", total) as advance:

@@ -80,7 +80,9 @@ def consume(
     try:
         with stop_signals() as stop:
             _begin(consumer, topic, found, group if not partitions else None, start, position)
-            reader = MessagePrinter(consumer, printed, stop, link, offline)
+            reader = MessagePrinter(
+                consumer, printed, stop, link, offline, has_group=group is not None
+            )
             with _explained(topic, group):
                 reader.run(
                     limit=limit,

@@ -217,10 +217,12 @@ def _open(
     timeout: float,
     properties: Properties,
 ) -> "Producer":
+    from moldau.cli.connection.preflight import check_login
     from moldau.client.errors import NotFoundError
     from moldau.client.kafka.connect import connect_producer, probe
     from moldau.client.kafka.librdkafka_settings import producer_settings
 
+    check_login(brokers, dict(properties))
     probe(brokers, extra=dict(properties))
     own = {
         # librdkafka rejects less than its linger time.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.cli.messages.filter_terms import FilteredMessage
 from moldau.cli.messages.print_options import MessageOutput
+from moldau.cli.options import open_admin
 from moldau.cli.output import NO_LEADER_HINT, say
 from moldau.cli.signals import Stop, output_closed
 
@@ -96,8 +97,11 @@ class MessagePrinter:
         stop: Stop,
         link: BrokerLink,
         offline: Iterable[tuple[str, int]] = (),
+        *,
+        has_group: bool = False,
     ) -> None:
         self._consumer = consumer
+        self._has_group = has_group
         self._printed = printed
         self._stop = stop
         self._link = link
@@ -158,6 +162,9 @@ class MessagePrinter:
             self._ended.add(part)
             return False
         if error.retriable() or error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+            return False
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._has_group:
+            # librdkafka looks for the coordinator of a group that only it needs.
             return False
         raise translate(error, brokers=self._link.brokers, doing="consume")
 
@@ -235,9 +242,8 @@ def readable_partitions(
 ) -> tuple[list[int], list[tuple[str, int]]]:
     """The chosen partitions with a leader, and those without one."""
     from moldau.client.errors import ClientError, NotFoundError
-    from moldau.client.kafka.admin import Admin
 
-    admin = Admin(brokers, properties)
+    admin = open_admin(brokers, tuple(properties.items()))
     deadline = time.monotonic() + _ELECTION_SECONDS_MAX
     while True:
         leaders = {part.partition: part.leader for part in admin.topic(topic).partitions}

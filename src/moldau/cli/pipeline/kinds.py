@@ -16,6 +16,7 @@ from moldau.cli.pipeline.kind_options import kind_options
 from moldau.cli.pipeline.run_options import (
     default_name,
     running_options,
+    source_connection,
     spark_conf,
     trigger_option,
 )
@@ -156,6 +157,7 @@ def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> P
     values["name"] = check_name(values["name"] or default_name(kind, words))
     values["home"] = home_at(values["home"], values["name"])
     values["bootstrap"] = values.pop("brokers")
+    values["options"] = {**source_connection(), **(values.get("options") or {})}
     values["conf"] = spark_conf(values)
     values["continuous"] = values.get("trigger_seconds") is not None
     if "sql_file" in values:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from moldau.cli.click_groups import command
+from moldau.cli.connection.current import current_security
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import output_option, plain_brokers_option, yes_option
 from moldau.cli.output import confirm, counted, emit_rows, say
@@ -24,7 +25,7 @@ def _records(names: Iterable[str], bootstrap: str) -> "dict[str, PipelineStatus]
     """Their records on the brokers. Raises CommandError while one runs on any machine."""
     from moldau.spark.pipelines.status import StatusTopic
 
-    with StatusTopic(bootstrap) as board:
+    with StatusTopic(bootstrap, security=current_security()) as board:
         known = board.read()
     found = {name: known[name] for name in names if name in known}
     for name, record in found.items():
@@ -85,7 +86,7 @@ def reset(
     if record is not None:
         _check_has_position(record)
     topics = () if record is None else record.settings.get("topics", ())
-    with KafkaClient(brokers) as client:
+    with KafkaClient(brokers, security=current_security()) as client:
         rows, starts = planned_reset(client, found, target, topics)
     emit_rows(rows, output, name="topic")
     for line in consequences([row["change"] for row in rows]):
@@ -220,7 +221,7 @@ def _delete(home: "Home", brokers: str | None) -> None:
         _remove(home)
     if brokers is not None:
         try:
-            with StatusTopic(brokers) as topic:
+            with StatusTopic(brokers, security=current_security()) as topic:
                 topic.forget(name)
         except ClientError as error:
             raise CommandError(

@@ -18,6 +18,7 @@ from moldau.cli.pipeline.run_options import (
     conf_options,
     home_option,
     name_option,
+    source_connection,
     spark_conf,
     trigger_option,
 )
@@ -213,7 +214,8 @@ def declared_settings(path: Path, values: dict[str, Any]) -> "PipelineSettings":
     if "home" not in found or _was_given("home"):
         found["home"] = home_at(values["home"], check_name(found["name"]))
     settings = from_plain(found)
-    settings = replace(settings, conf={**settings.conf, **conf})
+    options = {**source_connection(), **settings.options}
+    settings = replace(settings, conf={**settings.conf, **conf}, options=options)
     if settings.continuous and not settings.can_run_continuously:
         raise CommandError(
             f"{settings.kind} cannot run continuously",

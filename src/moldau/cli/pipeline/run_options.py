@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from moldau.cli.connection.current import current_properties, security_in
 from moldau.cli.options import (
     DEFAULT_BROKERS,
     Duration,
@@ -16,6 +17,7 @@ from moldau.cli.options import (
     plain_brokers_option,
 )
 from moldau.cli.pipeline.kind_options import mapping, shared_option
+from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
     from moldau.client.errors import NotFoundError
@@ -92,6 +94,11 @@ running_options: Final = (
 """Of all kinds."""
 
 
+def source_connection() -> dict[str, str]:
+    """The connection of the command as options of the Spark source."""
+    return {f"kafka.{name}": value for name, value in current_properties().items()}
+
+
 def spark_conf(values: dict[str, Any]) -> dict[str, str]:
     """Remove the Spark settings from `values` and merge them; the last value of a key counts."""
     from moldau.spark.pipelines.settings_file import read_conf
@@ -115,15 +122,15 @@ def complete_pipelines(ctx: click.Context, param: click.Parameter, incomplete: s
     """Names for shell completion; empty if no broker responds."""
     from click.shell_completion import CompletionItem
 
-    from moldau.client.errors import ClientError
     from moldau.client.kafka.connect import probe
     from moldau.spark.pipelines.status import StatusTopic
 
     brokers = str(ctx.params.get("brokers") or DEFAULT_BROKERS)
     try:
-        probe(brokers, _COMPLETE_SECONDS_MAX / 2)
-        with StatusTopic(brokers, seconds_max=_COMPLETE_SECONDS_MAX) as board:
+        security = security_in(ctx, ask=False)
+        probe(brokers, _COMPLETE_SECONDS_MAX / 2, is_kafka=security.tls is None)
+        with StatusTopic(brokers, seconds_max=_COMPLETE_SECONDS_MAX, security=security) as board:
             names = sorted(board.read())
-    except ClientError:
+    except MoldauError:
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

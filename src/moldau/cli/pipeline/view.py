@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from moldau.cli.click_groups import command
+from moldau.cli.connection.current import current_security
 from moldau.cli.errors import ExitCode
 from moldau.cli.options import output_option, plain_brokers_option
 from moldau.cli.output import emit_document, emit_json, emit_rows, say
@@ -60,7 +61,7 @@ def list_row(record: "PipelineStatus") -> dict[str, Any]:
 def _known(brokers: str) -> "list[PipelineStatus]":
     from moldau.spark.pipelines.status import StatusTopic
 
-    with StatusTopic(brokers, seconds_max=_READ_SECONDS_MAX) as board:
+    with StatusTopic(brokers, seconds_max=_READ_SECONDS_MAX, security=current_security()) as board:
         return [record for _, record in sorted(board.read().items())]
 
 

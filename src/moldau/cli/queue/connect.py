@@ -2,22 +2,25 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from moldau.cli.connection.current import current_security, security_in
 from moldau.cli.options import Brokers, ParamType, address_option, completions
+from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.message import StoredMessage
+    from moldau.client.security import Security
 
 
 GRPC_DEFAULT = "localhost:8000"
 GRPC_PORT = 8000
-HTTP_PREFIX = "http://"
 
 START_HINT = (
     "no broker running? start one: moldau dev · other address: --grpc HOST:PORT or MOLDAU_GRPC"
@@ -30,14 +33,15 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class GrpcAddresses(Brokers):
-    """As of brokers, but the port may be missing; also http://HOST:PORT."""
+    """As of brokers, but the port may be missing; also http:// or https://HOST:PORT."""
 
     name = "addresses"
 
     def check(self, addresses: str) -> None:
         from moldau.client.addresses import split_brokers
 
-        split_brokers(addresses.replace(HTTP_PREFIX, ""), port_default=GRPC_PORT)
+        bare = addresses.replace("https://", "").replace("http://", "")
+        split_brokers(bare, port_default=GRPC_PORT)
 
 
 class TimestampParam(ParamType[int]):
@@ -83,14 +87,21 @@ def queue_topic_argument(function: _F) -> _F:
 
 @asynccontextmanager
 async def connected(
-    addresses: str, seconds_max: float | None = None
+    addresses: str, seconds_max: float | None = None, *, security: "Security | None" = None
 ) -> "AsyncIterator[AsyncQueueClient]":
     """A client of the cluster. Raises UnreachableError at once if nothing listens there."""
+    # gRPC's core would log a line for every handshake that fails; we report the error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from moldau.client.queue.client import TIMEOUT_SECONDS, AsyncQueueClient
 
     await asyncio.to_thread(probe_grpc, addresses)
     timeout = TIMEOUT_SECONDS if seconds_max is None else seconds_max
-    client = AsyncQueueClient(addresses, timeout=timeout, client_id="moldau-cli")
+    client = AsyncQueueClient(
+        addresses,
+        timeout=timeout,
+        client_id="moldau-cli",
+        security=current_security() if security is None else security,
+    )
     await client.start()
     try:
         yield client
@@ -108,7 +119,7 @@ def probe_grpc(addresses: str) -> None:
     from moldau.client.kafka.connect import probe
     from moldau.model.topology import Endpoint
 
-    if HTTP_PREFIX in addresses:
+    if "://" in addresses:
         return
     pairs = split_brokers(addresses, port_default=GRPC_PORT)
     try:
@@ -139,16 +150,16 @@ def _completed(
     is_shown: Callable[[str], bool],
 ) -> list[Any]:
     """Completions; empty if no broker responds."""
-    from moldau.client.errors import ClientError
 
     async def fetch() -> list[str]:
         addresses = str(ctx.params.get("addresses") or GRPC_DEFAULT)
-        async with connected(addresses, _COMPLETE_SECONDS_MAX) as client:
+        security = security_in(ctx, ask=False)
+        async with connected(addresses, _COMPLETE_SECONDS_MAX, security=security) as client:
             return await names(client)
 
     try:
         found = asyncio.run(fetch())
-    except ClientError:
+    except MoldauError:
         return []
     return completions(incomplete, {name: "" for name in sorted(found) if is_shown(name)})
 

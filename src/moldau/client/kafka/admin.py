@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from moldau.client.config import Brokers, bootstrap_list
 from moldau.client.errors import NotFoundError, RejectedError, TimedOutError
-from moldau.client.kafka.connect import connect_admin, translate
+from moldau.client.kafka.connect import LinkErrors, connect_admin, translate
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX
 from moldau.model.errors import ErrorCode
 
@@ -124,10 +124,18 @@ class Admin:
     """Administrative requests to one cluster. Raises UnreachableError if it cannot connect."""
 
     def __init__(
-        self, brokers: Brokers | None = None, extra: Mapping[str, str] | None = None
+        self,
+        brokers: Brokers | None = None,
+        extra: Mapping[str, str] | None = None,
+        *,
+        security: Mapping[str, str] | None = None,
     ) -> None:
+        """`security`: as of ProducerConfig; `extra`: more properties of librdkafka."""
         self.brokers = bootstrap_list(brokers)
-        self._client = connect_admin(self.brokers, extra)
+        self._link = LinkErrors()
+        self._client = connect_admin(
+            self.brokers, {**(security or {}), **(extra or {})}, self._link
+        )
 
     def __repr__(self) -> str:
         return f"<Admin at {self.brokers}>"
@@ -374,8 +382,10 @@ class Admin:
         try:
             return request()
         except KafkaException as error:
+            self._link.check(self._client, self.brokers)
             raise translate(error, brokers=self.brokers, doing=doing, hint=hint) from error
         except TimeoutError as error:
+            self._link.check(self._client, self.brokers)
             raise TimedOutError(
                 f"cannot {doing}: request to {self.brokers} timed out",
                 hint="find the cause: moldau doctor",

@@ -34,10 +34,14 @@ class AsyncAdmin:
     """
 
     def __init__(
-        self, brokers: Brokers | None = None, extra: Mapping[str, str] | None = None
+        self,
+        brokers: Brokers | None = None,
+        extra: Mapping[str, str] | None = None,
+        *,
+        security: Mapping[str, str] | None = None,
     ) -> None:
         self.brokers = bootstrap_list(brokers)
-        self._extra = extra
+        self._properties = {**(security or {}), **(extra or {})}
         self._admin: Admin | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -83,5 +87,5 @@ class AsyncAdmin:
         async with self._connecting:
             if self._admin is None:
                 make = Admin
-                self._admin = await in_thread(lambda: make(self.brokers, self._extra))
+                self._admin = await in_thread(lambda: make(self.brokers, self._properties))
             return self._admin

@@ -4,6 +4,7 @@ librdkafka retries until its deadline, and then only says that it failed. A plai
 first finds the cause at once: connection refused, no such host, timed out.
 """
 
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
+    RIGHTS_HINT,
+    SECURITY_HINT,
     START_HINT,
     TOPIC_EXISTS_HINT,
     ClientError,
@@ -30,11 +33,15 @@ _WRONG_PORT_HINT = (
     "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
     "Raft address"
 )
+_CLOSED_HINT = (
+    "does the broker require a user or TLS? see security.protocol · check it: moldau doctor"
+)
 _NOT_ACKNOWLEDGED_HINT = (
     "disk full, or fewer replicas than min.insync.replicas? see the broker's log and: moldau doctor"
 )
 
 _UNREACHABLE = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
+_REJECTED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 _TIMED_OUT = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -51,9 +58,16 @@ _NOT_FOUND = frozenset(
     }
 )
 
+_LINK = re.compile(r"^\S+://\S+: ")
+_STATE = re.compile(r" \(after \d+ms in state [A-Z_]+[^)]*\)")
+
 _HINTS = {
     KafkaError.MSG_SIZE_TOO_LARGE: "send smaller messages, or raise the topic's max.message.bytes",
     KafkaError.TOPIC_ALREADY_EXISTS: TOPIC_EXISTS_HINT,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: RIGHTS_HINT,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: RIGHTS_HINT,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: RIGHTS_HINT,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: RIGHTS_HINT,
     KafkaError._UNKNOWN_PARTITION: "list the partitions: moldau topic describe NAME",
 }
 
@@ -90,19 +104,51 @@ def probe(
     raise UnreachableError(f"cannot reach {brokers} ({why})", hint=START_HINT)
 
 
-def connect_admin(brokers: str, extra: Mapping[str, str] | None = None) -> AdminClient:
+class LinkErrors:
+    """Why connections fail: librdkafka passes it to a callback, while requests only time out."""
+
+    def __init__(self) -> None:
+        self._error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        if error.code() in _REJECTED:
+            self._error = error
+
+    def check(self, client: AdminClient | Producer, brokers: str) -> None:
+        """Raises ClientError if a broker rejected our credentials or its certificate is bad."""
+        client.poll(0)
+        if self._error is not None:
+            raise translate(self._error, brokers=brokers)
+
+    @contextmanager
+    def checked(self, client: AdminClient | Producer, brokers: str) -> Iterator[None]:
+        """As `check`, if librdkafka raises an error in the with block."""
+        try:
+            yield
+        except KafkaException:
+            self.check(client, brokers)
+            raise
+
+
+def connect_admin(
+    brokers: str, extra: Mapping[str, str] | None = None, link: LinkErrors | None = None
+) -> AdminClient:
     """An admin client; raises UnreachableError if no broker accepts connections."""
     probe(brokers, extra=extra)
     with translated(brokers):
-        return AdminClient(admin_settings(brokers, extra))
+        settings = admin_settings(brokers, extra)
+        settings["error_cb"] = link or LinkErrors()
+        return AdminClient(settings)
 
 
 def connect_producer(settings: Settings, topic: str) -> tuple[Producer, Any]:
     """A producer that can send immediately, and librdkafka's metadata of the topic."""
     doing = f"produce to {topic}"
     brokers = str(settings["bootstrap.servers"])
+    link = LinkErrors()
     with translated(brokers, doing):
-        producer = Producer(settings)
+        producer = Producer(Settings(settings, error_cb=link))
+    with translated(brokers, doing), link.checked(producer, brokers):
         # Two requests. The first goes over the bootstrap connection, lists the brokers, and creates
         # the topic if auto-creation is on. librdkafka then reconnects, finds no broker for its
         # producer id, and would check again only after 500 ms; the second response makes it check.
@@ -136,7 +182,12 @@ def translate(
         where = brokers or "the broker"
         return UnreachableError(
             f"cannot reach {where} ({reason})",
-            hint=hint or "is that the Kafka address of a broker? check it: moldau doctor",
+            hint=hint or _CLOSED_HINT,
+        )
+    if code in _REJECTED:
+        return ClientError(
+            f"cannot connect to {brokers or 'the broker'}: {_without_address(reason)}",
+            hint=hint or SECURITY_HINT,
         )
     if code == KafkaError._MSG_TIMED_OUT:
         # The broker may have responded to each attempt with a retriable error.
@@ -160,3 +211,9 @@ def _reason(cause: KafkaError) -> str:
     for remark in ("Broker: ", "Local: "):
         text = text.replace(remark, "")
     return text or str(cause.name())
+
+
+def _without_address(reason: str) -> str:
+    """librdkafka writes "sasl_plaintext://host:9092/bootstrap: reason (after 12ms in state …)"."""
+    text = _LINK.sub("", reason)
+    return _STATE.sub("", text).strip() or reason

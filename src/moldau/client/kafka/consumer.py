@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from confluent_kafka import Consumer as Client
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as RawMessage
 
 from moldau.client.config import Brokers, config_from
@@ -85,7 +85,7 @@ class Consumer:
         self._logged: set[str] = set()
         self._closed = False
         self._copied = False
-        probe(self._brokers, extra=config.extra)
+        probe(self._brokers, extra=config.properties)
         with translated(self._brokers, "create a consumer"):
             self._client = Client(config.settings())
         self._on_assign: OnPartitions | None = None
@@ -419,7 +419,7 @@ class Consumer:
     def _handle_errors(self, raws: list[RawMessage], *, now: bool) -> None:
         for raw in raws:
             cause = raw.error()
-            if cause is None:
+            if cause is None or self._is_of_no_group(cause):
                 continue
             error = translate(cause, brokers=self._brokers, doing="read", hint=read_hint(cause))
             if (cause.code() in RETRIABLE or cause.retriable()) and not cause.fatal():
@@ -431,6 +431,11 @@ class Consumer:
         if now and self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def _is_of_no_group(self, cause: KafkaError) -> bool:
+        """librdkafka needs a group id even without a group; nobody needs rights for that one."""
+        code = KafkaError.GROUP_AUTHORIZATION_FAILED
+        return self.config.group_id is None and cause.code() == code
 
     def _store(self, without: Partition | None = None) -> None:
         """Messages that were returned are done: librdkafka may commit them."""

@@ -8,6 +8,7 @@ from typing import Literal, TypedDict, get_args
 from moldau.client.config import Brokers, ClientConfig, check_choice, check_minimum, check_text
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.librdkafka_settings import Settings, consumer_settings
+from moldau.client.librdkafka_security import for_librdkafka
 
 
 class OffsetResetPolicy(StrEnum):
@@ -43,7 +44,7 @@ class ConsumerConfig(ClientConfig):
     group_protocol: GroupProtocol = "classic"
     """"consumer" for the next-generation protocol, where the broker assigns."""
     client_id: str = "moldau"
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More librdkafka properties, by their own names; they override all others."""
 
     def __post_init__(self) -> None:
@@ -68,6 +69,11 @@ class ConsumerConfig(ClientConfig):
         strategy = self.extra.get("partition.assignment.strategy", "")
         return self.group_protocol == "consumer" or "cooperative" in strategy
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the user set by the names of properties."""
+        return {**self.security, **self.extra}
+
     def settings(self) -> Settings:
         """The librdkafka properties."""
         settings = consumer_settings(self.brokers, group=self.group_id)
@@ -89,13 +95,14 @@ class ConsumerConfig(ClientConfig):
             # librdkafka rejects a session timeout above the poll interval.
             session_ms = min(self.session_timeout_ms, self.max_poll_interval_ms)
             settings["session.timeout.ms"] = session_ms
-        return settings | dict(self.extra)
+        return settings | for_librdkafka(self.properties)
 
 
 class ConsumerSettings(TypedDict, total=False):
     """The fields of ConsumerConfig as keyword arguments, for type checkers."""
 
     bootstrap_servers: Brokers
+    security: Mapping[str, str]
     group_id: str | None
     auto_offset_reset: OffsetReset
     enable_auto_commit: bool

@@ -5,8 +5,11 @@ waits a second. Its logs are turned off, since callers report errors themselves.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-Settings = dict[str, str | int | float | bool]
+from moldau.client.librdkafka_security import for_librdkafka
+
+Settings = dict[str, Any]
 
 REQUEST_SECONDS_MAX = 5.0
 """Deadline of a single administrative request."""
@@ -16,7 +19,8 @@ MESSAGE_BYTES_MAX = 100_000_000
 
 
 def common_settings(brokers: str, extra: Mapping[str, str] | None = None) -> Settings:
-    """Properties of every client. `extra` are the user's, which override ours."""
+    """Properties of every client. `extra` are the user's, which override ours; security options
+    may have the names of Java clients."""
     return {
         "bootstrap.servers": brokers,
         "client.id": "moldau",
@@ -25,7 +29,7 @@ def common_settings(brokers: str, extra: Mapping[str, str] | None = None) -> Set
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 2000,
         "socket.keepalive.enable": True,
-        **(extra or {}),
+        **for_librdkafka(extra or {}),
     }
 
 
@@ -61,7 +65,7 @@ def producer_settings(
         # The topic limits the message size.
         "message.max.bytes": MESSAGE_BYTES_MAX,
     }
-    return settings | dict(extra or {})
+    return settings | for_librdkafka(extra or {})
 
 
 def consumer_settings(
@@ -87,4 +91,4 @@ def consumer_settings(
         "fetch.message.max.bytes": 4 * 1024 * 1024,
         "fetch.wait.max.ms": 100,
     }
-    return settings | dict(extra or {})
+    return settings | for_librdkafka(extra or {})

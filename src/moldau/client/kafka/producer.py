@@ -92,7 +92,7 @@ class Producer:
         self._transaction: Transaction | None = None
         self._closed = False
         self._copied = False
-        probe(self._brokers, extra=self.config.extra)
+        probe(self._brokers, extra=config.properties)
         # Not a bound method, which would keep the producer alive.
         self._abandon = weakref.finalize(self, _abandoned, self._outboxes, self._brokers)
         forks.watch(self)

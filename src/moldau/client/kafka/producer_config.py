@@ -8,6 +8,7 @@ from typing import Literal, TypedDict, get_args
 from moldau.client.config import Brokers, ClientConfig, check_choice, check_minimum, check_text
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.librdkafka_settings import Settings, producer_settings
+from moldau.client.librdkafka_security import for_librdkafka
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -69,7 +70,7 @@ class ProducerConfig(ClientConfig):
     """How long send waits while the buffer is full."""
     transactional_id: str | None = None
     client_id: str = "moldau"
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More librdkafka properties, by their own names; they override all others."""
 
     def __post_init__(self) -> None:
@@ -108,6 +109,11 @@ class ProducerConfig(ClientConfig):
                 hint="a message waits linger_ms for its batch before it is sent",
             )
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the user set by the names of properties."""
+        return {**self.security, **self.extra}
+
     def settings(self, mode: AckMode) -> Settings:
         """The librdkafka properties of the handle for this ack mode."""
         settings = producer_settings(
@@ -130,13 +136,14 @@ class ProducerConfig(ClientConfig):
             settings["transactional.id"] = self.transactional_id
             # A transaction must outlive the delivery of its messages.
             settings["transaction.timeout.ms"] = max(60_000, self.delivery_timeout_ms)
-        return settings | dict(self.extra)
+        return settings | for_librdkafka(self.properties)
 
 
 class ProducerSettings(TypedDict, total=False):
     """The fields of ProducerConfig as keyword arguments, for type checkers."""
 
     bootstrap_servers: Brokers
+    security: Mapping[str, str]
     acks: Acks
     batch_size: int
     linger_ms: float

@@ -5,6 +5,7 @@ broker, and the caller chooses the address.
 """
 
 import asyncio
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -12,6 +13,15 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 from grpc import aio
 
+from moldau.client.errors import InvalidArgumentError
+from moldau.client.security import (
+    HOST_CHECK,
+    PLAIN_TEXT,
+    Security,
+    Tls,
+    check_may_send,
+    plain_key,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 SERVICE: Final = "moldau.v1.Queue"
@@ -82,30 +92,44 @@ MANAGE_BROKERS: Final = Method("ManageBrokers", pb.ManageBrokersRequest, pb.Mana
 
 
 class Channels:
-    """Channels by address, created on first use."""
+    """Channels by address, created on first use; each call carries our credentials."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security = PLAIN_TEXT) -> None:
+        """Raises InvalidArgumentError for what gRPC cannot do."""
+        self._prefix = security.prefix
+        self._credentials = None if security.tls is None else _credentials(security.tls)
+        self._metadata = _metadata(security.authorization)
         self._channels: dict[str, aio.Channel] = {}
         self._stubs: dict[tuple[str, str, type], Any] = {}
+
+    def as_caller(self, authorization: str) -> "Channels":
+        """The same channels, for calls with the credentials of another; empty: with none."""
+        caller = copy.copy(self)
+        caller._metadata = _metadata(authorization)
+        return caller
 
     async def call(
         self, address: str, method: Method[Q, A], request: Q, *, seconds_max: float
     ) -> A:
         """Send one request. Raises aio.AioRpcError."""
+        channel = self._channel(address)
         stub = self._stubs.get((address, method.name, method.request))
         if stub is None:
-            stub = self._channel(address).unary_unary(method.path, *method.codec)
+            stub = channel.unary_unary(method.path, *method.codec)
             self._stubs[address, method.name, method.request] = stub
-        response: A = await stub(request, timeout=seconds_max)
+        response: A = await stub(request, timeout=seconds_max, metadata=self._metadata)
         return response
 
     def stream(self, address: str, method: Method[Q, A]) -> "aio.StreamStreamCall[Q, A]":
         """A bidirectional stream."""
-        return self._channel(address).stream_stream(method.path, *method.codec)()
+        return self._channel(address).stream_stream(method.path, *method.codec)(
+            metadata=self._metadata
+        )
 
     def read(self, address: str, method: Method[Q, A], request: Q) -> "aio.UnaryStreamCall[Q, A]":
         """A stream of responses to one request."""
-        return self._channel(address).unary_stream(method.path, *method.codec)(request)
+        call = self._channel(address).unary_stream(method.path, *method.codec)
+        return call(request, metadata=self._metadata)
 
     def is_connected(self, address: str) -> bool:
         channel = self._channels.get(address)
@@ -123,17 +147,43 @@ class Channels:
                 closing.add_done_callback(_closing.discard)
 
     async def close(self) -> None:
-        channels, self._channels = list(self._channels.values()), {}
+        channels = list(self._channels.values())
+        # Cleared, not replaced: `as_caller` shares them.
+        self._channels.clear()
         self._stubs.clear()
         for channel in channels:
             await channel.close()
 
     def _channel(self, address: str) -> aio.Channel:
+        """Raises ClientError if credentials would be sent in plain text."""
+        if self._metadata is not None and self._credentials is None:
+            check_may_send(address.rpartition(":")[0], self._prefix)
         channel = self._channels.get(address)
         if channel is None:
-            channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            if self._credentials is None:
+                channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            else:
+                channel = aio.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
             self._channels[address] = channel
         return channel
+
+
+def _metadata(authorization: str) -> tuple[tuple[str, str], ...] | None:
+    return (("authorization", authorization),) if authorization else None
+
+
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """gRPC has no more options than these; versions and ciphers are its own."""
+    if not tls.checks_host:
+        raise InvalidArgumentError(
+            f"gRPC always checks host names: option {tls.prefix}{HOST_CHECK} cannot disable it",
+            hint="use a name in the certificate",
+        )
+    return grpc.ssl_channel_credentials(
+        tls.authorities.encode() or None,
+        plain_key(tls).encode() or None,
+        tls.chain.encode() or None,
+    )
 
 
 _CLOSE_SECONDS: Final = 5.0

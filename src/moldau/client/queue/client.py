@@ -54,6 +54,7 @@ from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.queue.sender import IN_FLIGHT_MAX, QueueSender
 from moldau.client.queue.settler import Settler
 from moldau.client.queue.worker import AsyncWorker
+from moldau.client.security import PLAIN_TEXT, Security, parse_security
 from moldau.proto.v1 import queue_pb2 as pb
 
 GRPC_VARIABLE: Final = "MOLDAU_GRPC"
@@ -70,6 +71,8 @@ class AsyncQueueClient:
     `addresses`: gRPC addresses (HOST:PORT) of brokers or of a `moldau proxy`, as a list or with
     commas; http://HOST:PORT is the HTTP address of a broker, from which the others are discovered.
     Default: MOLDAU_GRPC, else localhost:8000. `timeout`: seconds for a call with all its retries.
+    `security`: properties of Kafka clients, as {"security.protocol": "SASL_SSL", "sasl.mechanism":
+    "PLAIN", "sasl.username": …, "sasl.password": …, "ssl.ca.location": …}, or parsed ones.
     """
 
     def __init__(
@@ -79,8 +82,12 @@ class AsyncQueueClient:
         timeout: float = TIMEOUT_SECONDS,
         refresh: float = REFRESH_SECONDS,
         client_id: str = "moldau",
+        security: Mapping[str, str] | Security = PLAIN_TEXT,
     ) -> None:
         self._seeds = seeds_of(addresses)
+        self._security = (
+            security if isinstance(security, Security) else parse_security(dict(security))
+        )
         self._timeout = max(0.001, milliseconds(timeout, "timeout") / 1000)
         self._refresh = max(0.1, milliseconds(refresh, "refresh") / 1000)
         self._client_id = client_id
@@ -93,8 +100,10 @@ class AsyncQueueClient:
         if self._closed:
             raise ClientError("the client is closed", hint="create a new one")
         if self._rpc_or_none is None:
-            channels = Channels()
-            resolver = Resolver(self._seeds, channels, refresh_seconds=self._refresh)
+            channels = Channels(self._security)
+            resolver = Resolver(
+                self._seeds, channels, refresh_seconds=self._refresh, security=self._security
+            )
             try:
                 await resolver.start(self._timeout)
             except BaseException:
@@ -380,8 +389,9 @@ def seeds_of(addresses: Brokers | None) -> list[str]:
         raise InvalidArgumentError(
             "no address given", hint=f"write HOST:PORT, or set {GRPC_VARIABLE}"
         )
-    if secure := [each for each in seeds if each.startswith("https://")]:
-        raise InvalidArgumentError(
-            f"cannot use {secure[0]!r}: brokers do not support TLS", hint="write http://HOST:PORT"
-        )
+    for each in seeds:
+        if "://" in each and not each.startswith(("http://", "https://")):
+            raise InvalidArgumentError(
+                f"cannot use {each!r}", hint="write HOST:PORT, or http:// or https://HOST:PORT"
+            )
     return seeds

@@ -32,6 +32,7 @@ from moldau.client.queue.rpc_failures import (
     unreachable_failure,
 )
 from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX, CONNECT_SECONDS_MAX, Backoff
+from moldau.client.security import PLAIN_TEXT, Security
 from moldau.model.topology import Endpoint
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -42,19 +43,25 @@ REFRESH_SECONDS: Final = 10.0
 QUERY_SECONDS_MAX: Final = 3.0
 _REFRESH_SECONDS_MIN: Final = 0.05
 """Minimum interval between refreshes."""
-_HTTP: Final = "http://"
+_HTTP: Final = ("http://", "https://")
 
 
 class Resolver:
     """Keeps `view` up to date. `seeds`: gRPC addresses, or HTTP ones with http://."""
 
     def __init__(
-        self, seeds: Sequence[str], channels: Channels, *, refresh_seconds: float = REFRESH_SECONDS
+        self,
+        seeds: Sequence[str],
+        channels: Channels,
+        *,
+        refresh_seconds: float = REFRESH_SECONDS,
+        security: Security = PLAIN_TEXT,
     ) -> None:
         self.view = ClusterView()
         self.seeds = grpc_seeds(seeds)
         self._http = [seed for seed in seeds if seed.startswith(_HTTP)]
         self._channels = channels
+        self._security = security
         self._refresh_seconds = refresh_seconds
         self._turn = 0
         self._queried_at = 0.0
@@ -168,7 +175,9 @@ class Resolver:
         if not self._http:
             return None
         try:
-            client = ClusterClient(self._http, call_seconds_max=QUERY_SECONDS_MAX)
+            client = ClusterClient(
+                self._http, call_seconds_max=QUERY_SECONDS_MAX, security=self._security
+            )
             return view_of_http(await asyncio.to_thread(client.topology))
         except ClientError as error:
             log.debug("cannot get the topology over HTTP: %s", error)

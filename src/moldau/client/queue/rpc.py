@@ -62,6 +62,11 @@ class RpcClient:
         self.resolver = resolver
         self.seconds_max = seconds_max
 
+    def as_caller(self, authorization: str) -> "RpcClient":
+        """The same client, for calls with the credentials of another; empty: with none."""
+        channels = self.channels.as_caller(authorization)
+        return RpcClient(channels, self.resolver, seconds_max=self.seconds_max)
+
     @property
     def view(self) -> ClusterView:
         return self.resolver.view

@@ -11,6 +11,9 @@ import grpc
 from grpc import aio
 
 from moldau.client.errors import (
+    LOGIN_HINT,
+    RIGHTS_HINT,
+    SECURITY_HINT,
     TOPIC_EXISTS_HINT,
     ClientError,
     InvalidArgumentError,
@@ -44,6 +47,15 @@ no broker responded."""
 
 _TOO_LARGE: Final = ("Sent message larger than max", "SERVER: Received message larger than max")
 """gRPC's texts for a request that it did not send."""
+
+_TLS_FAILURES: Final = {
+    "certificate_verify_failed": "its certificate is not trusted",
+    "wrong_version_number": "it does not accept TLS",
+    "hostname verification": "its certificate is for another host",
+    "handshake failed": "the TLS handshake failed",
+    "handshaker shutdown": "the TLS handshake failed",
+}
+"""Parts of gRPC's texts, and what they mean. The first that is found counts."""
 
 _HINTS: Final = {
     "UNKNOWN_TOPIC": "create it: moldau topic create NAME · list them: moldau topic list",
@@ -115,6 +127,8 @@ def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
     text = (error.details() or error.code().name.lower().replace("_", " ")).strip()
     if not reason and error.code() is grpc.StatusCode.UNAVAILABLE:
         is_connected = not text.startswith(_NOT_CONNECTED)
+        if tls := next((why for name, why in _TLS_FAILURES.items() if name in text.lower()), ""):
+            return RpcFailure(address, error.code(), "", tls, SECURITY_HINT, False)
         text = "connection refused" if "refused" in text.lower() else _first_words(text)
         return RpcFailure(address, error.code(), "", text, GRPC_HINT, is_connected)
     if not reason and text == _CONNECTION_LOST:
@@ -175,6 +189,12 @@ def error_for(
         return TimedOutError(message, hint=hint)
     if reason == "INVALID_ARGUMENT":
         return InvalidArgumentError(message, hint=hint)
+    if reason == grpc.StatusCode.UNAUTHENTICATED.name:
+        # The hint of the broker is about gRPC's metadata, which this client writes itself.
+        return RejectedError(message, ErrorCode.SASL_AUTHENTICATION_FAILED, hint=LOGIN_HINT)
+    if reason == grpc.StatusCode.PERMISSION_DENIED.name:
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return RejectedError(message, code, hint=hint or RIGHTS_HINT)
     code = _CODES.get(reason, ErrorCode.UNKNOWN_SERVER_ERROR)
     if reason in _RETRIABLE_NAMES:
         return UnavailableError(message, code, hint=hint or "retry later")
@@ -192,7 +212,7 @@ def retries_exhausted_error(
         late = grpc.StatusCode.DEADLINE_EXCEEDED
         if no_response and all(each.status is late for each in no_response):
             return TimedOutError(message, hint="find the cause: moldau doctor")
-        return UnreachableError(message, hint=GRPC_HINT)
+        return UnreachableError(message, hint=no_response[0].hint if no_response else GRPC_HINT)
     # A broker responded with a reason: more useful than a list of unreachable addresses.
     responded = next(each for each in failures.values() if not each.has_no_response)
     return error_for(responded.reason or responded.status.name, message, hint=responded.hint)

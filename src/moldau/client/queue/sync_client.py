@@ -4,7 +4,7 @@ import asyncio
 import functools
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, Final, TypeVar, Unpack
@@ -30,6 +30,7 @@ from moldau.client.queue.resolver import REFRESH_SECONDS
 from moldau.client.queue.sender import IN_FLIGHT_MAX
 from moldau.client.queue.sync_worker import QueueMessage, Worker
 from moldau.client.queue.worker import AsyncQueueMessage
+from moldau.client.security import PLAIN_TEXT, Security
 
 _SLICE_MESSAGES: Final = 10_000
 """How many messages send_many takes at a time from an iterable."""
@@ -45,6 +46,7 @@ class QueueClient(Blocking[AsyncQueueClient]):
     `addresses`: gRPC addresses (HOST:PORT) of brokers or of a `moldau proxy`, as a list or with
     commas; http://HOST:PORT is the HTTP address of a broker, from which the others are discovered.
     Default: MOLDAU_GRPC, else localhost:8000. `timeout`: seconds for a call with all its retries.
+    `security`: properties of Kafka clients, as sasl.username; see AsyncQueueClient.
     Connects when constructed, and raises UnreachableError.
     """
 
@@ -55,8 +57,11 @@ class QueueClient(Blocking[AsyncQueueClient]):
         timeout: float = TIMEOUT_SECONDS,
         refresh: float = REFRESH_SECONDS,
         client_id: str = "moldau",
+        security: Mapping[str, str] | Security = PLAIN_TEXT,
     ) -> None:
-        client = AsyncQueueClient(addresses, timeout=timeout, refresh=refresh, client_id=client_id)
+        client = AsyncQueueClient(
+            addresses, timeout=timeout, refresh=refresh, client_id=client_id, security=security
+        )
         super().__init__(client, shared_loop())
         self._loop.run(client.start())
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
+    RIGHTS_HINT,
     ClientError,
     NotFoundError,
     RejectedError,
@@ -17,8 +18,8 @@ from moldau.client.errors import (
     code_name,
 )
 from moldau.client.retry import NOT_LEADER_CODES, RETRIABLE_CODES, Backoff
-from moldau.client.wire.connection import PLAIN_TEXT, KafkaConnection
-from moldau.client.wire.security import Security
+from moldau.client.security import PLAIN_TEXT, Security
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
 from moldau.model.slices import Chunk
@@ -53,6 +54,13 @@ OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
 ADMIN_SECONDS_MAX = 15.0
 """Timeout of administrative requests, with their retries."""
+
+_NOT_ALLOWED = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -378,8 +386,14 @@ class KafkaClient:
 class WireAdmin:
     """Base class of administrative clients: their requests are retried until the timeout."""
 
-    def __init__(self, brokers: str) -> None:
-        self._client = KafkaClient(brokers, timeout=ADMIN_SECONDS_MAX)
+    def __init__(
+        self,
+        brokers: str,
+        security: Security = PLAIN_TEXT,
+        *,
+        seconds_max: float = ADMIN_SECONDS_MAX,
+    ) -> None:
+        self._client = KafkaClient(brokers, timeout=seconds_max, security=security)
 
     def __enter__(self) -> Self:
         return self
@@ -416,4 +430,4 @@ def check_code(code: int, doing: str, message: str | None = None) -> None:
     text = f"cannot {doing}: {message or code_name(code)}"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise NotFoundError(text)
-    raise RejectedError(text, code)
+    raise RejectedError(text, code, hint=RIGHTS_HINT if code in _NOT_ALLOWED else "")

@@ -15,8 +15,8 @@ from moldau.client.errors import (
     UnreachableError,
 )
 from moldau.client.retry import CONNECT_SECONDS_MAX, connect_failure
-from moldau.client.wire.sasl import Sasl
-from moldau.client.wire.security import PROTOCOL, Security, Tls, tls_context
+from moldau.client.sasl import Sasl
+from moldau.client.security import PLAIN_TEXT, PROTOCOL, Security, Tls, tls_context
 from moldau.model.errors import ErrorCode, PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
 from moldau.version import __version__
@@ -40,7 +40,6 @@ _SASL_FRAMED: Final = 1
 """From this version of SaslHandshake on, SASL messages are sent as Kafka requests."""
 _SESSION_PART: Final = 0.9
 """Share of the session lifetime after which the connection is replaced."""
-PLAIN_TEXT: Final = Security()
 
 R = TypeVar("R", bound=Response)
 
@@ -348,6 +347,9 @@ class KafkaConnection:
             hint = f"does the broker require TLS? see option {prefix}{PROTOCOL}"
             if tls is not None:
                 hint = f"does it require a certificate? see option {prefix}ssl.keystore.location"
+        elif self._security.sasl is None:
+            # Listeners that require a login serve ApiVersions, and nothing else before it.
+            hint = f"does the broker require a user? see option {self._security.prefix}{PROTOCOL}"
         return UnreachableError(f"lost the connection to {self.address} ({reason})", hint=hint)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from moldau.model.topology import Endpoint
+from moldau.server.config.identity_rules import identity_problems
 from moldau.server.config.listeners import SECTIONS, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import (
@@ -45,6 +46,9 @@ def violations(config: ServerConfig, is_set: Mapping[str, bool]) -> Iterator[Vio
     yield from _together(config, listeners, is_set)
     for listener in listeners:
         yield from _alone(config, listener)
+    mechanisms = [name for listener in listeners for name in listener.sasl]
+    for problem in identity_problems(config.security, mechanisms):
+        yield Violation(*problem)
 
 
 def _together(

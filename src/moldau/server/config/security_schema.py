@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
-from moldau.server.config.setting import Setting
+from moldau.server.config.setting import Setting, Unit
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
@@ -161,6 +161,54 @@ class SecurityConfig(Struct, frozen=True, kw_only=True):
             "Kafka's ssl.principal.mapping.rules. Unset: the whole subject."
         ),
     ] = None
+    session_ms_max: Annotated[
+        int | None,
+        Setting(
+            "Kafka clients that authenticate by SASL must do so again after this long, which they "
+            "do by themselves; connections of others are closed. Unset: never, except when a token "
+            "expires.",
+            Unit.MILLISECONDS,
+            min=1000,
+        ),
+    ] = None
+    oidc_jwks_url: Annotated[
+        str | None,
+        Setting(
+            "Where the identity provider has the keys of its tokens (OAUTHBEARER, and Bearer of "
+            "HTTP and gRPC): https://…, nothing else. Unset: no tokens of a provider are accepted."
+        ),
+    ] = None
+    oidc_issuer: Annotated[str | None, Setting("The issuer (claim iss) that tokens must have.")] = (
+        None
+    )
+    oidc_audience: Annotated[
+        str | None, Setting("The audience (claim aud) that tokens must be for.")
+    ] = None
+    oidc_principal_claim: Annotated[
+        str, Setting("The claim of a token that is the name of the user.")
+    ] = "sub"
+    oidc_algorithms: Annotated[
+        str,
+        Setting(
+            "Algorithms that tokens may be signed with, separated by commas; only asymmetric ones."
+        ),
+    ] = "RS256,ES256"
+    oidc_clock_skew_ms: Annotated[
+        int,
+        Setting(
+            "How much the clocks of broker and identity provider may differ.",
+            Unit.MILLISECONDS,
+            min=0,
+            max=600_000,
+        ),
+    ] = 30_000
+    oidc_ca_file: Annotated[
+        str | None,
+        Setting(
+            "The certificates that sign that of the identity provider: a PEM file. Unset: those "
+            "that the operating system trusts."
+        ),
+    ] = None
     insecure: Annotated[
         bool,
         Setting(
@@ -168,6 +216,10 @@ class SecurityConfig(Struct, frozen=True, kw_only=True):
             "to addresses other than loopback."
         ),
     ] = False
+
+    @property
+    def oidc_algorithm_list(self) -> tuple[str, ...]:
+        return tuple(one.strip() for one in self.oidc_algorithms.split(",") if one.strip())
 
     @property
     def super_user_list(self) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ class PipelineRun:
 
     def _publish(self) -> None:
         published_at, is_published = time.monotonic(), True
-        with StatusTopic(self._settings.bootstrap) as topic:
+        with StatusTopic(self._settings.bootstrap, security=self._settings.security) as topic:
             while True:
                 is_last = self._closing.is_set()
                 try:
@@ -226,7 +226,7 @@ def execute(
 def _check_other_machines(settings: PipelineSettings) -> None:
     """Raises BusyError if the status topic says that this pipeline runs in another process."""
     try:
-        with StatusTopic(settings.bootstrap) as topic:
+        with StatusTopic(settings.bootstrap, security=settings.security) as topic:
             found = topic.read().get(settings.name)
     except ClientError as error:
         # If brokers are unavailable, the pipeline itself reports that better.

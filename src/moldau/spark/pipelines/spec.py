@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from moldau.client.security import Security
     from moldau.spark.lake.storage import Folder
 
 
@@ -58,8 +59,8 @@ class PipelineSettings:
     options: Annotated[
         Mapping[str, str],
         Flag("Option of the Spark source, as maxOffsetsPerTrigger=100000", name="--option"),
-    ] = field(default_factory=dict)
-    conf: Mapping[str, str] = field(default_factory=dict)
+    ] = field(default_factory=dict, repr=False)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Spark settings: they override the defaults of `moldau.spark.session`."""
 
     def check(self) -> None:
@@ -71,6 +72,16 @@ class PipelineSettings:
     def checks(self) -> Iterator[tuple[bool, str, str]]:
         """The checks in order, without I/O: whether it failed, the error, and a hint."""
         yield from ()
+
+    @property
+    def security(self) -> "Security":
+        """TLS and SASL of its own clients: the options of the source, kafka.security.… and so on.
+
+        Raises InvalidArgumentError.
+        """
+        from moldau.spark.options import Options
+
+        return Options(self.options).security()
 
     @property
     def checkpoint(self) -> "Folder":

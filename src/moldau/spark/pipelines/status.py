@@ -16,6 +16,7 @@ import msgspec
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.processes import ProcessKey, is_running
 from moldau.client.retry import retry
+from moldau.client.security import PLAIN_TEXT, Security
 from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
@@ -88,10 +89,15 @@ def now_ms() -> int:
 class StatusTopic:
     """A client of the status topic. Not thread-safe."""
 
-    def __init__(self, bootstrap: str, *, seconds_max: float = 5.0) -> None:
+    def __init__(
+        self, bootstrap: str, *, seconds_max: float = 5.0, security: Security = PLAIN_TEXT
+    ) -> None:
         self._seconds_max = max(seconds_max, 1.0)
         self._client = KafkaClient(
-            bootstrap, client_id="moldau-pipelines", timeout=self._seconds_max
+            bootstrap,
+            client_id="moldau-pipelines",
+            timeout=self._seconds_max,
+            security=security,
         )
 
     def __enter__(self) -> Self:

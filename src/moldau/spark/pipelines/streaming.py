@@ -26,6 +26,7 @@ from moldau.spark.lake.model import WRITER, TableFormat, marked
 from moldau.spark.lake.open import Destination
 from moldau.spark.lake.storage import Folder
 from moldau.spark.option_table import BOOTSTRAP
+from moldau.spark.options import security_options
 from moldau.spark.pipelines.home import CheckpointError, Home, batches_in, committed_positions
 from moldau.spark.pipelines.secrets import masked
 from moldau.spark.pipelines.settings.stream import StreamSettings
@@ -308,7 +309,7 @@ def missing_topics(
 ) -> list[str]:
     """The topics that do not exist. Creates them with the partition count of the first source."""
     missing = []
-    with KafkaClient(settings.bootstrap) as client:
+    with KafkaClient(settings.bootstrap, security=settings.security) as client:
         for topic in dict.fromkeys(names):
             try:
                 client.layout(topic)
@@ -375,6 +376,7 @@ def write_once(rows: "DataFrame", settings: StreamSettings, application: str, ba
     (
         rows.write.format("moldau")
         .mode("append")
+        .options(**security_options(settings.options))
         .option(BOOTSTRAP, settings.bootstrap)
         .option("txnAppId", application)
         .option("txnVersion", str(batch))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.client.errors import RejectedError
 from moldau.client.kafka.admin import Admin
+from moldau.client.librdkafka_security import librdkafka_names
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.option_table import BOOTSTRAP
@@ -51,7 +52,7 @@ class Cut(NamedTuple):
 
 def take_cut(settings: AuditSettings) -> Cut:
     """Reads the offsets from the brokers. Raises NotFoundError for an unknown topic or group."""
-    admin = Admin(settings.bootstrap)
+    admin = Admin(settings.bootstrap, librdkafka_names(settings.security))
     committed = {name: _committed(admin, name) for name in settings.groups}
     partitions = whole_topics(settings, settings.topics)
     groups = []

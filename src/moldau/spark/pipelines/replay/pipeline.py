@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedError
 from moldau.client.kafka.admin import Admin
+from moldau.client.librdkafka_security import librdkafka_names
 from moldau.model.errors import ErrorCode
 from moldau.spark.option_table import Side
 from moldau.spark.pipelines.replay import selection as chosen
@@ -248,7 +249,9 @@ def _keeps_partitions(
 
 def _retention_ms(settings: ReplaySettings) -> int | None:
     """The target's retention; None: unlimited."""
-    found = Admin(settings.bootstrap).topic_config(settings.target)
+    found = Admin(settings.bootstrap, librdkafka_names(settings.security)).topic_config(
+        settings.target
+    )
     config = {each.name: each.value or "" for each in found}
     kept = int(config.get("retention.ms") or -1)
     return None if kept < 0 or "delete" not in config.get("cleanup.policy", "") else kept

@@ -5,6 +5,7 @@ needs no files of the driver, and a wrong file is reported before anything runs.
 """
 
 import functools
+import ipaddress
 import re
 import ssl
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError, UnreachableError
-from moldau.client.wire.sasl import Sasl, parse_sasl
+from moldau.client.sasl import Sasl, parse_sasl
 
 PROTOCOL: Final = "security.protocol"
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -86,6 +87,34 @@ class Security:
     tls: Tls | None = None
     sasl: Sasl | None = None
 
+    @property
+    def authorization(self) -> str:
+        """The header `authorization` of HTTP and gRPC; empty: none."""
+        return "" if self.sasl is None else self.sasl.authorization
+
+
+PLAIN_TEXT: Final = Security()
+
+
+def check_may_send(host: str, prefix: str = "") -> None:
+    """Before credentials are sent in plain text. Raises ClientError unless they stay here."""
+    if not is_loopback(host):
+        raise ClientError(
+            f"will not send a password or token to {host} without TLS",
+            hint=f"use TLS: see option {prefix}{PROTOCOL}, and https:// addresses",
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to this host stays on this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
 
 def parse_security(given: Mapping[str, str], prefix: str = "") -> Security:
     """Parse `security.*`, `ssl.*` and `sasl.*` options; `prefix` precedes their names in errors.
@@ -130,6 +159,27 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
                     hint=f"is the key encrypted? see option {tls.prefix}ssl.key.password",
                 ) from None
     return context
+
+
+def plain_key(tls: Tls) -> str:
+    """The key, decrypted. Raises InvalidArgumentError."""
+    if "ENCRYPTED" not in tls.key:
+        return tls.key
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    try:
+        key = load_pem_private_key(tls.key.encode(), tls.key_password.encode() or None)
+    except (ValueError, TypeError):
+        raise InvalidArgumentError(
+            f"option {tls.prefix}ssl.key.password is missing or wrong"
+        ) from None
+    plain: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return plain.decode()
 
 
 def _parse_tls(given: Mapping[str, str], prefix: str) -> Tls:

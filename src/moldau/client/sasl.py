@@ -1,4 +1,4 @@
-"""SASL client: PLAIN and SCRAM, and how Kafka clients configure names and passwords.
+"""SASL client: PLAIN, SCRAM and OAUTHBEARER, and how Kafka clients configure names and passwords.
 
 No I/O: a connection carries the messages.
 """
@@ -16,7 +16,12 @@ from moldau.client.errors import ClientError, InvalidArgumentError
 
 PLAIN: Final = "PLAIN"
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS: Final = (PLAIN, *_HASHES)
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, *_HASHES, OAUTHBEARER)
+TOKEN: Final = "sasl.oauthbearer.token"
+"""Ours: a token as it is. Kafka's clients only have ways to fetch one."""
+LOCAL_ADMIN: Final = "moldau-admin"
+"""The user whose password is the token in a broker's data directory."""
 ITERATIONS_MIN: Final = 4096
 """As in Kafka's clients: a server that requests fewer may be collecting passwords."""
 ITERATIONS_MAX: Final = 1_000_000
@@ -36,15 +41,28 @@ class Sasl:
     """Credentials. The repr never shows the password."""
 
     mechanism: str
-    username: str
+    username: str = ""
+    """Empty for OAUTHBEARER: the token names the user."""
     password: str = field(repr=False)
+    """Or the token."""
     prefix: str = ""
     """Prefix of option names in errors."""
+
+    @property
+    def authorization(self) -> str:
+        """The same credentials as a header of HTTP and gRPC."""
+        if self.mechanism == OAUTHBEARER or self.username == LOCAL_ADMIN:
+            return f"Bearer {self.password}"
+        pair = f"{self.username}:{self.password}".encode()
+        return f"Basic {base64.b64encode(pair).decode()}"
 
     def exchange(self) -> Generator[bytes, bytes, None]:
         """Yields messages to send, is sent the responses. Raises ClientError."""
         if self.mechanism == PLAIN:
             yield f"\0{self.username}\0{self.password}".encode()
+        elif self.mechanism == OAUTHBEARER:
+            # RFC 7628; Kafka's brokers want no authzid, host or port.
+            yield f"n,,\1auth=Bearer {self.password}\1\1".encode()
         else:
             yield from self._scram(_HASHES[self.mechanism])
 
@@ -87,6 +105,11 @@ class Sasl:
 
     def refused(self, address: str, reason: str | None) -> ClientError:
         """The error if the broker rejects the name or password."""
+        if self.mechanism == OAUTHBEARER:
+            return ClientError(
+                f"{address} rejected the token: {reason or 'authentication failed'}",
+                hint="it may have expired: log in again",
+            )
         return ClientError(
             f"{address} rejected user {self.username} ({self.mechanism}): "
             f"{reason or 'authentication failed'}",
@@ -111,6 +134,8 @@ def parse_sasl(given: Mapping[str, str], prefix: str = "") -> Sasl:
             f"option {prefix}sasl.mechanism is {mechanism}{said}, which is not supported here",
             hint=f"supported are {', '.join(MECHANISMS)}",
         )
+    if mechanism == OAUTHBEARER:
+        return _parse_token(given, prefix)
     username, password = given.get("sasl.username"), given.get("sasl.password")
     text = given.get("sasl.jaas.config")
     if text:
@@ -121,6 +146,18 @@ def parse_sasl(given: Mapping[str, str], prefix: str = "") -> Sasl:
             hint=f"or set {prefix}sasl.username and {prefix}sasl.password",
         )
     return Sasl(mechanism=mechanism, username=username, password=password, prefix=prefix)
+
+
+def _parse_token(given: Mapping[str, str], prefix: str) -> Sasl:
+    token = given.get(TOKEN, "")
+    if not token:
+        raise InvalidArgumentError(
+            f"option {prefix}{TOKEN} is missing: this client does not fetch tokens",
+            hint=f"set {prefix}{TOKEN}, or use another mechanism: {', '.join(MECHANISMS[:-1])}",
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidArgumentError(f"option {prefix}{TOKEN} is not a token")
+    return Sasl(mechanism=OAUTHBEARER, password=token, prefix=prefix)
 
 
 def _parse_jaas(text: str, mechanism: str, option: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from secure_front import identity
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.wire.security import Security, Tls, parse_security, tls_context
+from moldau.client.security import Security, Tls, parse_security, tls_context
 
 CA = identity("authority")
 OWN = identity("client", signer=CA)

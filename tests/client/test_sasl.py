@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.client.wire.sasl import Sasl, parse_sasl
+from moldau.client.sasl import Sasl, parse_sasl
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 CHALLENGE = f"r={NONCE}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -92,7 +92,8 @@ def test_names_of_librdkafka_will_do() -> None:
     ("given", "message"),
     [
         ({}, r"kafka\.sasl\.mechanism is GSSAPI, the default, which is not supported"),
-        ({"sasl.mechanism": "OAUTHBEARER"}, r"kafka\.sasl\.mechanism is OAUTHBEARER"),
+        ({"sasl.mechanism": "GSSAPI"}, r"kafka\.sasl\.mechanism is GSSAPI"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, r"kafka\.sasl\.oauthbearer\.token is missing"),
         ({"sasl.mechanism": "PLAIN"}, r"kafka\.sasl\.jaas\.config is missing"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, "needs a name and a password"),
         (

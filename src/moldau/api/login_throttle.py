@@ -1,0 +1,202 @@
+"""Slows down failed logins, and logs them once instead of once per try.
+
+Three counts of recent failures, each with a cost of its own:
+
+- of a user at an address: its next attempts wait, longer each time, whether they are right or
+  wrong, so that the speed of an answer tells nothing. The same user at other addresses does not
+  wait: nobody can lock a user out from afar.
+- of an address, for those who try many names: the same, with more attempts free.
+- of a user, for those who come from many addresses: only the refusals are delayed.
+
+All tables have a bound, so that unknown clients cannot fill the memory.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final
+
+from moldau.model.clock import Clock
+
+log = logging.getLogger(__name__)
+
+REFUSAL_SECONDS: Final = 0.25
+"""Every refusal takes at least this long, which hides how far a login got."""
+REFUSAL_SECONDS_MAX: Final = 2.0
+WAIT_SECONDS_MAX: Final = 5.0
+"""An attempt that would wait longer is refused without a look at its password."""
+LOG_SECONDS: Final = 60.0
+_BEYOND_MAX: Final = 8
+_ENTRIES_MAX: Final = 8192
+_LOGGED_MAX: Final = 1024
+_REASONS_MAX: Final = 8
+"""Lines about one address in `LOG_SECONDS`: reasons name users, and anyone can make up names."""
+_NAME_CHARACTERS_MAX: Final = 128
+_IPV6_NETWORK_BITS: Final = 64
+"""A client of IPv6 has all addresses of such a network."""
+
+
+class Pace:
+    """How the attempts of one kind of key are spaced."""
+
+    __slots__ = ("count_max", "forgotten_per_second", "free", "seconds_first", "seconds_max")
+
+    def __init__(
+        self, *, free: int, forget_seconds: float, seconds_first: float, seconds_max: float
+    ) -> None:
+        self.free = free
+        """Failures that cost nothing: people mistype."""
+        self.forgotten_per_second = 1 / forget_seconds
+        self.seconds_first = seconds_first
+        self.seconds_max = seconds_max
+        self.count_max = free + _BEYOND_MAX
+        """More are not counted, so that the end of an attack is soon forgotten."""
+
+    def seconds(self, failures: float) -> float:
+        beyond = failures - self.free
+        if beyond <= 0:
+            return 0.0
+        return min(self.seconds_first * math.exp2(beyond), self.seconds_max)
+
+
+_PAIR: Final = Pace(free=5, forget_seconds=30, seconds_first=0.25, seconds_max=4.0)
+_ADDRESS: Final = Pace(free=100, forget_seconds=1, seconds_first=0.05, seconds_max=0.5)
+"""One misconfigured client that tries again and again must not slow down all behind its address:
+as a pair it fails less often than these failures are forgotten."""
+_USER: Final = Pace(
+    free=10,
+    forget_seconds=5,
+    seconds_first=0.25,
+    seconds_max=REFUSAL_SECONDS_MAX - REFUSAL_SECONDS,
+)
+
+
+class _Failures:
+    __slots__ = ("count", "next_at", "updated_at")
+
+    def __init__(self) -> None:
+        self.count = 0.0
+        self.updated_at = 0.0
+        self.next_at = float("-inf")
+        """When the next attempt may be looked at."""
+
+
+class _Logged:
+    """What was logged of an address in the last while."""
+
+    __slots__ = ("left_out", "reasons", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.reasons: set[str] = set()
+        self.left_out = 0
+
+
+class LoginThrottle:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[Hashable, _Failures] = OrderedDict()
+        self._logged: OrderedDict[str, _Logged] = OrderedDict()
+
+    async def admit(self, user: str | None, host: str) -> bool:
+        """Wait for this attempt's turn. False: too many wait already, refuse it unseen.
+
+        Without a user, only the address counts.
+        """
+        now = self._clock.monotonic()
+        network = _network(host)
+        keys: list[tuple[Hashable, Pace]] = [(network, _ADDRESS)]
+        if user is not None:
+            keys.append(((_short(user), network), _PAIR))
+        turns = [
+            (failures, seconds)
+            for key, pace in keys
+            if (failures := self._failures.get(key)) is not None
+            and (seconds := pace.seconds(self._remaining(failures, pace, now)))
+        ]
+        if not turns:
+            return True
+        start = max(now, *(failures.next_at for failures, _ in turns))
+        if start - now > WAIT_SECONDS_MAX:
+            return False
+        for failures, seconds in turns:
+            failures.next_at = start + seconds
+        if start > now:
+            await asyncio.sleep(start - now)
+        return True
+
+    def suspect(self, user: str, host: str) -> None:
+        """Count an attempt of this user as failed until `succeeded` says otherwise.
+
+        For attempts that take time, or many at once would all be free.
+        """
+        self._count((_short(user), _network(host)), _PAIR)
+
+    def succeeded(self, user: str, host: str) -> None:
+        # The address is not forgiven: an attacker who is also a user could reset it.
+        self._failures.pop((_short(user), _network(host)), None)
+
+    def failed(self, user: str | None, host: str, *, suspected: bool = False) -> float:
+        """Count a failure; the seconds that its refusal takes."""
+        self._count(_network(host), _ADDRESS)
+        if user is None:
+            return REFUSAL_SECONDS
+        if not suspected:
+            self.suspect(user, host)
+        return REFUSAL_SECONDS + _USER.seconds(self._count((None, _short(user)), _USER))
+
+    def _count(self, key: Hashable, pace: Pace) -> float:
+        now = self._clock.monotonic()
+        failures = self._failures.get(key)
+        if failures is None:
+            failures = self._failures[key] = _Failures()
+            if len(self._failures) > _ENTRIES_MAX:
+                self._failures.popitem(last=False)
+        else:
+            self._failures.move_to_end(key)
+        failures.count = min(self._remaining(failures, pace, now) + 1, pace.count_max)
+        failures.updated_at = now
+        return failures.count
+
+    def _remaining(self, failures: _Failures, pace: Pace, now: float) -> float:
+        """The failures that are not forgotten yet."""
+        gone = (now - failures.updated_at) * pace.forgotten_per_second
+        return max(failures.count - gone, 0.0)
+
+    def log_failure(self, host: str, reason: str) -> None:
+        """Once per reason and address in a while, with the number of those left out."""
+        now = self._clock.monotonic()
+        network = _network(host)
+        seen = self._logged.get(network)
+        left_out = 0
+        if seen is None or now - seen.since >= LOG_SECONDS:
+            left_out = 0 if seen is None else seen.left_out
+            seen = self._logged[network] = _Logged(now)
+            self._logged.move_to_end(network)
+            if len(self._logged) > _LOGGED_MAX:
+                self._logged.popitem(last=False)
+        if reason in seen.reasons or len(seen.reasons) >= _REASONS_MAX:
+            seen.left_out += 1
+            return
+        seen.reasons.add(reason)
+        more = f" ({left_out} more failed before)" if left_out else ""
+        log.warning("login from %s failed: %s%s", host, reason, more)
+
+
+def _short(user: str) -> str:
+    return user[:_NAME_CHARACTERS_MAX]
+
+
+def _network(host: str) -> str:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address), _IPV6_NETWORK_BITS), strict=False))
+    return host

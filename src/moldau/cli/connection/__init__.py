@@ -1,0 +1,1 @@
+"""How commands connect to brokers: TLS, users, tokens and profiles."""

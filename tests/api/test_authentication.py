@@ -1,0 +1,338 @@
+"""Who is let in, by each way to prove it, and what the others learn: nothing."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import os
+from collections.abc import Callable, Mapping
+
+import pytest
+from handler_calls import LoopClock
+
+from moldau.api.authentication import TOO_MANY, WRONG_TOKEN, Authenticator
+from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
+from moldau.api.password_check import UnavailableError
+from moldau.metadata.security import User
+from moldau.security.principal import LOCAL_ADMIN, Principal, user
+from moldau.security.sasl import WRONG_CREDENTIALS, AuthenticationError
+from moldau.security.scram import ScramMechanism, make_credential
+
+HOST = "10.0.0.1"
+ADMIN_TOKEN = "token-of-the-data-directory"
+PASSWORD = "planted-secret-9f2c"
+
+
+class Clock(LoopClock):
+    def wall_ms(self):
+        raise NotImplementedError
+
+
+class NoThreads:
+    """Runs each check at once, after a turn of the loop, and counts them."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    async def run(self, check: Callable[[], bool]) -> bool:
+        self.runs += 1
+        await asyncio.sleep(0.01)
+        return check()
+
+    def stop(self) -> None:
+        pass
+
+
+class Tokens:
+    """An identity provider that knows one token."""
+
+    is_down = False
+
+    async def check(self, token: str) -> tuple[Principal, int]:
+        if self.is_down:
+            raise UnavailableError("down", reason="down")
+        if not token.startswith("good"):
+            raise AuthenticationError(WRONG_TOKEN, reason="bad signature")
+        return user(token.removeprefix("good-")), 5_000
+
+
+def stored(name: str, password: str, *mechanisms: ScramMechanism) -> User:
+    credentials = {
+        mechanism: make_credential(password.encode(), os.urandom(16), 4096, mechanism)
+        for mechanism in mechanisms or tuple(ScramMechanism)
+    }
+    return User(name, credentials)
+
+
+class World:
+    def __init__(self) -> None:
+        self.users: Mapping[str, User] = {"alice": stored("alice", PASSWORD)}
+        self.threads = NoThreads()
+        self.tokens = Tokens()
+        self.authenticator = Authenticator(
+            users=lambda: self.users,
+            throttle=LoginThrottle(Clock()),
+            threads=self.threads,
+            decoy_key=b"k" * 32,
+            random_bytes=os.urandom,
+            admin_token=ADMIN_TOKEN,
+            tokens=self.tokens,
+        )
+
+    async def plain(self, message: bytes, host: str = HOST) -> Principal | None:
+        login = self.authenticator.exchange("PLAIN", host)
+        assert await login.step(message) == b""
+        return login.principal
+
+    async def scram(
+        self, name: str, password: str, mechanism: str = "SCRAM-SHA-256", host: str = HOST
+    ) -> Principal | None:
+        client = ScramClient(name, password, mechanism)
+        login = self.authenticator.exchange(mechanism, host)
+        challenge = await login.step(client.first())
+        assert login.principal is None
+        client.verify(await login.step(client.final(challenge)))
+        return login.principal
+
+
+class ScramClient:
+    """The client's side of RFC 5802, written for this test."""
+
+    def __init__(self, name: str, password: str, mechanism: str) -> None:
+        self.hash = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+        self.password = password.encode()
+        self.nonce = os.urandom(12).hex()
+        self.bare = f"n={name},r={self.nonce}"
+        self.signed = b""
+        self.salted = b""
+
+    def first(self) -> bytes:
+        return b"n,," + self.bare.encode()
+
+    def final(self, challenge: bytes) -> bytes:
+        told = dict(part.split("=", 1) for part in challenge.decode().split(","))
+        self.salted = hashlib.pbkdf2_hmac(
+            self.hash, self.password, base64.b64decode(told["s"]), int(told["i"])
+        )
+        without_proof = f"c=biws,r={told['r']}"
+        self.signed = f"{self.bare},{challenge.decode()},{without_proof}".encode()
+        key = hmac.digest(self.salted, b"Client Key", self.hash)
+        signature = hmac.digest(hashlib.new(self.hash, key).digest(), self.signed, self.hash)
+        proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def verify(self, answer: bytes) -> None:
+        server_key = hmac.digest(self.salted, b"Server Key", self.hash)
+        signature = hmac.digest(server_key, self.signed, self.hash)
+        assert answer == b"v=" + base64.b64encode(signature)
+
+
+async def refusal(attempt: object) -> tuple[str, float]:
+    """The text that a client gets, and after how long."""
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(AuthenticationError) as caught:
+        await attempt  # type: ignore[misc]
+    return str(caught.value), asyncio.get_running_loop().time() - began
+
+
+async def test_each_mechanism_lets_its_user_in():
+    world = World()
+    assert world.authenticator.mechanisms == (
+        "PLAIN",
+        "SCRAM-SHA-256",
+        "SCRAM-SHA-512",
+        "OAUTHBEARER",
+    )
+    assert await world.plain(b"\0alice\0" + PASSWORD.encode()) == user("alice")
+    assert await world.scram("alice", PASSWORD) == user("alice")
+    assert await world.scram("alice", PASSWORD, "SCRAM-SHA-512") == user("alice")
+    login = world.authenticator.exchange("OAUTHBEARER", HOST)
+    assert await login.step(b"n,,\x01auth=Bearer good-carol\x01\x01") == b""
+    assert (login.principal, login.expires_at_ms) == (user("carol"), 5_000)
+
+
+@pytest.mark.parametrize("mechanism", list(ScramMechanism))
+async def test_a_password_fits_whichever_credential_a_user_has(mechanism: ScramMechanism):
+    world = World()
+    world.users = {"bob": stored("bob", "secret", mechanism)}
+    assert await world.authenticator.check_password("bob", "secret") == user("bob")
+    other = "SCRAM-SHA-512" if mechanism is ScramMechanism.SHA_256 else "SCRAM-SHA-256"
+    with pytest.raises(AuthenticationError):
+        await world.scram("bob", "secret", other)
+
+
+async def test_a_wrong_password_and_an_unknown_user_get_the_same_answer_in_the_same_time():
+    answers = set()
+    for name in ("alice", "nobody"):
+        world = World()
+        answers.add(await refusal(world.authenticator.check_password(name, "wrong")))
+        assert world.threads.runs == 1
+        world = World()
+        answers.add(await refusal(world.plain(f"\0{name}\0wrong".encode())))
+        world = World()
+        answers.add(await refusal(world.scram(name, "wrong")))
+    ((text, seconds),) = {(text, round(seconds, 6)) for text, seconds in answers}
+    assert text == WRONG_CREDENTIALS
+    assert seconds == REFUSAL_SECONDS
+
+
+async def test_a_password_that_fitted_is_not_hashed_again_until_it_changes():
+    world = World()
+    for _ in range(3):
+        await world.authenticator.check_password("alice", PASSWORD)
+    assert world.threads.runs == 1
+    world.users = {"alice": stored("alice", "another")}
+    with pytest.raises(AuthenticationError):
+        await world.authenticator.check_password("alice", PASSWORD)
+    assert world.threads.runs == 2
+    await world.authenticator.check_password("alice", "another")
+    world.users = {}
+    with pytest.raises(AuthenticationError):
+        await world.authenticator.check_password("alice", "another")
+
+
+async def test_a_check_under_way_does_not_answer_for_a_password_that_has_just_changed():
+    world = World()
+    first = asyncio.create_task(world.authenticator.check_password("alice", PASSWORD))
+    await asyncio.sleep(0)
+    world.users = {"alice": stored("alice", "another")}
+    with pytest.raises(AuthenticationError):
+        await world.authenticator.check_password("alice", PASSWORD)
+    assert await first == user("alice")
+    with pytest.raises(AuthenticationError):
+        await world.authenticator.check_password("alice", PASSWORD)
+
+
+async def test_many_connections_of_one_user_at_once_cost_one_hash_and_none_waits():
+    world = World()
+    began = asyncio.get_running_loop().time()
+    found = await asyncio.gather(
+        *(world.authenticator.check_password("alice", PASSWORD, HOST) for _ in range(500))
+    )
+    assert set(found) == {user("alice")}
+    assert world.threads.runs == 1
+    assert asyncio.get_running_loop().time() - began < REFUSAL_SECONDS
+
+
+async def test_guesses_at_once_are_mostly_not_even_looked_at():
+    world = World()
+    guesses = [
+        refusal(world.authenticator.check_password("alice", f"guess-{number}", HOST))
+        for number in range(200)
+    ]
+    answers = [text for text, _ in await asyncio.gather(*guesses)]
+    assert answers.count(TOO_MANY) > 180
+    assert world.threads.runs < 20
+    # Elsewhere nobody notices.
+    assert await world.authenticator.check_password("alice", PASSWORD, "10.0.0.2") == user("alice")
+
+
+async def test_scram_guesses_wait_too():
+    world = World()
+    texts = [(await refusal(world.scram("alice", f"guess-{n}")))[0] for n in range(10)]
+    assert texts == [WRONG_CREDENTIALS] * 10
+    began = asyncio.get_running_loop().time()
+    assert await world.scram("alice", PASSWORD) == user("alice")
+    assert asyncio.get_running_loop().time() > began
+
+
+async def test_a_recorded_exchange_cannot_be_played_again():
+    world = World()
+    client = ScramClient("alice", PASSWORD, "SCRAM-SHA-256")
+    login = world.authenticator.exchange("SCRAM-SHA-256", HOST)
+    recorded = client.final(await login.step(client.first()))
+    await login.step(recorded)
+    again = world.authenticator.exchange("SCRAM-SHA-256", HOST)
+    await again.step(client.first())
+    text, _ = await refusal(again.step(recorded))
+    assert text == WRONG_CREDENTIALS
+    assert again.principal is None
+    # Nor is a second proof looked at.
+    with pytest.raises(AuthenticationError):
+        await again.step(client.final(b"r=x,s=eA==,i=4096"))
+
+
+async def test_the_token_of_the_data_directory_is_the_administrator():
+    world = World()
+    name = LOCAL_ADMIN.name
+    assert await world.authenticator.check_bearer(ADMIN_TOKEN) == (LOCAL_ADMIN, None)
+    assert await world.authenticator.check_password(name, ADMIN_TOKEN) == LOCAL_ADMIN
+    assert await world.scram(name, ADMIN_TOKEN, "SCRAM-SHA-512") == LOCAL_ADMIN
+    for wrong in ("", "x", ADMIN_TOKEN[:-1], ADMIN_TOKEN + "x"):
+        with pytest.raises(AuthenticationError):
+            await world.authenticator.check_bearer(wrong)
+        with pytest.raises(AuthenticationError):
+            await world.authenticator.check_password(name, wrong)
+
+
+async def test_nobody_becomes_the_administrator_by_name():
+    world = World()
+    name = LOCAL_ADMIN.name
+    world.users = {name: stored(name, "secret")}
+    with pytest.raises(AuthenticationError):
+        await world.authenticator.check_password(name, "secret")
+    with pytest.raises(AuthenticationError):
+        await world.scram(name, "secret")
+    for reserved in (name, "ANONYMOUS", "*"):
+        with pytest.raises(AuthenticationError):
+            await world.authenticator.check_bearer(f"good-{reserved}")
+        with pytest.raises(AuthenticationError):
+            world.authenticator.of_certificate(reserved)
+    assert world.authenticator.of_certificate("CN=alice") == user("CN=alice")
+
+
+async def test_without_a_token_in_the_directory_there_is_no_administrator():
+    authenticator = Authenticator(
+        users=dict,
+        throttle=LoginThrottle(Clock()),
+        threads=NoThreads(),
+        decoy_key=b"k" * 32,
+        random_bytes=os.urandom,
+    )
+    assert "OAUTHBEARER" not in authenticator.mechanisms
+    for secret in ("", "None"):
+        with pytest.raises(AuthenticationError):
+            await authenticator.check_bearer(secret)
+        with pytest.raises(AuthenticationError):
+            await authenticator.check_password(LOCAL_ADMIN.name, secret)
+
+
+async def test_a_provider_that_is_down_costs_nobody_a_failed_attempt():
+    world = World()
+    world.tokens.is_down = True
+    for _ in range(300):
+        with pytest.raises(UnavailableError):
+            await world.authenticator.check_bearer("good-carol", HOST)
+    world.tokens.is_down = False
+    began = asyncio.get_running_loop().time()
+    assert await world.authenticator.check_bearer("good-carol", HOST) == (user("carol"), 5_000)
+    assert asyncio.get_running_loop().time() == began
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\0", b"\0\0", b"alice", b"\0alice\0", b"root\0alice\0x", b"\0\xff\0x", b"\0a" * 9],
+)
+async def test_malformed_messages_of_plain_are_refused(message: bytes):
+    text, seconds = await refusal(World().plain(message))
+    assert text.startswith("Authentication failed")
+    assert seconds == pytest.approx(REFUSAL_SECONDS)
+
+
+async def test_no_password_shows_in_logs_or_errors(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    world = World()
+    seen = []
+    for attempt in (
+        world.plain(f"\0bob\0{PASSWORD}".encode()),
+        world.plain(f"{PASSWORD}\0bob\0{PASSWORD}".encode()),
+        world.authenticator.check_password("bob", PASSWORD),
+        world.authenticator.check_bearer(PASSWORD),
+        world.scram("bob", PASSWORD),
+    ):
+        with pytest.raises(AuthenticationError) as caught:
+            await attempt
+        seen.append(f"{caught.value!r} {caught.value.reason} {caught.value.__cause__!r}")
+    assert caplog.messages
+    assert PASSWORD not in caplog.text + "".join(seen)

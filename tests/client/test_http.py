@@ -1,0 +1,120 @@
+"""HTTP requests with TLS and credentials, against a real server."""
+
+import base64
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cryptography", reason="certificates are made with it")
+
+from login_server import LoginServer, login_server
+from secure_front import identity, server_context
+
+from moldau.client.cluster_client import ClusterClient, LoginReply, LoginRequest
+from moldau.client.errors import ClientError, RejectedError, UnreachableError
+from moldau.client.security import parse_security
+
+pytestmark = pytest.mark.inprocess
+
+SECRET = "pl4nted-s3cret"
+CA = identity("tests' authority")
+SERVER = identity("server", hosts=("localhost", "127.0.0.1"), signer=CA)
+LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": SECRET}
+Serve = Callable[..., LoginServer]
+TRUST = {"ssl.truststore.certificates": CA.pem}
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    with ExitStack() as stack:
+
+        def start(*, tls: bool) -> LoginServer:
+            context = server_context(SERVER, tmp_path) if tls else None
+            return stack.enter_context(login_server(context, password=SECRET))
+
+        yield start
+
+
+def client(address: str, **properties: Any) -> ClusterClient:
+    return ClusterClient([address], security=parse_security(properties))
+
+
+def test_a_password_goes_along_as_basic_over_tls(serve: Serve) -> None:
+    server = serve(tls=True)
+    security = parse_security({"security.protocol": "SASL_SSL", **LOGIN, **TRUST})
+    ClusterClient([f"localhost:{server.port}"], security=security).ready()
+    pair = base64.b64encode(f"ann:{SECRET}".encode()).decode()
+    assert server.calls == [("/readyz", f"Basic {pair}")]
+
+
+@pytest.mark.parametrize(
+    ("properties", "token"),
+    [
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": "t0ken"}, "t0ken"),
+        (
+            {"sasl.mechanism": "PLAIN", "sasl.username": "moldau-admin", "sasl.password": "own"},
+            "own",
+        ),
+    ],
+)
+def test_tokens_go_along_as_bearer(serve: Serve, properties: dict[str, str], token: str) -> None:
+    server = serve(tls=False)
+    security = parse_security({"security.protocol": "SASL_PLAINTEXT", **properties})
+    ClusterClient([f"127.0.0.1:{server.port}"], security=security).ready()
+    assert server.calls == [("/readyz", f"Bearer {token}")]
+
+
+def test_the_scheme_of_an_address_decides_about_tls(serve: Serve) -> None:
+    secure, plain = serve(tls=True), serve(tls=False)
+    security = parse_security({"security.protocol": "SASL_SSL", **LOGIN, **TRUST})
+    for address in (f"https://localhost:{secure.port}/", f"http://localhost:{plain.port}"):
+        ClusterClient([address], security=security).ready()
+    assert len(secure.calls) == len(plain.calls) == 1
+
+
+def test_a_certificate_that_is_not_trusted_is_an_error(serve: Serve) -> None:
+    server = serve(tls=True)
+    with pytest.raises(ClientError, match="is not trusted"):
+        client(f"https://localhost:{server.port}").ready()
+    assert server.calls == []
+
+
+def test_tls_to_a_plain_server_is_an_error(serve: Serve) -> None:
+    with pytest.raises(ClientError, match="cannot encrypt the connection"):
+        client(f"https://localhost:{serve(tls=False).port}").ready()
+
+
+def test_nobody_is_sent_a_password_in_plain_text() -> None:
+    security = parse_security({"security.protocol": "SASL_PLAINTEXT", **LOGIN})
+    # An address of documentation (RFC 5737): nothing must be sent there.
+    with pytest.raises(
+        ClientError, match=r"will not send .* to 192\.0\.2\.1 without TLS"
+    ) as caught:
+        ClusterClient(["192.0.2.1:8080"], security=security, call_seconds_max=0.1).ready()
+    assert not isinstance(caught.value, UnreachableError)
+    assert SECRET not in f"{caught.value!r} {caught.value.hint}"
+
+
+def test_without_credentials_the_error_says_what_to_do(serve: Serve) -> None:
+    with pytest.raises(RejectedError, match="requires a valid user") as caught:
+        client(f"127.0.0.1:{serve(tls=False).port}").ready()
+    assert "sasl.username" in caught.value.hint
+
+
+def test_a_login_gives_a_token(serve: Serve) -> None:
+    address = f"127.0.0.1:{serve(tls=False).port}"
+    assert client(address).login("ann", SECRET) == LoginReply("t0ken", 0)
+    with pytest.raises(RejectedError):
+        client(address).login("ann", "guessed")
+
+
+def test_messages_of_a_login_do_not_show_secrets() -> None:
+    assert SECRET not in repr((LoginRequest("ann", SECRET), LoginReply(SECRET, 5)))
+
+
+def test_an_unknown_scheme_is_an_error() -> None:
+    with pytest.raises(ClientError, match="invalid address"):
+        ClusterClient(["ftp://localhost:1"])

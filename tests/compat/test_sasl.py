@@ -1,0 +1,307 @@
+"""Unmodified clients log in by every mechanism, use what they may use, and are refused the rest."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka.admin as admin_api
+import pytest
+from confluent_kafka import KafkaException
+from https_keys import AUDIENCE, ISSUER, IdentityProvider
+from sasl_clients import CLIENTS, Credentials, SaslClient, librdkafka_settings
+
+from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max, wait_until
+
+pytestmark = [pytest.mark.compat, pytest.mark.system]
+
+PASSWORD = "alice's planted secret"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+VALUES = [b"value-%d" % number for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IdentityProvider]:
+    with IdentityProvider(tmp_path_factory.mktemp("provider")) as started:
+        yield started
+
+
+def settings(provider: IdentityProvider) -> dict[str, str]:
+    return {
+        "KAFKA__SASL_MECHANISMS": ",".join(MECHANISMS),
+        "SECURITY__OIDC_JWKS_URL": provider.url,
+        "SECURITY__OIDC_CA_FILE": str(provider.ca_file),
+        "SECURITY__OIDC_ISSUER": ISSUER,
+        "SECURITY__OIDC_AUDIENCE": AUDIENCE,
+        "TOPIC__AUTO_CREATE": "false",
+    }
+
+
+@pytest.fixture(scope="module")
+def secured(provider: IdentityProvider) -> Iterator[Broker]:
+    """A broker with the user alice, who may use topics and groups whose names begin with `a-`."""
+    with Broker(settings=settings(provider)) as started:
+        admin = admin_of(started)
+        add_user(admin, "alice", PASSWORD)
+        add_user(admin, "bob", "bob's")
+        allow(admin, "User:alice", admin_api.ResourceType.TOPIC, "a-")
+        allow(admin, "User:alice", admin_api.ResourceType.GROUP, "a-")
+        yield started
+
+
+def admin_of(broker: Broker) -> admin_api.AdminClient:
+    """The local administrator, who can read the data directory."""
+    token = (broker.data_dir / "admin.token").read_text().strip()
+    credentials = Credentials("SCRAM-SHA-512", "moldau-admin", token)
+    return admin_api.AdminClient(librdkafka_settings(broker.bootstrap, credentials))
+
+
+def add_user(admin: admin_api.AdminClient, name: str, password: str) -> None:
+    made = admin.alter_user_scram_credentials(
+        [
+            admin_api.UserScramCredentialUpsertion(
+                name, admin_api.ScramCredentialInfo(mechanism, 4096), password.encode()
+            )
+            for mechanism in (
+                admin_api.ScramMechanism.SCRAM_SHA_256,
+                admin_api.ScramMechanism.SCRAM_SHA_512,
+            )
+        ]
+    )
+    for future in made.values():
+        future.result(wait_seconds_max())
+
+
+def allow(admin: admin_api.AdminClient, principal: str, kind: Any, prefix: str) -> None:
+    rule = admin_api.AclBinding(
+        kind,
+        prefix,
+        admin_api.ResourcePatternType.PREFIXED,
+        principal,
+        "*",
+        admin_api.AclOperation.ALL,
+        admin_api.AclPermissionType.ALLOW,
+    )
+    for future in admin.create_acls([rule]).values():
+        future.result(wait_seconds_max())
+
+
+def described_user(admin: admin_api.AdminClient, name: str) -> Any:
+    found: Any = admin.describe_user_scram_credentials([name])
+    return found[name].result(wait_seconds_max())
+
+
+def create_topic(broker: Broker, name: str) -> str:
+    # Kept by name: a client that nobody refers to ends, and its requests with it.
+    admin = admin_of(broker)
+    for future in admin.create_topics([admin_api.NewTopic(name, 1)]).values():
+        future.result(wait_seconds_max())
+    return name
+
+
+def alice(mechanism: str, provider: IdentityProvider) -> Credentials:
+    if mechanism == "OAUTHBEARER":
+        return Credentials(mechanism, token=lambda: provider.token("alice"))
+    return Credentials(mechanism, "alice", PASSWORD)
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> SaslClient:
+    return CLIENTS[request.param]()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_user_produces_and_consumes(
+    secured: Broker,
+    provider: IdentityProvider,
+    client: SaslClient,
+    mechanism: str,
+    new_name: Callable[[str], str],
+):
+    topic = create_topic(secured, new_name("a-topic"))
+    credentials = alice(mechanism, provider)
+    client.produce(secured.bootstrap, credentials, topic, VALUES)
+    received = client.consume(
+        secured.bootstrap, credentials, topic, new_name("a-group"), len(VALUES)
+    )
+    assert received == VALUES
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(
+    secured: Broker,
+    client: SaslClient,
+    mechanism: str,
+    exists: bool,
+    new_name: Callable[[str], str],
+):
+    # One of its own: failed logins slow down those of the same user that follow.
+    name = new_name("user")
+    if exists:
+        admin = admin_of(secured)
+        add_user(admin, name, PASSWORD)
+    said = client.login_failure(secured.bootstrap, Credentials(mechanism, name, "wrong"))
+    assert "wrong user or password" in said
+
+
+@pytest.mark.parametrize(
+    "wrong", ["none", "shared secret", "audience", "issuer", "expired", "key", "reserved"]
+)
+def test_tokens_that_are_not_right_are_refused(
+    secured: Broker, provider: IdentityProvider, client: SaslClient, wrong: str, tmp_path: Path
+):
+    def token() -> str:
+        match wrong:
+            case "none":
+                return provider.token("alice", key="", algorithm="none")
+            case "shared secret":
+                return confused_token(provider)
+            case "audience":
+                return provider.token("alice", aud="another")
+            case "issuer":
+                return provider.token("alice", iss="https://other.example")
+            case "expired":
+                return provider.token("alice", seconds=-120)
+            case "key":
+                return stranger.token("alice")
+            case _:
+                return provider.token("moldau-admin")
+
+    with IdentityProvider(tmp_path) as stranger:
+        said = client.login_failure(secured.bootstrap, Credentials("OAUTHBEARER", token=token))
+    assert "token is not valid" in said
+
+
+def confused_token(provider: IdentityProvider) -> str:
+    """Signed by HMAC with the public key as the secret, as if that were one."""
+    import base64
+    import hashlib
+    import hmac
+    import json
+
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    claims = {"sub": "alice", "iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 300}
+    header = {"alg": "HS256", "typ": "JWT", "kid": "key-1"}
+    signed = f"{part(json.dumps(header).encode())}.{part(json.dumps(claims).encode())}"
+    signature = hmac.new(provider.public_pem(), signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{part(signature)}"
+
+
+def test_rights_are_granted_and_refused(
+    secured: Broker,
+    provider: IdentityProvider,
+    client: SaslClient,
+    new_name: Callable[[str], str],
+):
+    topic = create_topic(secured, new_name("a-topic"))
+    bob = Credentials("SCRAM-SHA-256", "bob", "bob's")
+    with pytest.raises(Exception, match=r"(?i)authoriz"):
+        client.produce(secured.bootstrap, bob, topic, VALUES)
+    other = create_topic(secured, new_name("other"))
+    with pytest.raises(Exception, match=r"(?i)authoriz"):
+        client.produce(secured.bootstrap, alice("PLAIN", provider), other, VALUES)
+
+
+def test_a_client_in_plain_text_gets_nothing(secured: Broker):
+    producer = admin_api.AdminClient({"bootstrap.servers": secured.bootstrap, "log_level": 0})
+    with pytest.raises(KafkaException):
+        producer.list_topics(timeout=2)
+
+
+def test_the_administrator_manages_users_acls_and_quotas(secured: Broker):
+    admin = admin_of(secured)
+    limit = wait_seconds_max()
+    add_user(admin, "carol", "first")
+    described = described_user(admin, "carol")
+    assert [
+        (info.mechanism.name, info.iterations) for info in described.scram_credential_infos
+    ] == [("SCRAM_SHA_256", 4096), ("SCRAM_SHA_512", 4096)]
+    (deleted,) = admin.alter_user_scram_credentials(
+        [admin_api.UserScramCredentialDeletion("carol", admin_api.ScramMechanism.SCRAM_SHA_256)]
+    ).values()
+    deleted.result(limit)
+    described = described_user(admin, "carol")
+    assert len(described.scram_credential_infos) == 1
+    with pytest.raises(KafkaException, match="does not exist"):
+        described_user(admin, "nobody")
+
+    allow(admin, "User:carol", admin_api.ResourceType.TOPIC, "c-")
+    anything: Any = None
+    every = admin_api.AclBindingFilter(
+        admin_api.ResourceType.ANY,
+        anything,
+        admin_api.ResourcePatternType.ANY,
+        "User:carol",
+        anything,
+        admin_api.AclOperation.ANY,
+        admin_api.AclPermissionType.ANY,
+    )
+    (rule,) = admin.describe_acls(every).result(limit)
+    assert (rule.name, rule.principal) == ("c-", "User:carol")
+    (removed,) = [future.result(limit) for future in admin.delete_acls([every]).values()]
+    assert removed == [rule]
+    assert admin.describe_acls(every).result(limit) == []
+
+
+def test_users_without_rights_manage_nothing(secured: Broker):
+    bob = admin_api.AdminClient(
+        librdkafka_settings(secured.bootstrap, Credentials("SCRAM-SHA-256", "bob", "bob's"))
+    )
+    for attempt in (
+        lambda: add_user(bob, "mallory", "secret"),
+        lambda: allow(bob, "User:bob", admin_api.ResourceType.TOPIC, "a-"),
+        lambda: described_user(bob, "alice"),
+    ):
+        with pytest.raises(KafkaException, match=r"(?i)authoriz"):
+            attempt()
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
+def test_a_client_works_on_over_the_end_of_its_sessions_and_loses_nothing(
+    provider: IdentityProvider, client: SaslClient, mechanism: str, new_name: Callable[[str], str]
+):
+    """It authenticates again on its connection (KIP-368), or, as aiokafka does, on a new one."""
+    more = {
+        "SECURITY__SESSION_MS_MAX": "1000",
+        "SECURITY__SUPER_USERS": "User:alice",
+        "LOGGING__LEVEL": "debug",
+    }
+    with Broker(settings={**settings(provider), **more}) as broker:
+        admin = admin_of(broker)
+        add_user(admin, "alice", PASSWORD)
+        topic = create_topic(broker, new_name("topic"))
+        credentials = alice(mechanism, provider)
+        renewal = "is User:alice" if client.name == "aiokafka" else "User:alice of .* has auth"
+        renewed = re.compile(renewal)
+        # With aiokafka, its first connections are not renewals.
+        count = 6 if client.name == "aiokafka" else 3
+        sent = client.produce_until(
+            broker.bootstrap,
+            credentials,
+            topic,
+            lambda: len(renewed.findall(broker.output)) >= count,
+        )
+        received = client.consume(
+            broker.bootstrap, credentials, topic, new_name("group"), len(sent)
+        )
+    assert received == sent
+    assert sent
+
+
+def test_no_password_and_no_token_is_in_the_log(secured: Broker, provider: IdentityProvider):
+    token = (secured.data_dir / "admin.token").read_text().strip()
+    # Failed logins are logged, with the name and without the secret.
+    CLIENTS["kafka-python"]().login_failure(
+        secured.bootstrap, Credentials("PLAIN", "eve", "eve's planted secret")
+    )
+    wait_until(lambda: "'eve'" in secured.output, "the failed login is logged")
+    for secret in (PASSWORD, token, "planted"):
+        assert secret not in secured.output
+    mode = (secured.data_dir / "admin.token").stat().st_mode
+    assert mode & 0o777 == 0o600

@@ -1,0 +1,250 @@
+"""Nothing behind the gate is reached before a client has proved who it is, nor after it expired."""
+
+import asyncio
+import logging
+import struct
+
+import pytest
+from connections import framed
+from sasl_world import ADMIN_TOKEN, MECHANISMS, PASSWORD, sasl_world
+
+from moldau.client.wire.sasl import Sasl
+from moldau.edge.kafka import sasl_gate
+from moldau.model.errors import ErrorCode
+from moldau.testing.waiting import until
+from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from moldau.wire.messages.sasl_handshake import SaslHandshakeRequest
+
+pytestmark = pytest.mark.inprocess
+
+
+class MovableClock:
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def wall_ms(self):
+        return int(self.seconds * 1000)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+async def test_a_user_is_served_after_its_login_and_not_before(mechanism: str):
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        client.post(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3)
+        assert (await client.receive(ApiVersionsResponse, 3)).error_code == 0
+        answer = await client.log_in("alice", PASSWORD, mechanism)
+        assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+        await client.list_groups()
+        assert world.served == ["User:alice"]
+        stranger = await connect()
+        stranger.post(ListGroupsRequest(states_filter=[]), 4)
+        assert await stranger.is_closed()
+        assert world.served == ["User:alice"]
+
+
+async def test_the_token_of_the_data_directory_opens_the_gate():
+    async with sasl_world() as (world, connect):
+        for mechanism in MECHANISMS[:3]:
+            client = await connect()
+            answer = await client.log_in("moldau-admin", ADMIN_TOKEN, mechanism)
+            assert answer.error_code == 0
+            await client.list_groups()
+        assert world.served == ["User:moldau-admin"] * 3
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+@pytest.mark.parametrize(("name", "password"), [("alice", "wrong"), ("nobody", PASSWORD)])
+async def test_a_refusal_says_no_more_than_it_must_and_ends_the_connection(
+    mechanism: str, name: str, password: str
+):
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        answer = await client.log_in(name, password, mechanism)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert answer.error_message == "Authentication failed: wrong user or password"
+        assert bytes(answer.auth_bytes) == b""
+        assert await client.is_closed()
+        assert world.served == []
+
+
+async def test_requests_sent_along_with_a_login_that_fails_are_not_served():
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        client.post(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        client.post(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+        for _ in range(3):
+            client.post(ListGroupsRequest(states_filter=[]), 4)
+        client.post(SaslAuthenticateRequest(auth_bytes=f"\0alice\0{PASSWORD}".encode()), 2)
+        while await client.reader.read(1 << 16):
+            pass
+        assert world.served == []
+
+
+async def test_a_frame_of_the_kind_that_overlaps_everything_does_not_slip_through():
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        await client.handshake("PLAIN")
+        client.post(SaslAuthenticateRequest(auth_bytes=f"\0alice\0{PASSWORD}".encode()), 2)
+        # -2 is what the connection calls "no kind".
+        client.writer.write(framed(struct.pack(">hhih", -2, 0, 1, -1)))
+        while await client.reader.read(1 << 16):
+            pass
+        assert world.served == []
+
+
+async def test_an_unknown_mechanism_is_answered_with_the_known_ones():
+    async with sasl_world() as (_, connect):
+        client = await connect()
+        answer = await client.handshake("GSSAPI")
+        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert answer.mechanisms == list(MECHANISMS)
+        assert await client.is_closed()
+
+
+async def test_messages_out_of_order_are_refused():
+    async with sasl_world() as (_, connect):
+        client = await connect()
+        answer = await client.authenticate(b"\0alice\0" + PASSWORD.encode())
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert await client.is_closed()
+        client = await connect()
+        await client.handshake("PLAIN")
+        assert (await client.handshake("PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert await client.is_closed()
+
+
+async def test_a_request_before_the_login_has_a_small_bound_and_a_large_one_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(sasl_gate, "AUTHENTICATION_SECONDS_MAX", 3600)
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        client.writer.write(struct.pack(">i", sasl_gate.REQUEST_BYTES_MAX + 1))
+        assert await client.is_closed()
+        client = await connect()
+        await client.log_in("alice", PASSWORD)
+        client.post(ListGroupsRequest(states_filter=["x" * 1000] * 200), 4)
+        await client.receive(ListGroupsResponse, 4)
+        assert world.served == ["User:alice"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+async def test_old_clients_send_their_messages_without_a_header(mechanism: str):
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        assert (await client.handshake(mechanism, version=0)).error_code == 0
+        exchange = Sasl(mechanism=mechanism, username="alice", password=PASSWORD).exchange()
+        message = next(exchange)
+        while True:
+            answer = await client.send_raw(message)
+            try:
+                message = exchange.send(answer)
+            except StopIteration:
+                break
+        await client.list_groups()
+        assert world.served == ["User:alice"]
+        client = await connect()
+        await client.handshake("PLAIN", version=0)
+        client.writer.write(framed(b"\0alice\0wrong"))
+        assert await client.is_closed()
+
+
+async def test_a_session_expires_unless_the_client_authenticates_again():
+    clock = MovableClock()
+    async with sasl_world(clock, session_ms_max=10_000) as (world, connect):
+        client = await connect()
+        answer = await client.log_in("alice", PASSWORD, "SCRAM-SHA-256")
+        assert answer.session_lifetime_ms == 10_000
+        clock.seconds += 9
+        await client.list_groups()
+        assert (await client.log_in("alice", PASSWORD, "SCRAM-SHA-256")).error_code == 0
+        clock.seconds += 9
+        await client.list_groups()
+        clock.seconds += 2
+        client.post(ListGroupsRequest(states_filter=[]), 4)
+        assert await client.is_closed()
+        assert len(world.served) == 2
+        late = await connect()
+        await late.log_in("alice", PASSWORD)
+        clock.seconds += 11
+        # Also then it may authenticate again, as with Kafka.
+        assert (await late.log_in("alice", PASSWORD)).error_code == 0
+        await late.list_groups()
+
+
+async def test_a_session_lives_no_longer_than_its_token():
+    clock = MovableClock()
+    async with sasl_world(clock, session_ms_max=60_000) as (_, connect):
+        client = await connect()
+        await client.handshake("OAUTHBEARER")
+        expires = int(clock.seconds * 1000) + 5_000
+        message = f"n,,\x01auth=Bearer good carol {expires}\x01\x01".encode()
+        assert (await client.authenticate(message)).session_lifetime_ms == 5_000
+        await client.list_groups()
+        clock.seconds += 5
+        client.post(ListGroupsRequest(states_filter=[]), 4)
+        assert await client.is_closed()
+
+
+async def test_nobody_becomes_another_user_on_the_same_connection():
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        await client.log_in("alice", PASSWORD)
+        answer = await client.log_in("moldau-admin", ADMIN_TOKEN)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert "cannot change" in (answer.error_message or "")
+        assert await client.is_closed()
+        client = await connect()
+        await client.log_in("alice", PASSWORD)
+        refused = await client.handshake("SCRAM-SHA-256")
+        assert refused.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert await client.is_closed()
+        assert world.served == []
+
+
+async def test_while_a_client_authenticates_again_nothing_else_is_served():
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        await client.log_in("alice", PASSWORD)
+        await client.handshake("PLAIN")
+        client.post(ListGroupsRequest(states_filter=[]), 4)
+        assert await client.is_closed()
+        assert world.served == []
+
+
+async def test_connections_that_do_not_authenticate_in_time_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(sasl_gate, "AUTHENTICATION_SECONDS_MAX", 0.5)
+    async with sasl_world() as (world, connect):
+        silent, begun = await connect(), await connect()
+        await begun.handshake("SCRAM-SHA-256")
+        authenticated = await connect()
+        await authenticated.log_in("alice", PASSWORD)
+        assert await silent.is_closed()
+        assert await begun.is_closed()
+        await authenticated.list_groups()
+        assert world.listener.connection_count == 1
+
+
+async def test_two_thousand_half_open_logins_do_not_keep_a_user_out(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO)
+    async with sasl_world() as (world, connect):
+        for _ in range(20):
+            half_open = await asyncio.gather(*(connect() for _ in range(100)))
+            for client in half_open:
+                client.post(SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1)
+                client.post(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=abc"), 2)
+        await until(lambda: world.listener.connection_count == 2000, "all are connected")
+        client = await connect()
+        await client.log_in("alice", PASSWORD, "SCRAM-SHA-512")
+        await client.list_groups()
+        assert world.served == ["User:alice"]
+        assert len(caplog.records) < 5
