@@ -89,6 +89,9 @@ def test_only_these_are_open_to_everyone() -> None:
         "cluster.alive",
         "cluster.is_cut_off",
         "cluster.health",
+        # The request proves that it may be made.
+        "cluster.join_challenge",
+        "cluster.join_proven",
     }
     for name, rule in RULES.items():
         assert bool(rule.needs) != bool(rule.open_because), name

@@ -17,6 +17,7 @@ from moldau.api.local_replicas import LocalReplicas
 from moldau.api.session import Session, Sessions
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
+from moldau.control.join_service import JoinService
 from moldau.control.producer_ids import ProducerIds
 from moldau.control.security_service import SecurityService
 from moldau.control.topic_service import TopicService
@@ -36,6 +37,7 @@ from moldau.security.principal import Principal, user
 ALICE = user("alice")
 HOST = "192.0.2.7"
 SERVICES: dict[str, type[Any]] = {
+    "joins": JoinService,
     "cluster": ClusterService,
     "replicas": LocalReplicas,
     "produce": ProduceService,
