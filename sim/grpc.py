@@ -15,7 +15,7 @@ import msgspec
 from grpc import StatusCode, aio
 from msgspec import Struct
 
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.service import handlers
 from moldau.net.sockets import Sockets
@@ -167,6 +167,15 @@ class _Context:
 
     # ---- for the handler
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     async def read(self) -> Any:
         while not self._requests:
             if self._has_end:
@@ -287,11 +296,11 @@ class _ServerEnd(Frames):
 class SimGrpcServer:
     """The gRPC server of a simulated broker; see GrpcServer in moldau.server.machine."""
 
-    def __init__(self, loop: AbstractEventLoop, broker: Broker, sockets: Sockets) -> None:
+    def __init__(self, loop: AbstractEventLoop, entrance: Entrance, sockets: Sockets) -> None:
         self._loop = loop
         self._sockets = sockets
-        self._calls = Calls()
-        self.handlers = handlers(broker, self._calls)
+        self._calls = Calls(entrance)
+        self.handlers = handlers(self._calls)
         self.connections: dict[_ServerEnd, None] = {}
         self.is_stopping = False
         self._socket: Any = None

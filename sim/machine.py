@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client import http
 from moldau.client.cluster_client import JOIN_CHALLENGE_PATH, JOIN_PATH, decode_response
@@ -22,6 +22,7 @@ from moldau.model.topology import (
     ProvenJoinRequest,
     SealedJoinReply,
 )
+from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.flush_threads import FlushWork, FlushWorkers
 from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, MemberClient
 from sim.loop import SimLoop
@@ -173,7 +174,7 @@ class SimMachine(Machine):
         clock: SimClock,
         rng: random.Random,
         flush_delay: Callable[[], float],
-        grpc_server: Callable[[AbstractEventLoop, Broker], GrpcServer] | None = None,
+        grpc_server: Callable[[AbstractEventLoop, Entrance], GrpcServer] | None = None,
     ) -> None:
         self.clock = self.sim_clock = clock
         self.sockets = sockets
@@ -187,11 +188,11 @@ class SimMachine(Machine):
     def secret_bytes(self, count: int) -> bytes:
         return self.rng.randbytes(count)
 
-    def join_token(self) -> str:
-        return ""
-
     def admin_token(self, root: Path) -> str | None:
         return None
+
+    def join_token(self) -> str:
+        return ""
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()
@@ -206,9 +207,11 @@ class SimMachine(Machine):
     def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
         return _NoWatch()
 
-    def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
+    def grpc_server(
+        self, loop: AbstractEventLoop, entrance: Entrance, tls: TlsContexts | None = None
+    ) -> GrpcServer:
         assert self._grpc_server is not None
-        return self._grpc_server(loop, broker)
+        return self._grpc_server(loop, entrance)
 
     def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
         return SimMember(address, seconds_max)

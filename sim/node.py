@@ -124,7 +124,7 @@ class Node:
             clock=SimClock(loop, self.skew_ms),
             rng=random.Random(f"{self._seed}/{self.name}/{self.starts}/machine"),
             flush_delay=self._flush_delay,
-            grpc_server=lambda on, broker: SimGrpcServer(on, broker, sockets),
+            grpc_server=lambda on, entrance: SimGrpcServer(on, entrance, sockets),
         )
         process = self.process = Process(loop, machine)
         self.disk.on_flush = lambda: loop.spend(self._flush_delay())

@@ -24,11 +24,6 @@ ADMIN_TOKEN = "token-of-the-data-directory"
 PASSWORD = "planted-secret-9f2c"
 
 
-class Clock(LoopClock):
-    def wall_ms(self):
-        raise NotImplementedError
-
-
 class NoThreads:
     """Runs each check at once, after a turn of the loop, and counts them."""
 
@@ -72,7 +67,7 @@ class World:
         self.tokens = Tokens()
         self.authenticator = Authenticator(
             users=lambda: self.users,
-            throttle=LoginThrottle(Clock()),
+            throttle=LoginThrottle(LoopClock()),
             threads=self.threads,
             decoy_key=b"k" * 32,
             random_bytes=os.urandom,
@@ -175,6 +170,23 @@ async def test_a_wrong_password_and_an_unknown_user_get_the_same_answer_in_the_s
     ((text, seconds),) = {(text, round(seconds, 6)) for text, seconds in answers}
     assert text == WRONG_CREDENTIALS
     assert seconds == REFUSAL_SECONDS
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_the_challenge_does_not_say_whether_a_user_exists(mechanism: str):
+    world = World()
+
+    async def challenge(name: str) -> tuple[int, str, str]:
+        login = world.authenticator.exchange(mechanism, HOST)
+        answer = await login.step(f"n,,n={name},r=abc".encode())
+        told = dict(part.split("=", 1) for part in answer.decode().split(","))
+        return len(base64.b64decode(told["s"])), told["i"], told["s"]
+
+    exists, unknown = await challenge("alice"), await challenge("nobody")
+    assert exists[:2] == unknown[:2]
+    # The salt of a name stays the same, as that of a user does.
+    assert await challenge("nobody") == unknown
+    assert (await challenge("nobody else"))[2] != unknown[2]
 
 
 async def test_a_password_that_fitted_is_not_hashed_again_until_it_changes():
@@ -285,7 +297,7 @@ async def test_nobody_becomes_the_administrator_by_name():
 async def test_without_a_token_in_the_directory_there_is_no_administrator():
     authenticator = Authenticator(
         users=dict,
-        throttle=LoginThrottle(Clock()),
+        throttle=LoginThrottle(LoopClock()),
         threads=NoThreads(),
         decoy_key=b"k" * 32,
         random_bytes=os.urandom,

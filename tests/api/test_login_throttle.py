@@ -22,11 +22,6 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Clock(LoopClock):
-    def wall_ms(self):
-        raise NotImplementedError
-
-
 async def attempt(throttle: LoginThrottle, user: str, host: str = HOST) -> float | None:
     """The seconds that an attempt waited before it failed; None: refused unseen."""
     began = now()
@@ -38,7 +33,7 @@ async def attempt(throttle: LoginThrottle, user: str, host: str = HOST) -> float
 
 
 async def test_the_first_failures_are_free_and_later_ones_wait_longer_and_longer():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     waits = [await attempt(throttle, "alice") for _ in range(12)]
     assert waits[:7] == [0] * 7
     later = [wait for wait in waits[7:] if wait is not None]
@@ -49,7 +44,7 @@ async def test_the_first_failures_are_free_and_later_ones_wait_longer_and_longer
 
 
 async def test_many_attempts_at_once_are_not_all_looked_at():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     for _ in range(20):
         throttle.failed("alice", HOST)
     looked_at = await asyncio.gather(*(throttle.admit("alice", HOST) for _ in range(100)))
@@ -57,7 +52,7 @@ async def test_many_attempts_at_once_are_not_all_looked_at():
 
 
 async def test_attempts_under_way_count_as_failed():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     for _ in range(10):
         assert await throttle.admit("alice", HOST)
         throttle.suspect("alice", HOST)
@@ -65,7 +60,7 @@ async def test_attempts_under_way_count_as_failed():
 
 
 async def test_a_user_who_logs_in_is_not_slow_any_more_but_its_address_is():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     for number in range(150):
         throttle.failed(f"user-{number}", HOST)
     for _ in range(10):
@@ -82,7 +77,7 @@ async def test_a_user_who_logs_in_is_not_slow_any_more_but_its_address_is():
 
 
 async def test_nobody_locks_a_user_out_from_another_address():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     for number in range(200):
         throttle.failed("alice", f"10.0.1.{number}")
     began = now()
@@ -94,7 +89,7 @@ async def test_nobody_locks_a_user_out_from_another_address():
 
 
 async def test_failures_are_forgotten():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     for _ in range(1000):
         throttle.failed("alice", HOST)
     await asyncio.sleep(600)
@@ -102,7 +97,7 @@ async def test_failures_are_forgotten():
 
 
 async def test_one_client_that_tries_forever_does_not_slow_down_its_neighbours():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     for _ in range(1000):
         await attempt(throttle, "misconfigured")
         await asyncio.sleep(0.1)
@@ -112,7 +107,7 @@ async def test_one_client_that_tries_forever_does_not_slow_down_its_neighbours()
 
 
 async def test_addresses_of_one_ipv6_network_are_one():
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     for number in range(10):
         throttle.failed("alice", f"2001:db8::{number:x}")
     await throttle.admit("alice", "2001:db8::ffff")
@@ -125,7 +120,7 @@ async def test_addresses_of_one_ipv6_network_are_one():
 
 
 def test_the_tables_have_a_bound():
-    class Still(Clock):
+    class Still(LoopClock):
         def monotonic(self):
             return 0.0
 
@@ -140,7 +135,7 @@ def test_the_tables_have_a_bound():
 async def test_a_reason_is_logged_once_per_address_and_then_how_many_were_left_out(
     caplog: pytest.LogCaptureFixture,
 ):
-    throttle = LoginThrottle(Clock())
+    throttle = LoginThrottle(LoopClock())
     caplog.set_level(logging.WARNING)
     for _ in range(50):
         throttle.log_failure(HOST, "wrong password for user 'alice'")

@@ -1,4 +1,4 @@
-"""Every use case of a session, by strangers: generated from the table of rules.
+"""Every use case of a session, by clients without rights: generated from the table of rules.
 
 A public method of a guarded service without a rule fails here, and so does a rule that its method
 does not enforce.
@@ -89,6 +89,9 @@ def test_only_these_are_open_to_everyone() -> None:
         "cluster.alive",
         "cluster.is_cut_off",
         "cluster.health",
+        # The request proves that it may be made.
+        "cluster.join_challenge",
+        "cluster.join_proven",
     }
     for name, rule in RULES.items():
         assert bool(rule.needs) != bool(rule.open_because), name
@@ -96,7 +99,9 @@ def test_only_these_are_open_to_everyone() -> None:
 
 
 @pytest.mark.parametrize(("name", "sample"), GUARDED)
-def test_a_stranger_gets_nothing_and_changes_nothing(name: str, sample: Sample) -> None:
+def test_a_client_without_rights_gets_nothing_and_changes_nothing(
+    name: str, sample: Sample
+) -> None:
     made = world(sample)
     found = outcome(sample.call, made.session())
     first = kinds_of(name, sample)[0]

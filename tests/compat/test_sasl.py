@@ -9,7 +9,7 @@ from typing import Any
 import confluent_kafka.admin as admin_api
 import pytest
 from confluent_kafka import KafkaException
-from https_keys import AUDIENCE, ISSUER, IdentityProvider
+from https_keys import AUDIENCE, ISSUER, IdentityProvider, unused_https_url
 from sasl_clients import CLIENTS, Credentials, SaslClient, librdkafka_settings
 
 from moldau.testing.broker import Broker
@@ -173,6 +173,22 @@ def test_tokens_that_are_not_right_are_refused(
     with IdentityProvider(tmp_path) as stranger:
         said = client.login_failure(secured.bootstrap, Credentials("OAUTHBEARER", token=token))
     assert "token is not valid" in said
+
+
+def test_a_provider_that_is_down_is_named_and_users_with_passwords_still_come_in(
+    provider: IdentityProvider, client: SaslClient, new_name: Callable[[str], str]
+):
+    more = {"SECURITY__OIDC_JWKS_URL": unused_https_url(), "SECURITY__SUPER_USERS": "User:alice"}
+    with Broker(settings={**settings(provider), **more}) as broker:
+        said = client.login_failure(broker.bootstrap, alice("OAUTHBEARER", provider))
+        assert "identity provider" in said
+        admin = admin_of(broker)
+        add_user(admin, "alice", PASSWORD)
+        topic = create_topic(broker, new_name("topic"))
+        client.produce(broker.bootstrap, alice("PLAIN", provider), topic, VALUES)
+        lines = [line for line in broker.output.splitlines() if "keys of tokens from" in line]
+    assert len(lines) == 1
+    assert "refused" in lines[0]
 
 
 def confused_token(provider: IdentityProvider) -> str:

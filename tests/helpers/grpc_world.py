@@ -4,12 +4,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import grpc
 import uvloop
+from open_sessions import broker_with, entrance_to
 
+from moldau.api.entrance import Entrance
 from moldau.edge.grpc.listener import GrpcLimits, GrpcListener
 from moldau.model.topology import JoinReply, JoinRequest
 from moldau.proto.v1 import queue_pb2_grpc
@@ -67,7 +68,7 @@ class Door:
     """A listener, and a channel to it."""
 
     listener: GrpcListener
-    broker: Any
+    entrance: Entrance
 
     def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.loop = loop
@@ -98,8 +99,8 @@ def opened(
         async def make() -> Door:
             door = Door(loop, port)
             parts = {"queues": door.queues, "cluster": door.cluster, "broker_id": 1}
-            door.broker = SimpleNamespace(**parts, **(broker or {}))
-            door.listener = GrpcListener(door.broker, loop=loop, limits=limits or GrpcLimits())
+            door.entrance = entrance_to(broker_with(**parts, **(broker or {})))
+            door.listener = GrpcListener(door.entrance, loop=loop, limits=limits or GrpcLimits())
             door.listener.bind("127.0.0.1", port)
             door.listener.start()
             return door

@@ -17,6 +17,7 @@ from moldau.api.local_replicas import LocalReplicas
 from moldau.api.session import Session, Sessions
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
+from moldau.control.join_service import JoinService
 from moldau.control.producer_ids import ProducerIds
 from moldau.control.security_service import SecurityService
 from moldau.control.topic_service import TopicService
@@ -28,7 +29,7 @@ from moldau.data.offsets import OffsetService
 from moldau.data.produce import ProduceService
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.model.errors import RefusedError
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, TimestampMs
 from moldau.queues.service import QueueService
 from moldau.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import Principal, user
@@ -36,6 +37,7 @@ from moldau.security.principal import Principal, user
 ALICE = user("alice")
 HOST = "192.0.2.7"
 SERVICES: dict[str, type[Any]] = {
+    "joins": JoinService,
     "cluster": ClusterService,
     "replicas": LocalReplicas,
     "produce": ProduceService,
@@ -146,8 +148,8 @@ class _StandingClock(LoopClock):
     def monotonic(self) -> float:
         return 0.0
 
-    def wall_ms(self) -> int:
-        return 1_000
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(1_000)
 
 
 def outcome(call: Callable[[Session], Any], session: Session) -> Any:

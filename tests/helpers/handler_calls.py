@@ -18,7 +18,7 @@ from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.histogram import Histogram
-from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TimestampMs, TopicId
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.connection import Connection, DeferredReply
 from moldau.wire.framing import read_response_header
@@ -86,10 +86,16 @@ class FakeCluster:
 
 
 class LoopClock:
-    """The time of the loop that the handler runs on."""
+    """The time of the loop that the handler runs on; it begins at 0."""
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return 0.0
+
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(int(self.monotonic() * 1000))
 
 
 class FakeConnection:

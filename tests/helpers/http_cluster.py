@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import uvloop
+from open_sessions import broker_with, entrance_to
 
 from moldau.control.join_service import JoinService
 from moldau.edge.http.limits import HttpLimits
@@ -27,6 +28,7 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.net.tls.contexts import TlsContexts
 from moldau.security.join_proof import NONCE_BYTES, Transcript, prove_secret
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
@@ -182,12 +184,14 @@ class Served:
 
 @contextmanager
 def served(
-    cluster: FakeCluster | None = None, limits: HttpLimits | None = None
+    cluster: FakeCluster | None = None,
+    limits: HttpLimits | None = None,
+    tls: TlsContexts | None = None,
 ) -> Iterator[Served]:
     """A fake cluster behind a real listener."""
     loop = uvloop.new_event_loop()
     world = Served(loop, cluster or FakeCluster())
-    broker: Any = SimpleNamespace(
+    broker = broker_with(
         broker_id=1,
         image=SimpleNamespace(cluster_id="c"),
         cluster=world.cluster,
@@ -207,7 +211,14 @@ def served(
     thread.start()
 
     async def start() -> None:
-        world.listener = listener_for(broker, vitals, loop=loop, limits=limits or HttpLimits())
+        world.listener = listener_for(
+            entrance_to(broker),
+            vitals,
+            loop=loop,
+            limits=limits or HttpLimits(),
+            tls=tls,
+            clock=SystemClock(),
+        )
         _, world.port = world.listener.bind("127.0.0.1", 0)
         world.listener.start()
 

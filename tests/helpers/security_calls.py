@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from handler_calls import FakeCluster, LoopClock, broker_of, image
 
@@ -39,7 +39,7 @@ class SecurityCalls:
         self.store = OneStore(image({}))
         service = SecurityService(
             metadata=cast("MetadataStore", self.store),
-            clock=cast("Any", LoopClock()),
+            clock=LoopClock(),
             random_bytes=os.urandom,
         )
         broker = broker_of(FakeCluster(self.store.image), security=service, metadata=self.store)

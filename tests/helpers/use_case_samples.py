@@ -38,7 +38,7 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.model.topology import Endpoint, JoinRequest, Topology, TopologyTopic
+from moldau.model.topology import Endpoint, JoinRequest, ProvenJoinRequest, Topology, TopologyTopic
 from moldau.queues.types import ConnectOptions, GroupStats, PartitionStats, PollOptions
 from moldau.security.acl import CLUSTER_NAME, ResourceType
 from moldau.security.scram import ScramCredential, ScramMechanism
@@ -174,6 +174,7 @@ JOINING = JoinRequest(
     raft=Endpoint("h", 2),
     http=Endpoint("h", 3),
 )
+PROVEN = ProvenJoinRequest(request=b"{}", challenge=b"c", nonce=b"n", proof=b"p")
 TOPOLOGY = Topology(
     cluster_id="a-cluster",
     version=1,
@@ -392,6 +393,8 @@ SAMPLES: dict[str, list[Sample]] = {
         lambda s: s.cluster.remote_leader(ORDERS, 0),
         answers={"cluster.leader_of": Leader(BrokerId(2), Epoch(1))},
     ),
+    "cluster.join_challenge": one(lambda s: s.cluster.join_challenge()),
+    "cluster.join_proven": one(lambda s: s.cluster.join_proven(PROVEN)),
     "cluster.join": one(lambda s: s.cluster.join(JOINING)),
     "cluster.drain": one(lambda s: s.cluster.drain(2)),
     "cluster.keep": one(lambda s: s.cluster.keep(2)),

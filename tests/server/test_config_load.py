@@ -190,6 +190,25 @@ def test_what_no_browser_calls_an_origin_is_refused(text):
     assert "http.cors_origins" in str(problem)
 
 
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        (None, ()),
+        ("broker.example, *.svc.local,::1", ("broker.example", "*.svc.local", "::1")),
+        ("*", ("*",)),
+    ],
+)
+def test_further_hosts_are_given_by_commas(text, hosts):
+    flags = {} if text is None else {"http.hosts": text}
+    assert load_config(flags, {}).config.http.host_list == hosts
+
+
+@pytest.mark.parametrize("text", ["a.example:80", "http://a.example", "a.*.b", "a b", "[::1"])
+def test_what_is_not_a_host_is_refused(text):
+    (problem,) = problems({"http.hosts": text}, {})
+    assert "http.hosts" in str(problem)
+
+
 def test_a_wildcard_listener_is_fine_with_an_advertised_address():
     flags = {
         "kafka.addr": "0.0.0.0:9092",

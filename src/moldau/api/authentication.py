@@ -8,6 +8,7 @@ import asyncio
 import hmac
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Final, Protocol
 
 from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
@@ -38,6 +39,7 @@ SCRAM: Final = {each.sasl_name: each for each in ScramMechanism}
 WRONG_TOKEN: Final = "Authentication failed: the token is not valid"
 TOO_MANY: Final = "Authentication failed: too many failed logins, try again later"
 _NONCE_BYTES: Final = 18
+_LOOKED_AT_MAX: Final = 20
 
 
 class TokenCheck(Protocol):
@@ -119,7 +121,9 @@ class Authenticator:
             self._throttle.succeeded(name, host)
             return self._named(name)
         # A name without a user costs the same time as one with.
-        checked = credential or decoy_credential(name, self._decoy_key, mechanism)
+        checked = credential or decoy_credential(
+            name, self._decoy_key, mechanism, self._of_any_user(mechanism)
+        )
         suspected = not passwords.is_running(name, password, checked)
         if suspected:
             self._throttle.suspect(name, host)
@@ -161,6 +165,7 @@ class Authenticator:
             find=lambda name: self._credentials(name).get(mechanism),
             nonce=self._random_bytes(_NONCE_BYTES).hex(),
             decoy_key=self._decoy_key,
+            decoy_like=self._of_any_user(mechanism),
         )
 
     async def admit(self, name: str | None, host: str) -> None:
@@ -213,6 +218,13 @@ class Authenticator:
             return self._admin_credentials
         found = self._users().get(name)
         return {} if found is None else found.credentials
+
+    def _of_any_user(self, mechanism: ScramMechanism) -> ScramCredential | None:
+        """What those of users that do not exist must look like."""
+        for found in islice(self._users().values(), _LOOKED_AT_MAX):
+            if mechanism in found.credentials:
+                return found.credentials[mechanism]
+        return None
 
     @cached_property
     def _admin_credentials(self) -> Mapping[ScramMechanism, ScramCredential]:

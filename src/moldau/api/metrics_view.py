@@ -9,6 +9,7 @@ from moldau.groups.results import FetchOffsetsResult, ListedGroup
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Partition, Topic
 from moldau.metadata.leaders import Leader
+from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId
 from moldau.transactions.results import ListedTransaction
@@ -25,6 +26,10 @@ class MetricsView:
     @property
     def broker_id(self) -> BrokerId:
         return self._broker.broker_id
+
+    @property
+    def clock(self) -> Clock:
+        return self._broker.clock
 
     @property
     def metadata_version(self) -> int:

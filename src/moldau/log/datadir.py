@@ -2,8 +2,8 @@
 
     lock            locked while a broker runs; contains its pid
     broker.json     broker id, cluster id, directory id: written once, never changed
-    cluster.secret  what brokers of the cluster prove to each other (secret_file.py)
     admin.token     proves that its reader may administer the broker; new at each start
+    cluster.secret  what brokers of the cluster prove to each other (secret_file.py)
     votes           the vote journal
     fence           left by a broker whose disk failed (flush_failure.py)
     metadata/       the log of the metadata group

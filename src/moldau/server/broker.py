@@ -66,7 +66,7 @@ from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
 from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
 from moldau.server.peer_links import PeerLinks
-from moldau.server.ports import ReservedPort
+from moldau.server.ports import ReservedPort, host_names
 from moldau.server.registration import Registration, SupersededError
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 
@@ -206,7 +206,7 @@ class BrokerServer:
             on_removed=self._on_removed,
         )
         self._build_cluster(membership, http, transport, driver)
-        self._build_services(defaults, transport)
+        self._build_services(defaults, transport, membership.secret.value)
         self._partitions.on_leadership = self._on_partition_leadership
         self._partitions.on_voter_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
@@ -221,15 +221,24 @@ class BrokerServer:
             gate=self._authentication.gate,
         )
         self._http = listener_for(
-            self._broker,
+            self._authentication.http(self._sessions),
             self._metric_sources(kafka_server),
             loop=self._loop,
+            hosts=(*config.http.host_list, *host_names(self._ports)),
             cors_origins=config.http.cors_origin_list,
             sockets=machine.sockets,
+            tls=self._certificates.of_protocol(ListenerProtocol.HTTP),
+            clock=self._clock,
         )
         kafka_server.bind(kafka_ports)
         self._http.bind(http.host, http.port)
-        self._grpc = build_grpc_server(machine, self._loop, self._broker, grpc)
+        self._grpc = build_grpc_server(
+            machine,
+            self._loop,
+            self._authentication.grpc(self._sessions),
+            grpc,
+            self._certificates.of_protocol(ListenerProtocol.GRPC),
+        )
         for port in self._ports:
             port.release()
         self._peers.follow()
@@ -425,7 +434,9 @@ class BrokerServer:
             free_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
         )
 
-    def _build_services(self, defaults: dict[str, str], transport: Transport) -> None:
+    def _build_services(
+        self, defaults: dict[str, str], transport: Transport, secret: bytes
+    ) -> None:
         config = self._config
         topics = TopicService(
             metadata=self._metadata,
@@ -494,7 +505,7 @@ class BrokerServer:
         )
         self._sessions = Sessions(self._broker, super_users=super_users(config))
         self._authentication = Authentication(
-            config, self._machine, self._storage.root, self._broker.security.users
+            config, self._machine, self._storage.root, self._broker.security.users, secret
         )
 
     def _metric_sources(self, kafka: KafkaServer) -> MetricSources:

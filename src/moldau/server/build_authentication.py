@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.api.authentication import Authenticator
+from moldau.api.entrance import Entrance
 from moldau.api.login_throttle import LoginThrottle
+from moldau.api.login_tokens import LoginTokens
 from moldau.api.password_check import OsHashThreads
+from moldau.api.session import ListenerAccess, Sessions
 from moldau.edge.kafka.certificate_gate import CertificateGate
 from moldau.edge.kafka.client_login import LoginRules
 from moldau.edge.kafka.dispatcher import Dispatcher
@@ -16,7 +19,7 @@ from moldau.metadata.security import User
 from moldau.net.connection import ConnectionLimits
 from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, parse_principal
-from moldau.server.config.listeners import listeners_of
+from moldau.server.config.listeners import listeners_for, listeners_of
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import (
     Authorization,
@@ -56,6 +59,7 @@ class Authentication:
         machine: Machine,
         root: Path,
         users: Callable[[], Mapping[str, User]],
+        cluster_secret: bytes,
     ) -> None:
         self._config = config
         self._clock = machine.clock
@@ -66,6 +70,12 @@ class Authentication:
             from moldau.server.oidc import oidc_tokens
 
             self._tokens = oidc_tokens(config.security, machine.clock)
+        self._login_tokens = LoginTokens(
+            secret=cluster_secret,
+            users=users,
+            clock=machine.clock,
+            others=self._tokens,
+        )
         self.authenticator = Authenticator(
             users=users,
             throttle=LoginThrottle(machine.clock),
@@ -73,7 +83,7 @@ class Authentication:
             decoy_key=machine.secret_bytes(_DECOY_KEY_BYTES),
             random_bytes=machine.secret_bytes,
             admin_token=machine.admin_token(root),
-            tokens=self._tokens,
+            tokens=self._login_tokens,
             certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
         )
 
@@ -94,6 +104,32 @@ class Authentication:
         if listener.security is ListenerSecurity.MTLS:
             return Gate(CertificateGate(dispatcher, self.authenticator))
         return Gate(dispatcher)
+
+    def http(self, sessions: Sessions) -> Entrance:
+        """The way in for clients of HTTP."""
+        return self._entrance(sessions, ListenerProtocol.HTTP)
+
+    def grpc(self, sessions: Sessions) -> Entrance:
+        """The way in for clients of gRPC."""
+        return self._entrance(sessions, ListenerProtocol.GRPC)
+
+    def _entrance(self, sessions: Sessions, protocol: ListenerProtocol) -> Entrance:
+        """These protocols have one listener at most."""
+        listener = next(iter(listeners_for(self._config, protocol)), None)
+        if listener is None:
+            return Entrance(sessions)
+        is_http = protocol is ListenerProtocol.HTTP
+        return Entrance(
+            sessions,
+            access=ListenerAccess(
+                name=listener.name,
+                read_only=listener.read_only,
+                public_metrics=is_http and self._config.http.public_metrics,
+            ),
+            authenticator=self.authenticator,
+            tokens=self._login_tokens,
+            is_login_required=listener.authenticates,
+        )
 
     async def stop(self) -> None:
         await asyncio.gather(*(gate.stop() for gate in self._gates))

@@ -2,8 +2,8 @@
 
 from asyncio import AbstractEventLoop
 
-from moldau.api.broker import Broker
 from moldau.api.cluster_queries import ClusterQueries
+from moldau.api.entrance import Entrance
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.group_service import GroupService
 from moldau.data.append_forwarding import AppendForwarder
@@ -11,6 +11,7 @@ from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
+from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.transport import Transport
 from moldau.server.machine import GrpcServer, Machine
 from moldau.server.ports import ReservedPort
@@ -46,11 +47,15 @@ def build_append_service(
 
 
 def build_grpc_server(
-    machine: Machine, loop: AbstractEventLoop, broker: Broker, port: ReservedPort | None
+    machine: Machine,
+    loop: AbstractEventLoop,
+    entrance: Entrance,
+    port: ReservedPort | None,
+    tls: TlsContexts | None = None,
 ) -> GrpcServer | None:
     """The gRPC server, bound to `port`; None if it is disabled."""
     if port is None:
         return None
-    listener = machine.grpc_server(loop, broker)
+    listener = machine.grpc_server(loop, entrance, tls)
     listener.bind(port.host, port.port)
     return listener

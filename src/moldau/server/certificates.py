@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from moldau.model.errors import ConfigError
 from moldau.net.tls.contexts import TlsContexts, TlsFiles, certificate_expiry, is_key_exposed
-from moldau.server.config.listeners import listeners_of, split_files
+from moldau.server.config.listeners import listeners_for, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
-from moldau.server.config.security_schema import ListenerConfig, ListenerSecurity
+from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, ListenerSecurity
 
 _POLL_SECONDS: Final = 1.0
 
@@ -55,6 +55,11 @@ class Certificates:
         if found is None:
             found = self._contexts[files] = TlsContexts(files)
         return found
+
+    def of_protocol(self, protocol: ListenerProtocol) -> TlsContexts | None:
+        """Those of the only listener of a protocol. Raises ConfigError."""
+        found = listeners_for(self._config, protocol)
+        return self.of(found[0]) if found else None
 
     def expiries(self) -> Mapping[str, float]:
         """When each certificate expires, in seconds since 1970, by its file."""

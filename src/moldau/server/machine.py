@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop
 from pathlib import Path
 from typing import Final, Protocol
 
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client.cluster_client import ClusterClient
 from moldau.client.security import PLAIN_TEXT, Security, Tls
@@ -130,14 +130,14 @@ class Machine:
         """Random bytes that nobody can guess, for secrets and nonces."""
         return secrets.token_bytes(count)
 
-    def join_token(self) -> str:
-        """The token to join with in the environment of the process; empty if there is none."""
-        return os.environ.get(JOIN_TOKEN_VARIABLE, "")
-
     def admin_token(self, root: Path) -> str | None:
         """A new token in a data directory, for its local administrator; None if it has none."""
         token = make_token(self.secret_bytes(TOKEN_BYTES))
         return token if write_token(root, token) else None
+
+    def join_token(self) -> str:
+        """The token to join with in the environment of the process; empty if there is none."""
+        return os.environ.get(JOIN_TOKEN_VARIABLE, "")
 
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         """Lock a data directory for this broker. Raises ConfigError."""
@@ -154,11 +154,13 @@ class Machine:
     def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
         return LoopWatch(loop)
 
-    def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
+    def grpc_server(
+        self, loop: AbstractEventLoop, entrance: Entrance, tls: TlsContexts | None = None
+    ) -> GrpcServer:
         # Imported here: with grpc.addr unset, its memory and time are saved.
         from moldau.edge.grpc.listener import GrpcListener
 
-        return GrpcListener(broker, loop=loop)
+        return GrpcListener(entrance, loop=loop, tls=tls)
 
     def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
         return HttpMemberClient(address, seconds_max, self.http_tls)

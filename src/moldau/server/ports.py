@@ -7,7 +7,7 @@ with SO_REUSEADDR, two sockets may bind an address while neither listens.
 
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from moldau.model.errors import ConfigError
@@ -57,6 +57,11 @@ class ReservedPort:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+
+def host_names(ports: Iterable[ReservedPort]) -> list[str]:
+    """The names of this broker, of all its listeners: people use one name for all of them."""
+    return [end.host for port in ports for end in (port.address, port.advertised)]
 
 
 def _reachable(host: str) -> str:

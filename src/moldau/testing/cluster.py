@@ -58,16 +58,23 @@ class ClusterBroker(Broker):
         *,
         seconds_max: float | None = None,
     ) -> Any:
-        """Send a request to its HTTP API; raises OSError while it does not respond."""
+        """Send a request to its HTTP API, as its local administrator.
+
+        Raises OSError while it does not respond.
+        """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"http://{self.http_address}{path}",
             data=data,
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **self._authorization()},
         )
         with urllib.request.urlopen(request, timeout=seconds_max or wait_seconds_max()) as answer:
             text = answer.read()
         return json.loads(text) if text else None
+
+    def _authorization(self) -> dict[str, str]:
+        token = self.data_dir / "admin.token"
+        return {"Authorization": f"Bearer {token.read_text().strip()}"} if token.exists() else {}
 
 
 class Brokers:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from open_sessions import broker_with, entrance_to
 
 from grpc_world import Door, opened
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
@@ -223,8 +224,10 @@ class SlowClient:
 
 def test_a_stop_does_not_break_in_while_an_answer_is_written() -> None:
     async def scenario() -> None:
-        calls, client = Calls(), SlowClient()
-        call: Call[Any, Any] = Call(calls, cast(Any, client), pb.ReadFromRequest)
+        entrance = entrance_to(broker_with())
+        calls, client = Calls(entrance), SlowClient()
+        visit = await entrance.enter([], "127.0.0.1")
+        call: Call[Any, Any] = Call(calls, cast(Any, client), pb.ReadFromRequest, visit)
 
         async def work() -> None:
             with calls.waiting():

@@ -39,14 +39,14 @@ def test_a_broker_without_grpc_does_not_import_it() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
 def test_the_port_is_reserved_then_open_then_closed(door: Door, host: str) -> None:
     async def serve() -> None:
-        listener = GrpcListener(door.broker, loop=door.loop)
+        listener = GrpcListener(door.entrance, loop=door.loop)
         _, port = listener.bind(host, 0)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
         listener.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=ALONE) as channel:
             assert (await QueueStub(channel).Ack(ACK, timeout=wait_seconds_max())).done == 1
-        second: Any = GrpcListener(door.broker, loop=door.loop)
+        second: Any = GrpcListener(door.entrance, loop=door.loop)
         with pytest.raises(OSError, match="in use"):
             second.bind(host, port)
         await listener.stop(10)
@@ -58,7 +58,7 @@ def test_the_port_is_reserved_then_open_then_closed(door: Door, host: str) -> No
 
 def test_a_port_that_was_taken_meanwhile_is_an_error(door: Door) -> None:
     async def take() -> None:
-        listener = GrpcListener(door.broker, loop=door.loop)
+        listener = GrpcListener(door.entrance, loop=door.loop)
         address = listener.bind("127.0.0.1", 0)
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -73,7 +73,7 @@ def test_a_port_that_was_taken_meanwhile_is_an_error(door: Door) -> None:
 
 def test_a_stop_before_the_start_frees_the_port(door: Door) -> None:
     async def stop() -> None:
-        listener = GrpcListener(door.broker, loop=door.loop)
+        listener = GrpcListener(door.entrance, loop=door.loop)
         address = listener.bind("127.0.0.1", 0)
         await listener.stop(10)
         with socket.socket() as other:

@@ -165,7 +165,7 @@ def test_a_joiner_of_a_newer_version_may_say_more(world):
 
 def test_a_joiner_that_proves_nothing_learns_nothing(world):
     status, _, body = ask_to_join(world, msgspec.json.encode(JOIN), b"another")
-    assert (status, body["error"]) == (400, "CLUSTER_AUTHORIZATION_FAILED")
+    assert (status, body["error"]) == (403, "CLUSTER_AUTHORIZATION_FAILED")
     # As an older version asks.
     status, _, body = world.ask("POST", "/api/v1/cluster/join", msgspec.json.encode(JOIN))
     assert (status, body["error"]) == (400, "INVALID_REQUEST")
@@ -332,7 +332,7 @@ def test_a_body_of_a_mebibyte_is_read_and_a_larger_one_is_not(world):
 def test_a_body_that_is_announced_too_large_is_not_waited_for(world):
     with world.connect() as sock:
         sock.sendall(
-            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\n"
             b"content-type: application/json\r\ncontent-length: 1048577\r\n\r\n"
         )
         assert sock.recv(12) == b"HTTP/1.1 413"
@@ -341,7 +341,7 @@ def test_a_body_that_is_announced_too_large_is_not_waited_for(world):
 def test_a_large_body_in_chunks_is_not_read_to_its_end(world):
     with world.connect() as sock:
         sock.sendall(
-            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\n"
             b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
@@ -353,7 +353,7 @@ def test_a_large_body_in_chunks_is_not_read_to_its_end(world):
 def test_a_client_that_hangs_up_in_its_body_is_not_an_internal_error(world, caplog):
     with world.connect() as sock:
         sock.sendall(
-            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\n"
             b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
         )
     assert world.ask("GET", "/healthz")[0] == 200
@@ -361,11 +361,42 @@ def test_a_client_that_hangs_up_in_its_body_is_not_an_internal_error(world, capl
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("host", ["[", "[::1", "x y", ""])
-def test_a_strange_host_changes_nothing(world, host):
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("GET /api/v1/topology HTTP/1.1\r\nhost: evil.example:8080", 421),
+        ("GET http://evil.example/api/v1/topology HTTP/1.1\r\nhost: localhost", 421),
+        ("GET http://localhost/api/v1/topology HTTP/1.1\r\nhost: localhost", 200),
+        ("GET /api/v1/topology HTTP/1.1\r\nhost: [::1]:8080", 200),
+        ("GET /api/v1/topology HTTP/1.1\r\nhost: [", 400),
+        ("GET /api/v1/topology HTTP/1.1\r\nhost: [::1", 400),
+        ("GET /api/v1/topology HTTP/1.1\r\nhost: x y", 400),
+        ("GET /api/v1/topology HTTP/1.1\r\nhost:", 400),
+        ("GET /api/v1/topology HTTP/1.1\r\nhost: localhost\r\nhost: localhost", 400),
+        ("GET /api/v1/topology HTTP/1.0", 400),
+    ],
+)
+def test_a_request_is_served_under_the_names_of_the_broker_only(world, head, status):
     with world.connect() as sock:
-        sock.sendall(f"GET /nope HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
-        assert sock.recv(12) == b"HTTP/1.1 404"
+        sock.sendall(f"{head}\r\nconnection: close\r\n\r\n".encode())
+        reply = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    assert (b'"topics"' in reply) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/"), ("GET", "/healthz"), ("GET", "/nope"), ("DELETE", "/"), ("HEAD", "/readyz")],
+)
+def test_browsers_may_run_frame_and_keep_nothing(world, method, path):
+    _, headers, _ = world.ask(method, path)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
 @pytest.mark.parametrize(
@@ -374,8 +405,8 @@ def test_a_strange_host_changes_nothing(world, host):
         b"\x00\x00\x00\x10kafka?\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\n\r\n",
-        b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-        b"GET /healthz HTTP/x.y\r\nhost: x\r\n\r\n",
+        b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"GET /healthz HTTP/x.y\r\nhost: localhost\r\n\r\n",
     ],
     ids=["Kafka", "TLS", "no host", "a negative length", "another version"],
 )
@@ -416,7 +447,7 @@ def test_every_error_says_what_to_do_about_it(world):
 
 def test_every_error_code_has_a_status():
     for code in ErrorCode:
-        assert responses.status_of(code) in (400, 404, 409, 500, 503)
+        assert responses.status_of(code) in (400, 401, 403, 404, 409, 500, 503)
 
 
 def test_the_request_to_join_reads_back_as_it_was_written():

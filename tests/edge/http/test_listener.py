@@ -18,7 +18,7 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
-REQUEST = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+REQUEST = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def no_app() -> Any:
@@ -188,7 +188,8 @@ def test_connections_above_the_cap_are_closed_and_the_others_stay():
     [
         b"",
         b"GET /heal",
-        b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\n"
+        b"content-type: application/json\r\n"
         b"content-length: 100\r\n\r\n{",
     ],
     ids=["nothing", "half a head", "half a body"],
@@ -204,7 +205,7 @@ def test_half_a_request_that_was_sent_ahead_gets_no_more_time_than_another():
     limits = HttpLimits(request_seconds_max=2.0, keep_alive_seconds_max=600)
     with served(limits=limits) as world, world.connect() as sock:
         sock.sendall(
-            REQUEST + b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            REQUEST + b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\n"
             b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
         )
         assert read_reply(sock).startswith(b"HTTP/1.1 200")
@@ -214,7 +215,9 @@ def test_half_a_request_that_was_sent_ahead_gets_no_more_time_than_another():
 def test_requests_that_were_sent_ahead_are_answered_in_their_order():
     with served() as world, world.connect() as sock:
         paths = (b"/healthz", b"/nope", b"/healthz")
-        sock.sendall(b"".join(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path for path in paths))
+        sock.sendall(
+            b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in paths)
+        )
         data = b""
         while data.count(b"HTTP/1.1 ") < 3:
             data += sock.recv(65536)
@@ -224,7 +227,7 @@ def test_requests_that_were_sent_ahead_are_answered_in_their_order():
 
 def test_an_old_client_gets_its_answer_and_the_end_of_the_connection():
     with served() as world, world.connect() as sock:
-        sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        sock.sendall(b"GET /healthz HTTP/1.0\r\nhost: localhost\r\n\r\n")
         assert read_reply(sock).endswith(b'{"status":"ok"}')
         assert is_closed(sock)
 
@@ -271,7 +274,8 @@ def test_a_slow_answer_is_no_slow_request(monkeypatch):
         cluster.hold = asyncio.Event()
         body = b'{"broker": 1}'
         sock.sendall(
-            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\n"
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
         wait_until(lambda: cluster.asked, "the request has come")
@@ -285,7 +289,7 @@ def test_who_does_not_read_a_large_reply_is_hung_up_on():
     cluster.reasons = ["x" * 32 * 1024 * 1024]
     limits = HttpLimits(reply_stall_seconds_max=0.3, keep_alive_seconds_max=600)
     with served(cluster, limits) as world, world.connect() as sock:
-        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert sock.recv(1)
         wait_until_no_connections(world)
 
@@ -295,7 +299,7 @@ def test_who_reads_a_large_reply_slowly_gets_all_of_it():
     cluster.reasons = ["x" * 32 * 1024 * 1024]
     limits = HttpLimits(reply_stall_seconds_max=wait_seconds_max() / 12, keep_alive_seconds_max=1)
     with served(cluster, limits) as world, world.connect() as sock:
-        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         left = 32 * 1024 * 1024
         while left > 0:
             # Pieces that are not there at once: the kernel keeps some megabytes for us.
@@ -341,7 +345,8 @@ def test_a_stop_lets_requests_finish_and_frees_the_port(monkeypatch):
         cluster.hold = asyncio.Event()
         body = b'{"broker": 1}'
         busy.sendall(
-            b"POST /api/v1/cluster/keep HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /api/v1/cluster/keep HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\n"
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
         wait_until(lambda: cluster.asked, "the request has come")
@@ -364,7 +369,8 @@ def test_a_stop_cuts_what_does_not_finish(monkeypatch):
         cluster.hold = asyncio.Event()
         body = b'{"broker": 1}'
         busy.sendall(
-            b"POST /api/v1/cluster/keep HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /api/v1/cluster/keep HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\n"
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
         wait_until(lambda: cluster.asked, "the request has come")
@@ -377,7 +383,7 @@ def test_a_stop_cuts_who_does_not_read():
     cluster = FakeCluster()
     cluster.reasons = ["x" * 32 * 1024 * 1024]
     with served(cluster) as world, world.connect() as sock:
-        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert sock.recv(1)
         world.run(lambda: world.listener.stop(0.1))
         wait_until_no_connections(world)

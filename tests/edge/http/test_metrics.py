@@ -10,10 +10,12 @@ from typing import Any
 import confluent_kafka
 import pytest
 from fakes import Fake
+from open_sessions import broker_with
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_client import ask
 from moldau.api.local_replicas import LocalReplicas
+from moldau.api.metrics_view import MetricsView
 from moldau.data.traffic import Traffic
 from moldau.edge.http import metrics
 from moldau.groups.results import GroupState, ListedGroup
@@ -234,7 +236,7 @@ class FakePartitions(list[Any], Fake):
 
 
 def fake_broker(there: FakePartitions, groups: object = None) -> Any:
-    return SimpleNamespace(groups=groups, replicas=LocalReplicas(there))
+    return MetricsView(broker_with(groups=groups, replicas=LocalReplicas(there)))
 
 
 def told_by(families) -> Scrape:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.edge.http.cors import Cors
+from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.middleware import LimitsMiddleware
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
@@ -49,7 +50,13 @@ class Client:
     """Sends a body in pieces and keeps what comes."""
 
     def __init__(self, *pieces: bytes, method: str = "GET", headers=()) -> None:
-        self.scope = {"type": "http", "method": method, "path": "/", "headers": list(headers)}
+        self.scope = {
+            "type": "http",
+            "method": method,
+            "scheme": "http",
+            "path": "/",
+            "headers": [(b"host", b"localhost:8080"), *headers],
+        }
         self._pieces = list(pieces)
         self.messages: list[dict[str, Any]] = []
         self.held: list[int] = []
@@ -81,7 +88,7 @@ class Client:
 
 
 def gate_of(app, bytes_max: int = 10**9, origins=()) -> LimitsMiddleware:
-    return LimitsMiddleware(app, buffered_bytes_max=bytes_max, cors=Cors(origins))
+    return LimitsMiddleware(app, buffered_bytes_max=bytes_max, hosts=Hosts(), cors=Cors(origins))
 
 
 def asked(gate: LimitsMiddleware, *pieces: bytes, **rest) -> Client:
@@ -181,9 +188,10 @@ PREFLIGHT = (ORIGIN, (b"access-control-request-method", b"POST"))
 
 def test_no_foreign_page_may_read_anything_unless_it_is_named():
     client = asked(gate_of(reply_of(1)), headers=[ORIGIN])
-    assert client.headers == {}
+    assert client.status == 403
     client = asked(gate_of(reply_of(1), origins=["https://other.example"]), headers=[ORIGIN])
-    assert client.headers == {b"vary": b"origin"}
+    assert (client.status, client.headers[b"vary"]) == (403, b"origin")
+    assert b"access-control-allow-origin" not in client.headers
 
 
 @pytest.mark.parametrize(
@@ -202,16 +210,15 @@ def test_a_page_that_is_named_may_read_and_may_ask_before_it_writes(origins, tol
     assert b"content-type" in client.headers[b"access-control-allow-headers"]
 
 
-def test_a_preflight_is_routed_as_usual_where_none_is_allowed():
+def test_a_preflight_is_refused_where_none_is_allowed():
     for origins in ([], ["https://other.example"]):
         client = asked(gate_of(reply_of(1), origins=origins), method="OPTIONS", headers=PREFLIGHT)
+        assert client.status == 403
         assert b"access-control-allow-methods" not in client.headers
-        assert client.body == b"x"
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "BREW"])
 def test_a_page_that_is_not_named_changes_nothing_whatever_its_name_points_to(method):
-    """The broker has no pages: who says an origin is a page of somebody else."""
     for origins in ([], ["https://other.example"]):
         client = asked(gate_of(reader, origins=origins), b"{}", method=method, headers=[ORIGIN])
         assert client.status == 403
@@ -220,6 +227,35 @@ def test_a_page_that_is_not_named_changes_nothing_whatever_its_name_points_to(me
         client = asked(gate_of(reader, origins=origins), b"{}", method=method, headers=[ORIGIN])
         assert client.status == 200
     assert asked(gate_of(reader), b"{}", method=method).status == 200
+
+
+def test_a_request_to_another_host_reaches_nothing():
+    touched = []
+
+    async def app(scope, receive, send):
+        touched.append(scope)
+
+    client = Client()
+    client.scope["headers"] = [(b"host", b"evil.example:8080")]
+    gate = gate_of(app)
+    asyncio.run(client.ask(gate))
+    assert (client.status, touched) == (421, [])
+    assert gate.requests["GET", 421] == 1
+
+
+def test_a_target_that_is_a_whole_url_is_served_as_its_path():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append((scope["raw_path"], scope["path"]))
+
+    for host in (b"localhost:8080", b"evil.example"):
+        client = Client()
+        target = b"http://" + host + b"/a%20b"
+        client.scope |= {"raw_path": target, "path": target.decode().replace("%20", " ")}
+        asyncio.run(client.ask(gate_of(app)))
+    assert seen == [(b"/a%20b", "/a b")]
+    assert client.status == 421
 
 
 def test_the_setting_of_a_broker_names_who_may():

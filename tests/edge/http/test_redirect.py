@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from open_sessions import session_over
 
 from moldau.edge.http.redirect import redirect_to
 from moldau.model.errors import ErrorCode, RefusedError
@@ -12,14 +13,16 @@ from moldau.model.topology import Endpoint
 
 def broker_that_knows(host: str = "10.0.0.2", alive=(1, 2)):
     known = SimpleNamespace(http=Endpoint(host, 8081))
-    return SimpleNamespace(
+    return session_over(
         image=SimpleNamespace(brokers={2: known, 3: SimpleNamespace(http=None)}),
         cluster=SimpleNamespace(alive=frozenset(alive)),
     )
 
 
 def request_for(path: bytes = b"/api/v1/groups/a%2Fb%20c", query: bytes = b"after=x%2F1"):
-    return SimpleNamespace(scope={"raw_path": path, "path": "/no", "query_string": query})
+    return SimpleNamespace(
+        scope={"scheme": "http", "raw_path": path, "path": "/no", "query_string": query}
+    )
 
 
 @pytest.mark.parametrize(

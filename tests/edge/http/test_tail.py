@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from open_sessions import session_over
 
 from http_client import ask
+from moldau.api.entrance import Visit
 from moldau.data.record_reader import ReadPage
 from moldau.edge.http import tail
 from moldau.edge.http.record_json import RecordSelection
@@ -180,13 +182,14 @@ class FakeBroker:
 
 def events_of(monkeypatch, broker, count: int) -> list[bytes]:
     """The first so many, of one who follows from the start."""
-    monkeypatch.setattr(tail, "read_page", broker.read_page)
-    place = tail._Subscription("t", TopicId(b"first"), 0, RecordSelection())
+    monkeypatch.setattr("moldau.api.guarded.records.read_page", broker.read_page)
+    visit = Visit(session_over(image=broker.image, clock=broker.clock))
+    place = tail._Subscription(visit, "t", TopicId(b"first"), 0, RecordSelection())
     nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
 
     async def collect() -> list[bytes]:
         found = []
-        async for event in tail.Tails(broker)._events(place, nothing):
+        async for event in tail.Tails(lambda: None)._events(place, nothing):
             found.append(event)
             if len(found) == count:
                 break

@@ -1,8 +1,8 @@
 """Common behaviour of all calls: malformed messages, errors, internal errors, shutdown.
 
-A call is a coroutine that gets a message and returns one, or gets a stream; it raises
-QueueRefusedError or RefusedError. It is wrapped in a gRPC handler, which sends clients only a
-status, trailers and a message.
+A call is a coroutine that gets a message and a session, and returns a message, or gets a stream; it
+raises QueueRefusedError or RefusedError. It is wrapped in a gRPC handler, which finds out who
+calls, and sends clients only a status, trailers and a message.
 """
 
 import asyncio
@@ -14,9 +14,21 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
+from moldau.api.entrance import Entrance, Visit
+from moldau.api.login_tokens import EXPIRED
 from moldau.api.queues import invalid
-from moldau.edge.grpc.errors import STOPPING, ErrorStatus, internal_error, short, status_of
+from moldau.api.session import Session
+from moldau.edge.grpc.caller import authorization_of, certificate_of, host_of
+from moldau.edge.grpc.errors import (
+    STOPPING,
+    ErrorStatus,
+    internal_error,
+    short,
+    status_of,
+    unknown_caller,
+)
 from moldau.model.errors import MoldauError
+from moldau.security.sasl import AuthenticationError
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -43,9 +55,11 @@ _MALFORMED: Final = _Malformed()
 
 
 class Call(Generic[Q, R]):
-    """One call, for its handler: further requests, responses, and the deadline."""
+    """One call, for its handler: session, further requests, responses, and the deadline."""
 
-    def __init__(self, calls: "Calls", context: "Context", kind: type[Q]) -> None:
+    def __init__(self, calls: "Calls", context: "Context", kind: type[Q], visit: Visit) -> None:
+        self.session = visit.session
+        self._expires_at_ms = visit.expires_at_ms
         self._calls = calls
         self._context = context
         self._kind = kind
@@ -53,12 +67,20 @@ class Call(Generic[Q, R]):
     async def read(self) -> Q | None:
         """The next request; None: the client sent the last one. Raises QueueRefusedError."""
         request: Q | _Malformed | object = await self._context.read()
+        self._check_expiry()
         return None if request is aio.EOF else decoded(cast(Q | _Malformed, request), self._kind)
 
     async def write(self, response: R) -> None:
         """Returns when the response is accepted by flow control."""
+        self._check_expiry()
         with self._calls.writing():
             await self._context.write(response)
+
+    def _check_expiry(self) -> None:
+        """A stream may be longer than its caller's proof lasts. Raises AuthenticationError."""
+        expires_at_ms = self._expires_at_ms
+        if expires_at_ms is not None and self.session.clock.wall_ms() >= expires_at_ms:
+            raise AuthenticationError(EXPIRED)
 
     @property
     def seconds_left(self) -> float | None:
@@ -76,7 +98,8 @@ def decoded(request: Q | _Malformed, kind: type[Q]) -> Q:
 class Calls:
     """Creates handlers, and tracks the calls that wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
         self._waiting: set[asyncio.Task[Any]] = set()
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the broker stops."""
@@ -116,9 +139,11 @@ class Calls:
 
     # ---- kinds of calls
 
-    def unary(self, kind: type[Q], work: Callable[[Q], Awaitable[R]]) -> "Handler":
+    def unary(self, kind: type[Q], work: Callable[[Q, Session], Awaitable[R]]) -> "Handler":
         async def handle(request: Q | _Malformed, context: "Context") -> R:
-            return await self._run(context, lambda: work(decoded(request, kind)))
+            return await self._run(
+                context, lambda visit: work(decoded(request, kind), visit.session)
+            )
 
         return grpc.unary_unary_rpc_method_handler(
             handle, request_deserializer=_reader(kind), response_serializer=_write
@@ -146,8 +171,10 @@ class Calls:
         self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[T]]
     ) -> "Callable[[Q | _Malformed, Context], Awaitable[T]]":
         async def handle(request: Q | _Malformed, context: "Context") -> T:
-            call: Call[Q, R] = Call(self, context, kind)
-            return await self._run(context, lambda: work(decoded(request, kind), call))
+            return await self._run(
+                context,
+                lambda visit: work(decoded(request, kind), Call(self, context, kind, visit)),
+            )
 
         return handle
 
@@ -155,16 +182,23 @@ class Calls:
         self, kind: type[Q], work: Callable[[Call[Q, R]], Awaitable[None]]
     ) -> "Handler":
         async def handle(requests: object, context: "Context") -> None:
-            await self._run(context, lambda: work(Call(self, context, kind)))
+            await self._run(context, lambda visit: work(Call(self, context, kind, visit)))
 
         return grpc.stream_stream_rpc_method_handler(
             handle, request_deserializer=_reader(kind), response_serializer=_write
         )
 
-    async def _run(self, context: "Context", work: Callable[[], Awaitable[T]]) -> T:
+    async def admit(self, context: "Context") -> None:
+        """For calls of other services: ends those of clients that should be known, and are not."""
+        await self._run(context, _nothing)
+
+    async def _run(self, context: "Context", work: Callable[[Visit], Awaitable[T]]) -> T:
         try:
             self._check_running()
-            return await work()
+            visit = await self._entrance.enter(
+                authorization_of(context), host_of(context), certificate=certificate_of(context)
+            )
+            return await work(visit)
         except BaseException as error:
             status = self._status(error)
         await context.abort(status.code, short(status.text), status.trailers)
@@ -178,6 +212,8 @@ class Calls:
         """The status for an error. Re-raises a cancellation by the client."""
         if isinstance(error, RefusedCallError):
             return error.status
+        if isinstance(error, AuthenticationError):
+            return unknown_caller(error)
         if isinstance(error, MoldauError):
             return status_of(error)
         if isinstance(error, asyncio.CancelledError) and self.stopping.done():
@@ -186,6 +222,10 @@ class Calls:
             return internal_error(error)
         # The client disconnected.
         raise error
+
+
+async def _nothing(visit: Visit) -> None:
+    pass
 
 
 def _reader(kind: type[Q]) -> Callable[[bytes], Q | _Malformed]:

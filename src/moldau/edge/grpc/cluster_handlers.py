@@ -1,11 +1,7 @@
 """Handlers of CreateTopic, Topology and ManageBrokers."""
 
-from collections.abc import Iterable
-
-from moldau.api.broker import Broker
-from moldau.api.lookup import select_topics
-from moldau.api.metadata_changes import MetadataChanges, await_leaders
 from moldau.api.queues import invalid
+from moldau.api.session import Session
 from moldau.edge.grpc.checks import (
     INT_MAX,
     endpoint,
@@ -15,7 +11,7 @@ from moldau.edge.grpc.checks import (
     topic_name,
 )
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
-from moldau.model.topology import JoinRequest, Topology, TopologyTopic
+from moldau.model.topology import JoinRequest, Topology
 from moldau.proto.v1.queue_pb2 import (
     AddBroker,
     CreateTopicRequest,
@@ -31,45 +27,42 @@ _REPLICAS_MAX = 32_767
 
 
 class ClusterHandlers:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._decisions = MetadataChanges(broker)
-
-    async def create_topic(self, request: CreateTopicRequest) -> CreateTopicResponse:
+    async def create_topic(
+        self, request: CreateTopicRequest, session: Session
+    ) -> CreateTopicResponse:
         partitions = number("partitions", request.partitions, most=PARTITIONS_PER_TOPIC_MAX)
         factor = number("replication_factor", request.replication_factor, most=_REPLICAS_MAX)
-        created = await self._decisions.result(
-            self._broker.topics.create(
+        created = await session.decided(
+            session.topics.create(
                 topic_name("topic", request.topic),
                 partitions=partitions or _DEFAULT,
                 replication_factor=factor or _DEFAULT,
                 configs=dict(request.configs),
             )
         )
-        await await_leaders(self._broker, [created.name])
+        await session.topics.await_leaders([created.name])
         return CreateTopicResponse(
             topic=created.name,
             partitions=len(created.partitions),
             replication_factor=created.replication_factor,
         )
 
-    async def topology(self, request: TopologyRequest) -> TopologyResponse:
-        found = self._broker.cluster.topology()
-        return _show(
-            found, select_topics(found, request.topics) if request.topics else found.topics
-        )
+    async def topology(self, request: TopologyRequest, session: Session) -> TopologyResponse:
+        return _show(session.cluster.topology(request.topics or None))
 
-    async def manage_brokers(self, request: ManageBrokersRequest) -> ManageBrokersResponse:
+    async def manage_brokers(
+        self, request: ManageBrokersRequest, session: Session
+    ) -> ManageBrokersResponse:
         match request.WhichOneof("action"):
             case "add":
                 joining = _join_request(request.add)
-                joined = await self._decisions.result(self._broker.cluster.join(joining))
+                joined = await session.decided(session.cluster.join(joining))
                 return ManageBrokersResponse(
                     id=joined.broker_id, message=f"broker {joined.broker_id} joined the cluster"
                 )
             case "remove":
                 leaving = number("remove.id", request.remove.id, most=INT_MAX)
-                await self._decisions.result(self._broker.cluster.drain(leaving))
+                await session.decided(session.cluster.drain(leaving))
                 return ManageBrokersResponse(
                     id=leaving,
                     message=f"broker {leaving} is draining; it leaves when its replicas have moved",
@@ -93,7 +86,7 @@ def _join_request(request: AddBroker) -> JoinRequest:
     )
 
 
-def _show(topology: Topology, topics: Iterable[TopologyTopic]) -> TopologyResponse:
+def _show(topology: Topology) -> TopologyResponse:
     response = TopologyResponse(
         cluster_id=topology.cluster_id, controller=topology.controller, version=topology.version
     )
@@ -106,7 +99,7 @@ def _show(topology: Topology, topics: Iterable[TopologyTopic]) -> TopologyRespon
             rack=broker.rack or "",
             is_alive=broker.alive,
         )
-    for topic in topics:
+    for topic in topology.topics:
         shown = response.topics.add(name=topic.name, topic_id=bytes.fromhex(topic.id))
         for partition in topic.partitions:
             shown.partitions.add(

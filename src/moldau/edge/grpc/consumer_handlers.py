@@ -9,12 +9,12 @@ from moldau.api.queues import (
     Mode,
     PartitionsByTopic,
     PollOptions,
-    QueueService,
     QueueSettings,
     StartAt,
     TokenResult,
     invalid,
 )
+from moldau.api.session import Session
 from moldau.edge.grpc.calls import Call, Calls
 from moldau.edge.grpc.checks import INT_MAX, number, optional_name, required_name, topic_name
 from moldau.edge.grpc.errors import PROTO_REASON, short
@@ -73,14 +73,13 @@ _STARTS: Final = {
 
 
 class ConsumerHandlers:
-    def __init__(self, queues: QueueService, calls: Calls) -> None:
-        self._queues = queues
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     # ---- membership
 
-    async def connect(self, request: ConnectRequest) -> ConnectResponse:
-        connected = await self._queues.connect(_connect_options(request))
+    async def connect(self, request: ConnectRequest, session: Session) -> ConnectResponse:
+        connected = await session.queues.connect(_connect_options(request))
         response = ConnectResponse(
             consumer_id=connected.consumer,
             mode=_PROTO_MODES[connected.mode],
@@ -92,8 +91,8 @@ class ConsumerHandlers:
         response.assignment.CopyFrom(_assignment_message(connected.assignment))
         return response
 
-    async def disconnect(self, request: DisconnectRequest) -> DisconnectResponse:
-        await self._queues.disconnect(*_consumer_of(request))
+    async def disconnect(self, request: DisconnectRequest, session: Session) -> DisconnectResponse:
+        await session.queues.disconnect(*_consumer_of(request))
         return DisconnectResponse()
 
     async def heartbeat(self, call: Call[HeartbeatRequest, HeartbeatResponse]) -> None:
@@ -101,7 +100,7 @@ class ConsumerHandlers:
             while (request := await call.read()) is not None:
                 group, consumer = _consumer_of(request)
                 epoch = number("epoch", request.epoch, least=-1, most=INT_MAX)
-                reply = await self._queues.heartbeat(
+                reply = await call.session.queues.heartbeat(
                     group, consumer, epoch, _partitions("owned", request.owned)
                 )
                 response = HeartbeatResponse(heartbeat_interval_ms=reply.heartbeat_interval_ms)
@@ -129,21 +128,21 @@ class ConsumerHandlers:
             partitions=_partitions("partitions", request.partitions) or None,
         )
         with self._calls.waiting():
-            polled = await self._queues.poll(options)
+            polled = await call.session.queues.poll(options)
         response = PollResponse(is_full=polled.is_full)
         add = response.messages.add
         for delivery in polled.deliveries:
             write_delivery(add(), delivery)
         return response
 
-    async def ack(self, request: AckRequest) -> SettleResponse:
+    async def ack(self, request: AckRequest, session: Session) -> SettleResponse:
         return _settle_response(
-            await self._queues.ack(*_consumer_of(request), _tokens(request.tokens))
+            await session.queues.ack(*_consumer_of(request), _tokens(request.tokens))
         )
 
-    async def nack(self, request: NackRequest) -> SettleResponse:
+    async def nack(self, request: NackRequest, session: Session) -> SettleResponse:
         delay_ms = number("delay_ms", request.delay_ms) if request.HasField("delay_ms") else None
-        results = await self._queues.nack(
+        results = await session.queues.nack(
             *_consumer_of(request),
             _tokens(request.tokens),
             delay_ms=delay_ms,
@@ -151,8 +150,8 @@ class ConsumerHandlers:
         )
         return _settle_response(results)
 
-    async def extend(self, request: ExtendRequest) -> SettleResponse:
-        results = await self._queues.extend(
+    async def extend(self, request: ExtendRequest, session: Session) -> SettleResponse:
+        results = await session.queues.extend(
             *_consumer_of(request),
             _tokens(request.tokens),
             visibility_ms=number("visibility_ms", request.visibility_ms, least=1),
@@ -161,8 +160,8 @@ class ConsumerHandlers:
 
     # ---- groups
 
-    async def stats(self, request: StatsRequest) -> StatsResponse:
-        found = await self._queues.stats(required_name("group", request.group))
+    async def stats(self, request: StatsRequest, session: Session) -> StatsResponse:
+        found = await session.queues.stats(required_name("group", request.group))
         response = StatsResponse(
             group=found.group, settings=_settings_message(found.settings), consumers=found.consumers
         )
@@ -181,17 +180,17 @@ class ConsumerHandlers:
             )
         return response
 
-    async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+    async def list_groups(self, request: ListGroupsRequest, session: Session) -> ListGroupsResponse:
         topic = topic_name("topic", request.topic) if request.topic else None
         response = ListGroupsResponse()
-        for group in await self._queues.list_groups(topic):
+        for group in await session.queues.list_groups(topic):
             response.groups.add(
                 group=group.name, topics=group.topics, settings=_settings_message(group.settings)
             )
         return response
 
-    async def peek(self, request: PeekRequest) -> PeekResponse:
-        peeked = await self._queues.peek(
+    async def peek(self, request: PeekRequest, session: Session) -> PeekResponse:
+        peeked = await session.queues.peek(
             required_name("group", request.group),
             topic_name("topic", request.topic),
             count_max=min(
@@ -210,8 +209,10 @@ class ConsumerHandlers:
             message.message.attempt = one.attempt
         return response
 
-    async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
-        await self._queues.delete_group(required_name("group", request.group))
+    async def delete_group(
+        self, request: DeleteGroupRequest, session: Session
+    ) -> DeleteGroupResponse:
+        await session.queues.delete_group(required_name("group", request.group))
         return DeleteGroupResponse()
 
 

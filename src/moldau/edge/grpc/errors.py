@@ -10,6 +10,7 @@ from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import Reason
+from moldau.security.sasl import AuthenticationError
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ _STATUS: Final = {
     queue_pb2.BUSY: StatusCode.RESOURCE_EXHAUSTED,
     queue_pb2.OUT_OF_RANGE: StatusCode.OUT_OF_RANGE,
     queue_pb2.INTERNAL: StatusCode.INTERNAL,
+    queue_pb2.UNAUTHENTICATED: StatusCode.UNAUTHENTICATED,
+    queue_pb2.PERMISSION_DENIED: StatusCode.PERMISSION_DENIED,
 }
 """All others concern single tokens: FAILED_PRECONDITION."""
 
@@ -50,6 +53,11 @@ _REASON_OF_CODE: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID: queue_pb2.UNKNOWN_CONSUMER,
     ErrorCode.GROUP_ID_NOT_FOUND: queue_pb2.UNKNOWN_GROUP,
     ErrorCode.UNKNOWN_SERVER_ERROR: queue_pb2.INTERNAL,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: queue_pb2.UNAUTHENTICATED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: queue_pb2.PERMISSION_DENIED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: queue_pb2.PERMISSION_DENIED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: queue_pb2.PERMISSION_DENIED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: queue_pb2.PERMISSION_DENIED,
 }
 """All others are caused by the request: INVALID_ARGUMENT."""
 
@@ -76,6 +84,7 @@ class ErrorStatus(NamedTuple):
         return tuple(trailers)
 
 
+_LOGIN_HINT: Final = "send authorization metadata: Basic, or Bearer with a token"
 STOPPING: Final = ErrorStatus(
     queue_pb2.UNAVAILABLE, "the broker is stopping", "retry on another broker"
 )
@@ -90,6 +99,10 @@ def status_of(error: MoldauError) -> ErrorStatus:
     if isinstance(error, RefusedError):
         return ErrorStatus(reason_of(error.code), str(error), error.hint)
     return internal_error(error)
+
+
+def unknown_caller(error: AuthenticationError) -> ErrorStatus:
+    return ErrorStatus(queue_pb2.UNAUTHENTICATED, error.text, _LOGIN_HINT)
 
 
 def internal_error(error: Exception) -> ErrorStatus:

@@ -9,7 +9,8 @@ import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop
-from typing import Final
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc import aio
@@ -19,12 +20,17 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.service import SERVICE, handlers
+from moldau.edge.grpc.tls_credentials import server_credentials
 from moldau.model.queue_limits import SEND_REQUEST_BYTES_MAX
 from moldau.model.topology import Endpoint
 from moldau.net.sockets import OS_SOCKETS
+from moldau.net.tls.contexts import TlsContexts
+
+if TYPE_CHECKING:
+    from moldau.edge.grpc.calls import Handler
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +64,17 @@ class GrpcListener:
     """One gRPC address. Bind it, start it when the broker is ready, stop it once."""
 
     def __init__(
-        self, broker: Broker, *, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS
+        self,
+        entrance: Entrance,
+        *,
+        loop: AbstractEventLoop,
+        limits: GrpcLimits = DEFAULT_LIMITS,
+        tls: TlsContexts | None = None,
     ) -> None:
-        self._broker = broker
+        self._entrance = entrance
         self._loop = loop
         self._limits = limits
+        self._tls = tls
         self._reserved: socket.socket | None = None
         self._server: aio.Server | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -80,11 +92,15 @@ class GrpcListener:
         """Listen and serve. Call it in the loop. Raises OSError."""
         if self._reserved is None:
             raise RuntimeError("bind first")
-        self._calls = Calls()
+        self._calls = Calls(self._entrance)
         self._health = health.aio.HealthServicer()
         server = self._make_server()
         try:
-            server.add_insecure_port(str(Endpoint(*self._reserved.getsockname()[:2])))
+            address = str(Endpoint(*self._reserved.getsockname()[:2]))
+            if self._tls is None:
+                server.add_insecure_port(address)
+            else:
+                server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             # gRPC does not report the reason; most likely another process took the port.
             raise OSError(errno.EADDRINUSE, str(error)) from None
@@ -117,20 +133,31 @@ class GrpcListener:
             options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls_max
         )
         names = (SERVICE, HEALTH.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        # The same messages as in v1alpha, under the name that tools try first.
-        reflecting = grpc.stream_stream_rpc_method_handler(
-            reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
-            request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
-        served = {SERVICE: handlers(self._broker, self._calls)}
-        served[_REFLECTION_V1] = {"ServerReflectionInfo": reflecting}
+        # The same messages under both names, of which tools try v1 first.
+        reflecting = {"ServerReflectionInfo": self._reflection(names)}
+        served = {SERVICE: handlers(self._calls)}
+        served |= {_REFLECTION_V1: reflecting, reflection.SERVICE_NAME: reflecting}
         server.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(*one) for one in served.items())
         )
+        # For load balancers: it needs no user, and says only whether calls are served.
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(names, server)
         return server
+
+    def _reflection(self, names: tuple[str, ...]) -> "Handler":
+        """It shows the same to all, so it needs a known client, but no rights."""
+        servicer, calls = reflection.aio.ReflectionServicer(names), self._calls
+
+        async def reflect(requests: Any, context: Any) -> AsyncIterator[Any]:
+            await calls.admit(context)
+            async for reply in servicer.ServerReflectionInfo(requests, context):
+                yield reply
+
+        return grpc.stream_stream_rpc_method_handler(
+            reflect,
+            request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

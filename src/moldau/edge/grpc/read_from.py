@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic, remote_leader
 from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
-from moldau.api.types import EARLIEST, LATEST, bytes_in, offset_at, read_page
+from moldau.api.session import Session
+from moldau.api.types import EARLIEST, LATEST, bytes_in
 from moldau.edge.grpc.calls import Call, Calls
 from moldau.edge.grpc.checks import INT_MAX, number, topic_name
 from moldau.edge.grpc.messages import write_record
@@ -30,8 +29,7 @@ _STARTS: Final = {
 
 
 class ReadFromHandler:
-    def __init__(self, broker: Broker, calls: Calls) -> None:
-        self._broker = broker
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._count = 0
 
@@ -41,7 +39,7 @@ class ReadFromHandler:
         topic = topic_name("topic", request.topic)
         partition = number("partition", request.partition, most=INT_MAX)
         left = number("max_messages", request.max_messages) or None
-        offset = self._first_offset(request, topic, partition)
+        offset = _first_offset(call.session, request, topic, partition)
         if self._count >= READERS_MAX:
             raise QueueRefusedError(
                 ErrorReason.BUSY,
@@ -54,33 +52,6 @@ class ReadFromHandler:
         finally:
             self._count -= 1
 
-    def _first_offset(self, request: ReadFromRequest, name: str, partition: int) -> int:
-        """The first offset. Raises RefusedError, QueueRefusedError."""
-        topic = find_topic(self._broker, name)
-        leader = remote_leader(self._broker, topic, partition)
-        if leader is not None:
-            raise QueueRefusedError(
-                ErrorReason.NOT_LEADER,
-                f"broker {leader} leads {name}-{partition}",
-                hint=self._hint(leader),
-            )
-        match request.WhichOneof("from"):
-            case "offset":
-                return number("offset", request.offset)
-            case "timestamp_ms":
-                timestamp = number("timestamp_ms", request.timestamp_ms)
-            case _:
-                if request.start not in _STARTS:
-                    raise invalid(
-                        f"start is {request.start}, but must be 1 (EARLIEST) or 2 (LATEST)"
-                    )
-                timestamp = _STARTS[request.start]
-        return offset_at(self._broker.offsets, name, partition, timestamp)
-
-    def _hint(self, leader: int) -> str:
-        known = self._broker.image.brokers.get(BrokerId(leader))
-        return f"call {known.grpc}" if known is not None and known.grpc is not None else ""
-
     async def _stream(
         self,
         call: Call[ReadFromRequest, ReadFromResponse],
@@ -92,8 +63,7 @@ class ReadFromHandler:
         follow: bool,
     ) -> None:
         while True:
-            page = await read_page(
-                self._broker.fetch,
+            page = await call.session.fetch.read_page(
                 topic,
                 partition,
                 offset,
@@ -108,6 +78,33 @@ class ReadFromHandler:
             if not follow and (page.next_offset >= page.end_offset or page.next_offset == offset):
                 return
             offset = page.next_offset
+
+
+def _first_offset(session: Session, request: ReadFromRequest, name: str, partition: int) -> int:
+    """The first offset. Raises RefusedError, QueueRefusedError."""
+    topic = session.topics.get(name)
+    leader = session.cluster.remote_leader(topic, partition)
+    if leader is not None:
+        raise QueueRefusedError(
+            ErrorReason.NOT_LEADER,
+            f"broker {leader} leads {name}-{partition}",
+            hint=_hint(session, leader),
+        )
+    match request.WhichOneof("from"):
+        case "offset":
+            return number("offset", request.offset)
+        case "timestamp_ms":
+            timestamp = number("timestamp_ms", request.timestamp_ms)
+        case _:
+            if request.start not in _STARTS:
+                raise invalid(f"start is {request.start}, but must be 1 (EARLIEST) or 2 (LATEST)")
+            timestamp = _STARTS[request.start]
+    return session.offsets.at(name, partition, timestamp)
+
+
+def _hint(session: Session, leader: int) -> str:
+    known = session.cluster.brokers.get(BrokerId(leader))
+    return f"call {known.grpc}" if known is not None and known.grpc is not None else ""
 
 
 async def _write_page(

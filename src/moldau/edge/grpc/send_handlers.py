@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic
 from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
-from moldau.api.record_producer import RecordProducer, offsets_of
+from moldau.api.record_producer import offsets_of
+from moldau.api.session import Session
 from moldau.api.types import ACKS_ALL, ACKS_LEADER, ACKS_NONE, AppendResult
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
 from moldau.edge.grpc.checks import number, topic_name
 from moldau.edge.grpc.errors import STOPPING, ErrorStatus, reason_of, short, status_of
 from moldau.edge.grpc.messages import read_message
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import TimestampMs
 from moldau.model.queue_limits import SEND_MESSAGES_MAX
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import (
@@ -45,24 +45,22 @@ _ACKS: Final = {
 class SendHandlers:
     """Accepts messages for any partition, on any broker."""
 
-    def __init__(self, broker: Broker, calls: Calls) -> None:
-        self._broker = broker
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._producer = RecordProducer(broker)
         self._bytes = 0
 
-    async def send(self, request: SendRequest) -> SendResponse:
+    async def send(self, request: SendRequest, session: Session) -> SendResponse:
         if not request.HasField("message"):
             raise invalid("the request has no message")
         message = request.message
         acks, seconds = _acks(request), _seconds(request)
-        record = read_message(message, self._broker.clock.wall_ms())
-        topic = find_topic(self._broker, topic_name("topic", request.topic))
-        (partition,) = partitions = self._producer.partitions_for(
+        record = read_message(message, session.clock.wall_ms())
+        topic = session.topics.get(topic_name("topic", request.topic))
+        (partition,) = partitions = session.appends.partitions_for(
             topic, [(_partition(message), record.key)]
         )
         with self._reserve(request):
-            results = await self._producer.store(
+            results = await session.appends.store(
                 topic, [record], partitions, acks=acks, timeout_seconds=seconds
             )
         result = results[partition]
@@ -95,7 +93,7 @@ class SendHandlers:
                     reading = None
                     if request is not None:
                         # Started, and so appended, in the order of the stream.
-                        pending.append(asyncio.create_task(self._store(request)))
+                        pending.append(asyncio.create_task(self._store(request, call.session)))
                         reading = asyncio.create_task(call.read())
                 elif reading is not None and stopping.done():
                     # Requests in progress still get a response.
@@ -107,7 +105,7 @@ class SendHandlers:
             for task in (*pending, *((reading,) if reading is not None else ())):
                 task.cancel()
 
-    async def _store(self, request: SendBatchRequest) -> SendBatchResponse:
+    async def _store(self, request: SendBatchRequest, session: Session) -> SendBatchResponse:
         """Returns errors of the request in the response: the stream continues."""
         count = len(request.messages)
         try:
@@ -115,12 +113,12 @@ class SendHandlers:
                 raise invalid("the request has no messages")
             if count > SEND_MESSAGES_MAX:
                 raise invalid(f"{count} messages; the limit is {SEND_MESSAGES_MAX} per request")
-            topic = find_topic(self._broker, topic_name("topic", request.topic))
+            topic = session.topics.get(topic_name("topic", request.topic))
             acks, seconds = _acks(request), _seconds(request)
-            records, placements = self._records(request)
-            partitions = self._producer.partitions_for(topic, placements)
+            records, placements = _records(request, session.clock.wall_ms())
+            partitions = session.appends.partitions_for(topic, placements)
             with self._reserve(request):
-                results = await self._producer.store(
+                results = await session.appends.store(
                     topic, records, partitions, acks=acks, timeout_seconds=seconds
                 )
         except (QueueRefusedError, RefusedError) as error:
@@ -152,21 +150,21 @@ class SendHandlers:
         finally:
             self._bytes -= size
 
-    def _records(
-        self, request: SendBatchRequest
-    ) -> tuple[list[Record], list[tuple[int | None, bytes | None]]]:
-        now = self._broker.clock.wall_ms()
-        records: list[Record] = []
-        try:
-            for message in request.messages:
-                records.append(read_message(message, now))
-        except QueueRefusedError as error:
-            raise invalid(f"message {len(records)}: {error}") from None
-        placements = [
-            (_partition(message), record.key)
-            for message, record in zip(request.messages, records, strict=True)
-        ]
-        return records, placements
+
+def _records(
+    request: SendBatchRequest, now: TimestampMs
+) -> tuple[list[Record], list[tuple[int | None, bytes | None]]]:
+    records: list[Record] = []
+    try:
+        for message in request.messages:
+            records.append(read_message(message, now))
+    except QueueRefusedError as error:
+        raise invalid(f"message {len(records)}: {error}") from None
+    placements = [
+        (_partition(message), record.key)
+        for message, record in zip(request.messages, records, strict=True)
+    ]
+    return records, placements
 
 
 def _partition(message: OutgoingMessage) -> int | None:

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Final
 
-from moldau.api.broker import Broker
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.cluster_handlers import ClusterHandlers
 from moldau.edge.grpc.consumer_handlers import ConsumerHandlers
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["Queue"].full_name
 
 
-def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
-    cluster, sending = ClusterHandlers(broker), SendHandlers(broker, calls)
-    consuming, reading = ConsumerHandlers(broker.queues, calls), ReadFromHandler(broker, calls)
+def handlers(calls: Calls) -> "dict[str, Handler]":
+    cluster, sending = ClusterHandlers(), SendHandlers(calls)
+    consuming, reading = ConsumerHandlers(calls), ReadFromHandler(calls)
     unary = calls.unary
     return {
         "CreateTopic": unary(pb.CreateTopicRequest, cluster.create_topic),

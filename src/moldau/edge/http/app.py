@@ -11,13 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.api.broker import Broker
+from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.edge.http import (
     cluster,
     groups,
     health,
     joins,
+    login,
     metrics,
     openapi,
     queues,
@@ -27,6 +28,7 @@ from moldau.edge.http import (
     topology,
 )
 from moldau.edge.http.cors import Cors
+from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.edge.http.middleware import LimitsMiddleware
 from moldau.edge.http.responses import (
@@ -36,6 +38,7 @@ from moldau.edge.http.responses import (
     respond_http_error,
     respond_refusal,
 )
+from moldau.edge.http.visits import Visits, session_of
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -45,14 +48,15 @@ _CONVERTER = re.compile(r":\w+(?=})")
 
 
 def build_app(
-    broker: Broker,
+    entrance: Entrance,
     sources: MetricSources,
     *,
     limits: HttpLimits,
     connections: ConnectionCounts,
+    hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
 ) -> LimitsMiddleware:
-    tails = tail.Tails(broker)
+    tails = tail.Tails(entrance.sessions.wake_fetches)
 
     def traffic() -> metrics.HttpTraffic:
         return metrics.HttpTraffic(
@@ -60,41 +64,43 @@ def build_app(
         )
 
     app = _build(
-        broker,
         [
-            *health.routes(broker),
-            *metrics.routes(broker, sources, traffic),
-            *topology.routes(broker),
-            *topics.routes(broker),
-            *records.routes(broker),
+            *health.routes(),
+            *metrics.routes(sources, traffic),
+            *login.routes(entrance),
+            *topology.routes(),
+            *topics.routes(),
+            *records.routes(),
             *tail.routes(tails),
-            *groups.routes(broker),
-            *queues.routes(broker),
-            *cluster.routes(broker),
-            *joins.routes(broker),
+            *groups.routes(),
+            *queues.routes(),
+            *cluster.routes(),
+            *joins.routes(),
             *openapi.routes(),
         ],
     )
     middleware = LimitsMiddleware(
-        app,
+        Visits(app, entrance),
         buffered_bytes_max=limits.buffered_bytes_max,
+        hosts=Hosts(hosts),
         cors=Cors(cors_origins),
         on_stop=tails.stop,
     )
     return middleware
 
 
-def _build(broker: Broker, routes: list[Route]) -> Starlette:
+def _build(routes: list[Route]) -> Starlette:
     known = [link for route in routes for link in _describe(route)]
 
     async def root(request: Request) -> Response:
         check_query(request)
+        session = session_of(request)
         return respond(
             {
                 "name": "moldau",
                 "version": moldau.__version__,
-                "broker": broker.broker_id,
-                "cluster": broker.image.cluster_id,
+                "broker": session.broker_id,
+                "cluster": session.cluster.cluster_id,
                 "links": known,
             }
         )

@@ -7,28 +7,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.api.broker import Broker
-from moldau.api.metadata_changes import MetadataChanges
 from moldau.edge.http.responses import check_query, read_body, respond
+from moldau.edge.http.visits import session_of
 from moldau.model.topology import BrokerActionRequest, BrokerActionResponse
 
 _broker_named: Final = msgspec.json.Decoder(BrokerActionRequest)
 
 
-def routes(broker: Broker) -> list[Route]:
-    changes = MetadataChanges(broker)
+def routes() -> list[Route]:
 
     async def leave(request: Request) -> Response:
         """202: the replicas move to other brokers in the background."""
         check_query(request)
         named = await read_body(request, _broker_named.decode)
-        await changes.result(broker.cluster.drain(named.broker))
+        session = session_of(request)
+        await session.decided(session.cluster.drain(named.broker))
         return respond(BrokerActionResponse(broker=named.broker, state="draining"), status=202)
 
     async def keep(request: Request) -> Response:
         check_query(request)
         named = await read_body(request, _broker_named.decode)
-        await changes.result(broker.cluster.keep(named.broker))
+        session = session_of(request)
+        await session.decided(session.cluster.keep(named.broker))
         return respond(BrokerActionResponse(broker=named.broker, state="active"))
 
     return [

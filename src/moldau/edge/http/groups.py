@@ -7,10 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.api.broker import Broker
 from moldau.api.cluster_queries import PartitionExtent
+from moldau.api.session import Session
 from moldau.api.types import (
-    CONSUMER_OFFSETS_TOPIC,
     CommittedOffset,
     DescribedMember,
     read_assignment,
@@ -33,6 +32,7 @@ from moldau.edge.http.resources import (
     TopicAssigned,
 )
 from moldau.edge.http.responses import check_query, respond
+from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
 
@@ -49,11 +49,11 @@ class _Described(NamedTuple):
     members: list[MemberShown]
 
 
-def routes(broker: Broker) -> list[Route]:
+def routes() -> list[Route]:
     async def groups(request: Request) -> Response:
         check_query(request, "limit", "after")
         size, after = page_size(request), read_text(request, "after")
-        found, silent = await broker.queries.groups()
+        found, silent = await session_of(request).queries.groups()
         page, has_more = take_page(
             (one for one in found if after is None or one[0].group_id > after), size
         )
@@ -74,13 +74,16 @@ def routes(broker: Broker) -> list[Route]:
         check_query(request, "limit", "after")
         size, after = page_size(request), _read_after(request)
         name = request.path_params["group"]
-        if broker.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
-            # No group exists yet; finding a coordinator would create the topic.
+        session = session_of(request)
+        if not session.groups.are_stored:
+            # No group exists yet; finding a coordinator would create the topic. Only clients that
+            # may know of the group learn that.
+            session.groups.describe(name)
             raise _no_group(name)
-        coordinator = await broker.groups.find_coordinator(name)
-        if coordinator != broker.broker_id:
-            return redirect_to(broker, coordinator, request)
-        return respond(await _show(broker, name, size, after))
+        coordinator = await session.groups.find_coordinator(name)
+        if coordinator != session.broker_id:
+            return redirect_to(session, coordinator, request)
+        return respond(await _show(session, name, size, after))
 
     return [
         Route("/api/v1/groups", groups, methods=["GET"]),
@@ -104,14 +107,14 @@ def _read_after(request: Request) -> TopicPartition:
     return TopicPartition(topic, PartitionIndex(index))
 
 
-async def _show(broker: Broker, name: str, size: int, after: TopicPartition) -> GroupShown:
-    described = _describe(broker, name)
-    fetched = await broker.groups.fetch_offsets(name)
+async def _show(session: Session, name: str, size: int, after: TopicPartition) -> GroupShown:
+    described = _describe(session, name)
+    fetched = await session.groups.fetch_offsets(name)
     if fetched.error is not ErrorCode.NONE:
         raise RefusedError(
             fetched.error, f"The offsets of group '{name}' are temporarily unavailable"
         )
-    ends = await broker.queries.extents(fetched.offsets)
+    ends = await session.queries.extents(fetched.offsets)
     positions = {
         partition: _position(partition, stored, ends.get(partition))
         for partition, stored in fetched.offsets.items()
@@ -123,7 +126,7 @@ async def _show(broker: Broker, name: str, size: int, after: TopicPartition) -> 
         type=described.type,
         state=described.state,
         protocol=described.protocol,
-        coordinator=broker.broker_id,
+        coordinator=session.broker_id,
         member_count=len(described.members),
         members=described.members[:MEMBERS_MAX],
         lag=sum(known) if len(known) == len(positions) else None,
@@ -145,9 +148,9 @@ def _position(
     )
 
 
-def _describe(broker: Broker, name: str) -> _Described:
+def _describe(session: Session, name: str) -> _Described:
     """Raises RefusedError."""
-    modern = broker.groups.describe_consumers(name)
+    modern = session.groups.describe_consumers(name)
     if modern.error is ErrorCode.NONE:
         members = [
             MemberShown(
@@ -156,12 +159,12 @@ def _describe(broker: Broker, name: str) -> _Described:
                 client_id=_text(member.client_id),
                 client_host=member.client_host,
                 topics=sorted(member.topics),
-                assigned=_named(broker, member.assigned),
+                assigned=_named(session, member.assigned),
             )
             for member in modern.members
         ]
         return _Described("consumer", str(modern.state), modern.assignor, members)
-    classic = broker.groups.describe(name)
+    classic = session.groups.describe(name)
     if classic.error is ErrorCode.GROUP_ID_NOT_FOUND:
         raise _no_group(name)
     if classic.error is not ErrorCode.NONE:
@@ -187,11 +190,11 @@ def _classic_member(member: DescribedMember) -> MemberShown:
     )
 
 
-def _named(broker: Broker, assigned: Mapping[TopicId, frozenset[int]]) -> list[TopicAssigned]:
+def _named(session: Session, assigned: Mapping[TopicId, frozenset[int]]) -> list[TopicAssigned]:
     found = []
     for topic_id, partitions in assigned.items():
-        topic = broker.image.topic_by_id(topic_id)
-        # None: the topic was just deleted.
+        topic = session.topics.find_by_id(topic_id)
+        # None: the topic was just deleted, or is not for this client.
         if topic is not None:
             found.append(TopicAssigned(topic=topic.name, partitions=sorted(partitions)))
     return sorted(found, key=lambda one: one.topic)

@@ -8,6 +8,7 @@ _RETRY: Final = "retry after Retry-After; GET /readyz shows why this broker is n
 _UNCERTAIN: Final = "the request may have been executed: check before you retry"
 _THROTTLED: Final = "retry after Retry-After, with fewer or smaller concurrent requests"
 _TOPICS: Final = "GET /api/v1/topics lists the topics, GET /api/v1/topics/{topic} the partitions"
+_RIGHTS: Final = "an administrator can grant the right: moldau acl add --help"
 _SEE_OPENAPI: Final = "see GET /api/v1/openapi.json for what is expected"
 
 _HINTS: Final = {
@@ -34,6 +35,9 @@ _HINTS: Final = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "wait until more brokers are in sync, or lower the topic's "
     "min.insync.replicas",
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: _THROTTLED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: _RIGHTS,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: _RIGHTS,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _RIGHTS,
     ErrorCode.KAFKA_STORAGE_ERROR: "check the broker's disk; its log has the cause",
     ErrorCode.DUPLICATE_BROKER_REGISTRATION: "start the broker with another id, or without one",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the data directory belongs to another cluster: use a new "

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.edge.http.limits import DEFAULT_LIMITS, ConnectionCounts, HttpLimits
+from moldau.model.clock import Clock
 from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.net.tls.contexts import TlsContexts
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from moldau.api.broker import Broker
+    from moldau.api.entrance import Entrance
     from moldau.api.metric_sources import MetricSources
     from moldau.edge.http.web_server import WebServer
 
@@ -37,10 +39,14 @@ class HttpListener:
         counted: ConnectionCounts | None = None,
         on_stop: Callable[[], None] = lambda: None,
         sockets: Sockets = OS_SOCKETS,
+        tls: TlsContexts | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`make_app` is called in a thread, on the first connection; `on_stop` must end responses
         that stream indefinitely."""
         self._sockets = sockets
+        self._tls = tls
+        self._clock = clock
         self._loop = loop
         self._make_app = make_app
         self._limits = limits
@@ -76,7 +82,7 @@ class HttpListener:
     def _load(self) -> "WebServer":
         from moldau.edge.http.web_server import WebServer
 
-        return WebServer(self._make_app(), self._limits, self._counted)
+        return WebServer(self._make_app(), self._limits, self._counted, self._tls, self._clock)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """An internal error ends HTTP only: Kafka clients are still served."""
@@ -112,14 +118,18 @@ class HttpListener:
 
 
 def listener_for(
-    broker: "Broker",
+    entrance: "Entrance",
     sources: "MetricSources",
     *,
     loop: AbstractEventLoop,
     limits: HttpLimits = DEFAULT_LIMITS,
+    hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
     sockets: Sockets = OS_SOCKETS,
+    tls: TlsContexts | None = None,
+    clock: Clock | None = None,
 ) -> HttpListener:
+    """`hosts`: names of the broker besides localhost and the addresses of its connections."""
     counted = ConnectionCounts()
     stop_callbacks: list[Callable[[], None]] = []
 
@@ -127,7 +137,12 @@ def listener_for(
         from moldau.edge.http.app import build_app
 
         app = build_app(
-            broker, sources, limits=limits, connections=counted, cors_origins=cors_origins
+            entrance,
+            sources,
+            limits=limits,
+            connections=counted,
+            hosts=hosts,
+            cors_origins=cors_origins,
         )
         stop_callbacks.append(app.stop)
         return app
@@ -143,4 +158,6 @@ def listener_for(
         counted=counted,
         on_stop=on_stop,
         sockets=sockets,
+        tls=tls,
+        clock=clock,
     )

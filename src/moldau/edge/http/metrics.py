@@ -15,14 +15,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.api.broker import Broker
 from moldau.api.local_replicas import LocalReplica
 from moldau.api.metric_sources import MetricSources
+from moldau.api.metrics_view import MetricsView
 from moldau.api.types import ListedGroup
 from moldau.edge.http.limits import ConnectionCounts
 from moldau.edge.http.middleware import LimitsMiddleware
 from moldau.edge.http.process_metrics import process_families
 from moldau.edge.http.responses import HEADERS
+from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId
 from moldau.model.prometheus_text import MEDIA_TYPE, MetricFamily, counter, gauge, histogram, render
@@ -44,38 +45,37 @@ class HttpTraffic(NamedTuple):
     tails: int
 
 
-def routes(
-    broker: Broker, sources: MetricSources, traffic: Callable[[], HttpTraffic]
-) -> list[Route]:
+def routes(sources: MetricSources, traffic: Callable[[], HttpTraffic]) -> list[Route]:
     # As with probes, unknown parameters are ignored.
     async def metrics(request: Request) -> Response:
-        families = [*await collect(broker, sources), *_http(traffic())]
+        view = session_of(request).cluster.metrics()
+        families = [*await collect(view, sources), *_http(traffic())]
         return Response(render(families), headers=HEADERS, media_type=MEDIA_TYPE)
 
     return [Route("/metrics", metrics, methods=["GET"])]
 
 
-async def collect(broker: Broker, sources: MetricSources) -> list[MetricFamily]:
+async def collect(view: MetricsView, sources: MetricSources) -> list[MetricFamily]:
     """All families, in a fixed order."""
     return [
-        *[family async for family in _cluster(broker)],
-        *[family async for family in _hosted(broker)],
-        *_traffic(broker, sources),
-        *[family async for family in _groups(broker)],
-        *_transactions(broker),
-        *_storage(broker, sources),
+        *[family async for family in _cluster(view)],
+        *[family async for family in _hosted(view)],
+        *_traffic(view, sources),
+        *[family async for family in _groups(view)],
+        *_transactions(view),
+        *_storage(view, sources),
         *process_families(),
     ]
 
 
-async def _cluster(broker: Broker) -> AsyncIterator[MetricFamily]:
+async def _cluster(view: MetricsView) -> AsyncIterator[MetricFamily]:
     """The whole cluster, as this broker knows it."""
-    image, alive = broker.image, broker.cluster.alive
+    brokers, alive = view.brokers, view.alive
     partitions = leaderless = under_replicated = 0
-    for topic in image.topics.values():
+    for topic in view.topics.values():
         for at in range(0, len(topic.partitions), _ITEMS_PER_TURN):
             some = topic.partitions[at : at + _ITEMS_PER_TURN]
-            known = broker.cluster.leaders_and_in_sync(topic, some)
+            known = view.leaders_and_in_sync(topic, some)
             for partition, (leader, in_sync) in zip(some, known, strict=True):
                 leaderless += leader.broker not in alive
                 there = {*in_sync, *partition.adding}
@@ -83,36 +83,37 @@ async def _cluster(broker: Broker) -> AsyncIterator[MetricFamily]:
             partitions += len(some)
             if partitions % _ITEMS_PER_TURN < len(some):
                 await asyncio.sleep(0)
-    labels = {"version": moldau.__version__, "broker": str(broker.broker_id)}
+    labels = {"version": moldau.__version__, "broker": str(view.broker_id)}
     build = gauge("moldau_build_info", "Always 1; version and broker id are labels.")
     build.add(1, labels)
     yield build
-    ready = not broker.cluster.health()
-    yield gauge("moldau_ready", "1 if the broker is ready to serve clients.", int(ready))
-    is_controller = broker.cluster.controller_id == broker.broker_id
+    yield gauge("moldau_ready", "1 if the broker is ready to serve clients.", int(view.is_ready))
+    is_controller = view.controller_id == view.broker_id
     yield gauge("moldau_controller", "1 if this broker is the controller.", int(is_controller))
-    yield gauge("moldau_metadata_version", "Version of the metadata on this broker.", image.version)
-    yield gauge("moldau_cluster_brokers", "Registered brokers.", len(image.brokers))
-    count = len(alive & image.brokers.keys())
+    yield gauge(
+        "moldau_metadata_version", "Version of the metadata on this broker.", view.metadata_version
+    )
+    yield gauge("moldau_cluster_brokers", "Registered brokers.", len(brokers))
+    count = len(alive & brokers.keys())
     yield gauge("moldau_cluster_brokers_alive", "Brokers alive, this one included.", count)
-    yield gauge("moldau_cluster_topics", "Topics.", len(image.topics))
+    yield gauge("moldau_cluster_topics", "Topics.", len(view.topics))
     yield gauge("moldau_cluster_partitions", "Partitions of all topics.", partitions)
     yield gauge("moldau_cluster_partitions_leaderless", "Partitions without a leader.", leaderless)
     name = "moldau_cluster_partitions_under_replicated"
     yield gauge(name, "Partitions with a replica that is not in sync.", under_replicated)
 
 
-async def _hosted(broker: Broker) -> AsyncIterator[MetricFamily]:
+async def _hosted(view: MetricsView) -> AsyncIterator[MetricFamily]:
     """The replicas of this broker and their logs."""
     by_topic: dict[str, list[LocalReplica]] = defaultdict(list)
     led: list[LocalReplica] = []
-    for replica in broker.replicas:
+    for replica in view.replicas:
         by_topic[replica.partition.topic].append(replica)
         if replica.is_leader:
             led.append(replica)
-    yield gauge("moldau_partitions_hosted", "Replicas on this broker.", len(broker.replicas))
+    yield gauge("moldau_partitions_hosted", "Replicas on this broker.", len(view.replicas))
     yield gauge("moldau_partitions_led", "Partitions that this broker leads.", len(led))
-    offline = broker.replicas.offline_count
+    offline = view.replicas.offline_count
     yield gauge("moldau_partitions_offline", "Offline replicas: corrupt, or disk full.", offline)
     left_out = max(0, len(by_topic) - TOPICS_MAX)
     yield gauge("moldau_topics_without_series", f"Topics left out, above {TOPICS_MAX}.", left_out)
@@ -189,7 +190,7 @@ def _partitions(led: list[LocalReplica]) -> Iterator[MetricFamily]:
     yield start
 
 
-def _traffic(broker: Broker, sources: MetricSources) -> Iterator[MetricFamily]:
+def _traffic(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily]:
     for (name, help_text), value in zip(
         (
             ("written_bytes", "Record batches that clients wrote here, over all topics."),
@@ -197,7 +198,7 @@ def _traffic(broker: Broker, sources: MetricSources) -> Iterator[MetricFamily]:
             ("read_bytes", "Record batches that clients read here, over all topics."),
             ("read_records", "Records that clients read here, over all topics, by offsets."),
         ),
-        broker.replicas.total_traffic(broker.image.topics).counts(),
+        view.total_traffic().counts(),
         strict=True,
     ):
         yield counter(f"moldau_{name}_total", help_text, value)
@@ -220,9 +221,9 @@ def _traffic(broker: Broker, sources: MetricSources) -> Iterator[MetricFamily]:
     yield counter(name, "Connections closed because TLS failed.", listener.failed_total)
     expiry = gauge("moldau_certificate_expiry_seconds", "Time until a certificate expires.")
     for file, expires_at in sorted(sources.certificates().items()):
-        expiry.add(round(expires_at - broker.clock.wall_ms() / 1000), {"file": file})
+        expiry.add(round(expires_at - view.clock.wall_ms() / 1000), {"file": file})
     yield expiry
-    parked = broker.fetch.parked_count
+    parked = view.fetches_parked
     yield gauge("moldau_kafka_fetches_parked", "Fetches that wait for data.", parked)
 
 
@@ -250,9 +251,9 @@ def _http(traffic: HttpTraffic) -> Iterator[MetricFamily]:
     yield counter(name, "Requests rejected by the limit of held bytes.", middleware.refused_total)
 
 
-async def _groups(broker: Broker) -> AsyncIterator[MetricFamily]:
+async def _groups(view: MetricsView) -> AsyncIterator[MetricFamily]:
     """Groups that this broker coordinates; nothing while it loads one of their partitions."""
-    error, listed = broker.groups.list_groups((), ())
+    error, listed = view.list_groups()
     if error is not ErrorCode.NONE:
         return
     groups = gauge("moldau_groups", "Groups coordinated here, by type and state.")
@@ -261,14 +262,14 @@ async def _groups(broker: Broker) -> AsyncIterator[MetricFamily]:
         groups.add(number, {"type": kind, "state": state})
     yield groups
     listed.sort(key=lambda group: group.group_id)
-    lags, unknown, left_out = await _lags(broker, listed)
+    lags, unknown, left_out = await _lags(view, listed)
     yield lags
     yield unknown
     yield gauge("moldau_groups_without_series", "Groups whose lag is left out.", left_out)
 
 
 async def _lags(
-    broker: Broker, listed: list[ListedGroup]
+    view: MetricsView, listed: list[ListedGroup]
 ) -> tuple[MetricFamily, MetricFamily, int]:
     lags = gauge("moldau_group_lag", "Unprocessed records, in partitions with a replica here.")
     name = "moldau_group_lag_unknown_partitions"
@@ -277,11 +278,11 @@ async def _lags(
     for number, group in enumerate(listed):
         if number >= GROUPS_MAX or len(lags.samples) >= GROUP_SERIES_MAX:
             return lags, unknown, len(listed) - number
-        offsets = broker.groups.known_offsets(group.group_id).offsets
+        offsets = view.known_offsets(group.group_id).offsets
         lag: Counter[str] = Counter()
         missing: Counter[str] = Counter()
         for (topic, partition), stored in offsets.items():
-            replica = broker.replicas.get(topic, partition)
+            replica = view.replicas.get(topic, partition)
             # 0 is added, so that a group without lag has a series, too.
             behind = 0 if replica is None else replica.high_watermark - stored.offset
             lag[topic] += max(0, behind)
@@ -297,8 +298,8 @@ async def _lags(
     return lags, unknown, 0
 
 
-def _transactions(broker: Broker) -> Iterator[MetricFamily]:
-    error, listed = broker.transactions.list_transactions((), (), -1)
+def _transactions(view: MetricsView) -> Iterator[MetricFamily]:
+    error, listed = view.list_transactions()
     if error is ErrorCode.NONE:
         family = gauge("moldau_transactional_ids", "Transactional ids coordinated here, by state.")
         for state, number in sorted(Counter(one.state for one in listed).items()):
@@ -306,7 +307,7 @@ def _transactions(broker: Broker) -> Iterator[MetricFamily]:
         yield family
 
 
-def _storage(broker: Broker, sources: MetricSources) -> Iterator[MetricFamily]:
+def _storage(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily]:
     yield counter(
         "moldau_leaderships_total", "Leaderships taken by this broker.", sources.leaderships()
     )
@@ -322,8 +323,8 @@ def _storage(broker: Broker, sources: MetricSources) -> Iterator[MetricFamily]:
     yield counter("moldau_log_flushes_total", "Flushes of logs to disk.", flusher.flushes_total)
     small = flusher.small_flush_seconds
     yield gauge("moldau_log_flush_small_seconds", "Moving average of small flushes.", small)
-    yield gauge("moldau_disk_free_bytes", "Free space of the data disk.", broker.disk_free_bytes())
-    yield gauge("moldau_disk_total_bytes", "Size of the data disk.", broker.disk_total_bytes())
+    yield gauge("moldau_disk_free_bytes", "Free space of the data disk.", view.disk_free_bytes())
+    yield gauge("moldau_disk_total_bytes", "Size of the data disk.", view.disk_total_bytes())
     cleaner = sources.cleaner()
     if cleaner is None:
         return

@@ -13,6 +13,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moldau.edge.http.cors import Cors
+from moldau.edge.http.hosts import Hosts, with_origin_form
 from moldau.edge.http.responses import respond_refusal
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.histogram import Histogram
@@ -28,6 +29,7 @@ class LimitsMiddleware:
         app: ASGIApp,
         *,
         buffered_bytes_max: int,
+        hosts: Hosts,
         cors: Cors,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
@@ -35,6 +37,7 @@ class LimitsMiddleware:
         self.stop = on_stop
         """Ends replies that stream indefinitely."""
         self._buffered_bytes_max = buffered_bytes_max
+        self._hosts = hosts
         self._cors = cors
         self.buffered_bytes = 0
         """Of bodies being received and replies being sent."""
@@ -51,9 +54,14 @@ class LimitsMiddleware:
             return
         began = perf_counter()
         exchange = _Exchange(self, receive, self._cors.wrap(scope, send))
-        app = self._cors.preflight(scope) or self._cors.refusal(scope) or self._app
+        app = (
+            self._hosts.refusal(scope)
+            or self._cors.preflight(scope)
+            or self._cors.refusal(scope)
+            or self._app
+        )
         try:
-            await app(scope, exchange.receive, exchange.send)
+            await app(with_origin_form(scope), exchange.receive, exchange.send)
         finally:
             self.buffered_bytes -= exchange.buffered_bytes
             method = scope["method"]

@@ -15,6 +15,7 @@ from starlette.routing import Route
 import moldau
 from moldau.api.types import INT_MAX, LONG_MAX
 from moldau.edge.http import tail
+from moldau.edge.http.login import LoginReply, LoginRequest
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
@@ -30,6 +31,7 @@ from moldau.edge.http.resources import (
 )
 from moldau.edge.http.responses import PROBLEM_TYPE, check_query, respond
 from moldau.edge.http.topics import TopicWanted
+from moldau.edge.http.visits import LOGIN_PATH
 from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -102,6 +104,9 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/readyz"): Operation("ready", "Readiness", {200: Readiness, 503: Readiness}),
     ("GET", "/metrics"): Operation("metrics", "Metrics for Prometheus", {200: METRICS_TYPE}),
     ("GET", PATH): Operation("openapi", "This document", {200: "application/json"}, {}),
+    ("POST", LOGIN_PATH): Operation(
+        "login", "A bearer token for a password", {200: LoginReply}, {}, body=LoginRequest
+    ),
     ("GET", "/api/v1/topology"): Operation(
         "topology",
         "Brokers, topics and partition leaders",
@@ -231,11 +236,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
 _REASONS: Final = {
     307: "Served by another broker: its address is in Location",
     400: "Invalid body, parameter or value",
-    403: "Web pages of this origin may not do that",
+    401: "The broker does not know who asks",
+    403: "The client has no right to do this, or is a web page of another origin",
     404: "Not found",
     409: "In conflict with the current state",
     413: "The body is too large",
     415: "The Content-Type is not JSON",
+    421: "Sent to a host name that the broker does not have",
     500: "Internal error of the broker",
     503: "Temporarily unavailable: retry",
 }
@@ -253,7 +260,7 @@ def document() -> Schema:
     schemas = dict(zip(ordered, references, strict=True))
     paths: dict[str, Schema] = {}
     for (method, path), operation in OPERATIONS.items():
-        paths.setdefault(path, {})[method.lower()] = _describe(method, path, operation, schemas)
+        paths.setdefault(path, {})[method.lower()] = _describe(path, operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -266,7 +273,7 @@ def document() -> Schema:
     }
 
 
-def _describe(method: str, path: str, operation: Operation, schemas: dict[type, Schema]) -> Schema:
+def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> Schema:
     described: Schema = {"operationId": operation.name, "summary": operation.summary}
     parameters: list[Schema] = [
         {"name": name, "in": "query", "schema": schema}
@@ -294,7 +301,7 @@ def _describe(method: str, path: str, operation: Operation, schemas: dict[type, 
             "description": words.get(status, _REASONS.get(status, "")),
             "content": content,
         }
-    for status in _refusals(method, operation):
+    for status in _refusals(operation):
         answers[str(status)] = {"description": _REASONS[status]}
         if status != 307:
             problem = {"schema": schemas[operation.problem]}
@@ -303,15 +310,14 @@ def _describe(method: str, path: str, operation: Operation, schemas: dict[type, 
     return described
 
 
-def _refusals(method: str, operation: Operation) -> list[int]:
+def _refusals(operation: Operation) -> list[int]:
     # 503 is possible everywhere: the memory limit for bodies and replies.
-    general = [500, 503]
+    # 401, 403 and 421: by nobody, by a web page of another origin, or to another host.
+    general = [401, 403, 421, 500, 503]
     if operation.query is not None or operation.body is not None:
         general.append(400)
     if operation.body is not None:
         general += [413, 415]
-    if method != "GET":
-        general.append(403)
     return sorted({*general, *operation.refusals} - operation.answers.keys())
 
 

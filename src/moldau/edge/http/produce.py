@@ -9,9 +9,7 @@ from msgspec import Meta, Raw, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic
-from moldau.api.record_producer import RecordProducer, offsets_of
+from moldau.api.record_producer import offsets_of
 from moldau.api.types import ACKS_ALL, ACKS_LEADER, INT_MAX, LONG_MAX, AppendResult
 from moldau.edge.http.record_json import Encoding, HeaderEncoding
 from moldau.edge.http.responses import (
@@ -23,6 +21,7 @@ from moldau.edge.http.responses import (
     retry_headers,
     status_of,
 )
+from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import ErrorReply
@@ -112,25 +111,21 @@ def _decode(body: bytes | bytearray) -> RecordsSent | _TextsSent:
     return _decode_sent(body)
 
 
-class ProduceHandler:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._producer = RecordProducer(broker)
-
-    async def store(self, request: Request) -> Response:
-        check_query(request)
-        sent = await read_body(request, _decode, bytes_max=BODY_BYTES_MAX)
-        topic = find_topic(self._broker, request.path_params["topic"])
-        records = _read_records(sent, self._broker.clock.wall_ms())
-        pairs = zip(sent.records, records, strict=True)
-        partitions = self._producer.partitions_for(
-            topic, ((one.partition, record.key) for one, record in pairs)
-        )
-        acks = ACKS_ALL if sent.acks == "all" else ACKS_LEADER
-        results = await self._producer.store(
-            topic, records, partitions, acks=acks, timeout_seconds=sent.timeout_ms / 1000
-        )
-        return _answer(partitions, results)
+async def store(request: Request) -> Response:
+    check_query(request)
+    sent = await read_body(request, _decode, bytes_max=BODY_BYTES_MAX)
+    session = session_of(request)
+    topic = session.topics.get(request.path_params["topic"])
+    records = _read_records(sent, session.clock.wall_ms())
+    pairs = zip(sent.records, records, strict=True)
+    partitions = session.appends.partitions_for(
+        topic, ((one.partition, record.key) for one, record in pairs)
+    )
+    acks = ACKS_ALL if sent.acks == "all" else ACKS_LEADER
+    results = await session.appends.store(
+        topic, records, partitions, acks=acks, timeout_seconds=sent.timeout_ms / 1000
+    )
+    return _answer(partitions, results)
 
 
 def _answer(partitions: list[int], results: dict[int, AppendResult]) -> Response:

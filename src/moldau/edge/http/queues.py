@@ -3,25 +3,27 @@
 Their backlog is known only to the leaders of their partitions, and served over gRPC.
 """
 
+from operator import attrgetter
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.api.broker import Broker
 from moldau.edge.http.query_parameters import page_size, read_text, take_page
 from moldau.edge.http.resources import QueueList, QueueListed
 from moldau.edge.http.responses import check_query, respond
+from moldau.edge.http.visits import session_of
 
 
-def routes(broker: Broker) -> list[Route]:
+def routes() -> list[Route]:
     async def queues(request: Request) -> Response:
         check_query(request, "limit", "after", "topic")
         size, after = page_size(request), read_text(request, "after")
         topic = read_text(request, "topic")
         found = (
             group
-            for name, group in sorted(broker.image.queue_groups.items())
-            if (after is None or name > after) and (topic is None or topic in group.topics)
+            for group in sorted(session_of(request).queues.known_groups(), key=attrgetter("name"))
+            if (after is None or group.name > after) and (topic is None or topic in group.topics)
         )
         page, has_more = take_page(found, size)
         listed = [

@@ -7,19 +7,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic, remote_leader
+from moldau.api.session import Session
 from moldau.api.types import (
     EARLIEST,
     INT_MAX,
     LATEST,
     LONG_MAX,
     Topic,
-    offset_at,
-    read_page,
 )
 from moldau.edge.http.methods import by_method
-from moldau.edge.http.produce import ProduceHandler
+from moldau.edge.http.produce import store
 from moldau.edge.http.query_parameters import (
     bad_parameter,
     page_size,
@@ -38,6 +35,7 @@ from moldau.edge.http.record_json import (
 )
 from moldau.edge.http.redirect import redirect_to
 from moldau.edge.http.responses import check_query, respond
+from moldau.edge.http.visits import session_of
 
 WAIT_MS_MAX: Final = 10_000
 SCANS_MAX: Final = 8
@@ -67,22 +65,20 @@ class RecordsShown(Struct, frozen=True, kw_only=True):
     end_offset: int
 
 
-def routes(broker: Broker) -> list[Route]:
-    produce = ProduceHandler(broker)
-
+def routes() -> list[Route]:
     async def read(request: Request) -> Response:
         check_query(request, *POSITION_PARAMETERS, *FILTER_PARAMETERS, "limit", "wait_ms")
         limit, selection = page_size(request), read_selection(request)
         wait_ms = read_int(request, "wait_ms", least=0, most=WAIT_MS_MAX) or 0
-        topic = find_topic(broker, request.path_params["topic"])
+        session = session_of(request)
+        topic = session.topics.get(request.path_params["topic"])
         partition = read_partition(request, topic)
-        leader = remote_leader(broker, topic, partition)
+        leader = session.cluster.remote_leader(topic, partition)
         if leader is not None:
-            return redirect_to(broker, leader, request)
-        offset = read_offset(broker, request, topic, partition, by_default=EARLIEST)
+            return redirect_to(session, leader, request)
+        offset = read_offset(session, request, topic, partition, by_default=EARLIEST)
         for _ in range(SCANS_MAX):
-            page = await read_page(
-                broker.fetch,
+            page = await session.fetch.read_page(
                 topic.name,
                 partition,
                 offset,
@@ -106,7 +102,7 @@ def routes(broker: Broker) -> list[Route]:
             )
         )
 
-    return [by_method("/api/v1/topics/{topic}/records", GET=read, POST=produce.store)]
+    return [by_method("/api/v1/topics/{topic}/records", GET=read, POST=store)]
 
 
 def read_partition(request: Request, topic: Topic) -> int:
@@ -122,7 +118,7 @@ def read_partition(request: Request, topic: Topic) -> int:
 
 
 def read_offset(
-    broker: Broker, request: Request, topic: Topic, partition: int, *, by_default: int
+    session: Session, request: Request, topic: Topic, partition: int, *, by_default: int
 ) -> int:
     """The start offset: as given, by timestamp, or either end. Raises RefusedError."""
     text, time = read_text(request, "offset"), read_int(request, "time", least=0, most=LONG_MAX)
@@ -138,7 +134,7 @@ def read_offset(
         if offset is None or not 0 <= offset <= LONG_MAX:
             raise bad_parameter("offset", "must be earliest, latest, or a number >= 0")
         return offset
-    return offset_at(broker.offsets, topic.name, partition, timestamp)
+    return session.offsets.at(topic.name, partition, timestamp)
 
 
 def read_selection(request: Request) -> RecordSelection:

@@ -19,7 +19,15 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 DETAIL_CHARS_MAX: Final = 2000
 RETRY_SECONDS: Final = 1
 
-HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Of every response. Browsers run, frame, guess, cache and pass on nothing of it."""
 
 _NOT_FOUND: Final = frozenset(
     {
@@ -40,6 +48,14 @@ _CONFLICT: Final = frozenset(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
         ErrorCode.STALE_BROKER_EPOCH,
         ErrorCode.TOPIC_ALREADY_EXISTS,
+    }
+)
+_FORBIDDEN: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
 _CODES_OF_STATUS: Final = {404: ErrorCode.RESOURCE_NOT_FOUND, 413: ErrorCode.MESSAGE_TOO_LARGE}
@@ -117,6 +133,10 @@ def status_of(code: ErrorCode) -> int:
         return 404
     if code in _CONFLICT:
         return 409
+    if code in _FORBIDDEN:
+        return 403
+    if code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+        return 401
     if code.is_unavailable:
         return 503
     return 500 if code is ErrorCode.UNKNOWN_SERVER_ERROR else 400

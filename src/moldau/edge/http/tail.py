@@ -13,9 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic, remote_leader
-from moldau.api.types import LATEST, LONG_MAX, ReadPage, read_page
+from moldau.api.entrance import Visit
+from moldau.api.types import LATEST, LONG_MAX, ReadPage
 from moldau.edge.http.query_parameters import parse_int
 from moldau.edge.http.record_json import RecordSelection, show_all
 from moldau.edge.http.records import (
@@ -27,6 +26,7 @@ from moldau.edge.http.records import (
 )
 from moldau.edge.http.redirect import redirect_to
 from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, problem, status_of
+from moldau.edge.http.visits import visit_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 
@@ -40,6 +40,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _Subscription(NamedTuple):
+    visit: Visit
     topic: str
     topic_id: TopicId
     partition: int
@@ -47,8 +48,9 @@ class _Subscription(NamedTuple):
 
 
 class Tails:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` ends the waits for records."""
+        self._wake = wake
         self._is_stopping = False
         self.count = 0
 
@@ -56,16 +58,18 @@ class Tails:
         """End all streams; their clients reconnect to another broker."""
         self._is_stopping = True
         # Wakes the streams that wait for records. No Kafka client is connected by then.
-        self._broker.fetch.complete_all()
+        self._wake()
 
     async def follow(self, request: Request) -> Response:
         check_query(request, *POSITION_PARAMETERS, *FILTER_PARAMETERS)
         selection = read_selection(request)
-        topic = find_topic(self._broker, request.path_params["topic"])
+        visit = visit_of(request)
+        session = visit.session
+        topic = session.topics.get(request.path_params["topic"])
         partition = read_partition(request, topic)
-        leader = remote_leader(self._broker, topic, partition)
+        leader = session.cluster.remote_leader(topic, partition)
         if leader is not None:
-            return redirect_to(self._broker, leader, request)
+            return redirect_to(session, leader, request)
         if self.count >= TAILS_MAX:
             raise RefusedError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -73,8 +77,8 @@ class Tails:
             )
         offset = _resumed(request)
         if offset is None:
-            offset = read_offset(self._broker, request, topic, partition, by_default=LATEST)
-        subscription = _Subscription(topic.name, topic.topic_id, partition, selection)
+            offset = read_offset(session, request, topic, partition, by_default=LATEST)
+        subscription = _Subscription(visit, topic.name, topic.topic_id, partition, selection)
         # Counted before the first await, so that concurrent requests cannot exceed the limit.
         self.count += 1
         try:
@@ -94,14 +98,21 @@ class Tails:
     async def _read(
         self, subscription: _Subscription, offset: int, *, wait_ms_max: int
     ) -> ReadPage:
-        topic = self._broker.image.topic(subscription.topic)
+        session, expires_at_ms = subscription.visit.session, subscription.visit.expires_at_ms
+        if expires_at_ms is not None:
+            left_ms = expires_at_ms - session.clock.wall_ms()
+            if left_ms <= 0:
+                raise RefusedError(
+                    ErrorCode.SASL_AUTHENTICATION_FAILED, "The token has expired: log in again"
+                )
+            wait_ms_max = min(wait_ms_max, left_ms)
+        topic = session.topics.find(subscription.topic)
         if topic is None or topic.topic_id != subscription.topic_id:
             # A new topic of the same name has other records at the same offsets.
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{subscription.topic}' was deleted"
             )
-        return await read_page(
-            self._broker.fetch,
+        return await session.fetch.read_page(
             subscription.topic,
             subscription.partition,
             offset,
@@ -112,7 +123,7 @@ class Tails:
 
     async def _events(self, subscription: _Subscription, page: ReadPage) -> AsyncIterator[bytes]:
         """Runs until the client disconnects or the partition cannot be read."""
-        clock = self._broker.clock.monotonic
+        clock = subscription.visit.session.clock.monotonic
         try:
             yield b"retry: %d\n\n" % (RETRY_SECONDS * 1000)
             sent_at = clock()

@@ -1,6 +1,7 @@
 """/api/v1/topics and /api/v1/brokers: list and describe; create and delete topics."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Annotated, Final
 
 import msgspec
@@ -9,9 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.api.broker import Broker
-from moldau.api.lookup import find_topic
-from moldau.api.metadata_changes import MetadataChanges, await_leaders
+from moldau.api.session import Session
 from moldau.api.types import INT_MAX, NO_LEADER_ID, ConfigEntry, ResourceKind, Topic
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.query_parameters import (
@@ -34,8 +33,10 @@ from moldau.edge.http.resources import (
     TopicShown,
 )
 from moldau.edge.http.responses import check_query, read_body, respond
+from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicPartition
+from moldau.security.acl import Operation, ResourceType
 
 
 class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,14 +52,13 @@ class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 _topic_wanted: Final = msgspec.json.Decoder(TopicWanted)
 
 
-def routes(broker: Broker) -> list[Route]:
-    changes = MetadataChanges(broker)
-
+def routes() -> list[Route]:
     async def create(request: Request) -> Response:
         check_query(request)
         wanted = await read_body(request, _topic_wanted.decode)
-        made = await changes.result(
-            broker.topics.create(
+        session = session_of(request)
+        made = await session.decided(
+            session.topics.create(
                 wanted.name,
                 partitions=wanted.partitions,
                 replication_factor=wanted.replication_factor,
@@ -67,43 +67,44 @@ def routes(broker: Broker) -> list[Route]:
             )
         )
         if wanted.validate_only:
-            return respond(await show_topic(broker, made, PAGE_SIZE, -1))
-        await await_leaders(broker, [made.name])
-        shown = await show_topic(broker, made, PAGE_SIZE, -1)
+            return respond(await show_topic(session, made, PAGE_SIZE, -1))
+        await session.topics.await_leaders([made.name])
+        shown = await show_topic(session, made, PAGE_SIZE, -1)
         return respond(shown, 201, {"location": f"/api/v1/topics/{made.name}"})
 
     async def delete(request: Request) -> Response:
         check_query(request)
-        found = find_topic(broker, request.path_params["topic"])
+        session = session_of(request)
+        found = session.topics.get(request.path_params["topic"])
         # By id, so that a new topic of the same name is not deleted.
-        await changes.result(broker.topics.delete(topic_id=found.topic_id))
+        await session.decided(session.topics.delete(topic_id=found.topic_id))
         return respond(TopicDeleted(name=found.name, id=found.topic_id.hex()))
 
     async def topics(request: Request) -> Response:
         check_query(request, "limit", "after", "internal")
         size, after = page_size(request), read_text(request, "after")
         with_internal = read_flag(request, "internal")
-        image = broker.image
-        names = (
-            name
-            for name in sorted(image.topics)
-            if (after is None or name > after)
-            and (with_internal or not image.topics[name].internal)
+        session = session_of(request)
+        wanted = (
+            topic
+            for topic in sorted(session.topics.all(), key=attrgetter("name"))
+            if (after is None or topic.name > after) and (with_internal or not topic.internal)
         )
-        page, has_more = take_page(names, size)
-        listed = [_listed(broker, image.topics[name]) for name in page]
-        return respond(TopicList(topics=listed, next=page[-1] if has_more else None))
+        page, has_more = take_page(wanted, size)
+        listed = [_listed(session, topic) for topic in page]
+        return respond(TopicList(topics=listed, next=page[-1].name if has_more else None))
 
     async def topic(request: Request) -> Response:
         check_query(request, "limit", "after")
         size, after = page_size(request), read_int(request, "after", least=-1, most=INT_MAX)
-        found = find_topic(broker, request.path_params["topic"])
-        return respond(await show_topic(broker, found, size, -1 if after is None else after))
+        session = session_of(request)
+        found = session.topics.get(request.path_params["topic"])
+        return respond(await show_topic(session, found, size, -1 if after is None else after))
 
     async def brokers(request: Request) -> Response:
         check_query(request, "limit", "after")
         size, after = page_size(request), read_int(request, "after", least=-1, most=INT_MAX)
-        known = broker.cluster.topology().brokers
+        known = session_of(request).cluster.topology().brokers
         page, has_more = take_page((one for one in known if after is None or one.id > after), size)
         return respond(BrokerList(brokers=page, next=page[-1].id if has_more else None))
 
@@ -111,9 +112,10 @@ def routes(broker: Broker) -> list[Route]:
         check_query(request)
         # Not parsed by the router, which fails on numbers of thousands of digits.
         wanted = parse_int(request.path_params["broker"])
-        for one in broker.cluster.topology().brokers:
+        session = session_of(request)
+        for one in session.cluster.topology().brokers:
             if one.id == wanted:
-                entries = broker.configs.describe(ResourceKind.BROKER, str(wanted))
+                entries = session.configs.describe(ResourceKind.BROKER, str(wanted))
                 return respond(BrokerShown(broker=one, configs=_settings(entries)))
         raise RefusedError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker {request.path_params['broker']}"
@@ -127,9 +129,9 @@ def routes(broker: Broker) -> list[Route]:
     ]
 
 
-def _listed(broker: Broker, topic: Topic) -> TopicListed:
+def _listed(session: Session, topic: Topic) -> TopicListed:
     leaderless = under_replicated = 0
-    known = broker.cluster.leaders_and_in_sync(topic, topic.partitions)
+    known = session.cluster.leaders_and_in_sync(topic, topic.partitions)
     for partition, (leader, in_sync) in zip(topic.partitions, known, strict=True):
         leaderless += leader.broker == NO_LEADER_ID
         under_replicated += not {*in_sync, *partition.adding}.issuperset(partition.replicas)
@@ -144,14 +146,14 @@ def _listed(broker: Broker, topic: Topic) -> TopicListed:
     )
 
 
-async def show_topic(broker: Broker, topic: Topic, size: int, after: int) -> TopicShown:
+async def show_topic(session: Session, topic: Topic, size: int, after: int) -> TopicShown:
     """The topic with a page of its partitions."""
     page, has_more = take_page(topic.partitions[after + 1 :], size)
-    extents = await broker.queries.extents(
+    extents = await session.queries.extents(
         TopicPartition(topic.name, partition.index) for partition in page
     )
     shown = []
-    known = broker.cluster.leaders_and_in_sync(topic, page)
+    known = session.cluster.leaders_and_in_sync(topic, page)
     for partition, (leader, in_sync) in zip(page, known, strict=True):
         extent = extents.get(TopicPartition(topic.name, partition.index))
         shown.append(
@@ -174,10 +176,17 @@ async def show_topic(broker: Broker, topic: Topic, size: int, after: int) -> Top
         internal=topic.internal,
         partition_count=len(topic.partitions),
         replication_factor=topic.replication_factor,
-        configs=_settings(broker.configs.describe_topic(topic)),
+        configs=_settings(_configs(session, topic)),
         partitions=shown,
         next=page[-1].index if has_more else None,
     )
+
+
+def _configs(session: Session, topic: Topic) -> list[ConfigEntry]:
+    """None for a client that may see the topic, but not its settings."""
+    if not session.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        return []
+    return session.configs.describe_topic(topic)
 
 
 def _settings(entries: Iterable[ConfigEntry]) -> list[Setting]:

@@ -21,7 +21,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.edge.http.responses import RETRY_SECONDS, respond_error
+from moldau.edge.http.tls_front import TlsFront
+from moldau.edge.http.visits import CERTIFICATE
+from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
+from moldau.net.failure_log import FailureLog
+from moldau.net.tls.contexts import TlsContexts, peer_certificate
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +47,15 @@ _NOT_HTTP: Final = _whole_reply(
         400,
         ErrorCode.INVALID_REQUEST,
         "Not a valid HTTP/1.1 or HTTP/1.0 request",
-        hint="this listener does not support TLS or HTTP/2; a request head may have up to 64 KiB",
+        hint="this listener uses no TLS, and no HTTP/2; a request head may have up to 64 KiB",
+    )
+)
+_NOT_TLS: Final = _whole_reply(
+    respond_error(
+        400,
+        ErrorCode.INVALID_REQUEST,
+        "This listener uses TLS, and the request came without",
+        hint="use https:// in place of http://",
     )
 )
 _TOO_MANY_CONNECTIONS: Final = _whole_reply(
@@ -69,6 +82,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._keep_certificate(transport)
         if len(self.connections) > self.limits.connections_max:
             self.counted.refused_total += 1
             self._log_limit_reached()
@@ -79,6 +93,13 @@ class BoundedProtocol(H11Protocol):
             self._set_tcp_timeout(transport)
             self._await_request()
         self.counted.open = len(self.connections)
+
+    def _keep_certificate(self, transport: Transport) -> None:
+        """The subject of the client's certificate, for all requests of the connection."""
+        encrypted = transport.get_extra_info("ssl_object")
+        found = None if encrypted is None else peer_certificate(encrypted)
+        if found is not None:
+            self.app_state = {**self.app_state, CERTIFICATE: found.subject}
 
     def _set_tcp_timeout(self, transport: Transport) -> None:
         """Detects clients whose machine died. A tail of a quiet partition sends so little that no
@@ -188,7 +209,16 @@ class BoundedProtocol(H11Protocol):
 class WebServer(uvicorn.Server):
     """A web server that shares the broker's event loop and is stopped by the broker."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits, counted: ConnectionCounts) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: HttpLimits,
+        counted: ConnectionCounts,
+        tls: TlsContexts | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """With `tls`, which needs a clock, connections are encrypted."""
+
         class Protocol(BoundedProtocol):
             pass
 
@@ -215,6 +245,42 @@ class WebServer(uvicorn.Server):
             )
         )
         self._stopping = asyncio.Event()
+        self._limits = limits
+        self._counted = counted
+        self._tls = tls
+        self._failures = None if clock is None else FailureLog(clock, "http")
+        self._fronts: list[TlsFront] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is None or self._failures is None:
+            await super().startup(sockets)
+            return
+        self.servers = []
+        for sock in sockets or ():
+            front = TlsFront(
+                sock,
+                self._tls,
+                self._new_protocol,
+                limits=self._limits,
+                counted=self._counted,
+                failures=self._failures,
+                plain_reply=_NOT_TLS,
+            )
+            front.start()
+            self._fronts.append(front)
+        self.started = True
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        kind = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for front in self._fronts:
+            front.close()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

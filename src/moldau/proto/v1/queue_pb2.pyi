@@ -62,11 +62,11 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     SETTLED: _Reason.ValueType  # 11
     """Of a token: already settled. A repeated Ack may treat it as success."""
     EXPIRED: _Reason.ValueType  # 12
-    """Of a token: too late. The message is delivered again, or was."""
+    """Of a token: the lease expired. The message is redelivered, or a dead letter."""
     NOT_HOLDER: _Reason.ValueType  # 13
     """Of a token: the message is leased to another consumer."""
     LEADER_CHANGED: _Reason.ValueType  # 14
-    """Of a token: another broker leads the partition since. The message is delivered again."""
+    """Of a token: the message was lost in a crash (log.flush is not always)."""
     OTHER_GROUP: _Reason.ValueType  # 15
     """Of a token: it belongs to another group or partition."""
     BAD_TOKEN: _Reason.ValueType  # 16
@@ -79,6 +79,10 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """The offset is not in the partition."""
     INTERNAL: _Reason.ValueType  # 20
     """Internal error of the broker; see its log."""
+    UNAUTHENTICATED: _Reason.ValueType  # 21
+    """The broker does not know who calls: send `authorization` metadata, Basic or Bearer."""
+    PERMISSION_DENIED: _Reason.ValueType  # 22
+    """The caller has no right to do this."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a call or a token was rejected; stable names for programs, beside the message for people."""
@@ -107,11 +111,11 @@ TIMED_OUT: Reason.ValueType  # 10
 SETTLED: Reason.ValueType  # 11
 """Of a token: already settled. A repeated Ack may treat it as success."""
 EXPIRED: Reason.ValueType  # 12
-"""Of a token: too late. The message is delivered again, or was."""
+"""Of a token: the lease expired. The message is redelivered, or a dead letter."""
 NOT_HOLDER: Reason.ValueType  # 13
 """Of a token: the message is leased to another consumer."""
 LEADER_CHANGED: Reason.ValueType  # 14
-"""Of a token: another broker leads the partition since. The message is delivered again."""
+"""Of a token: the message was lost in a crash (log.flush is not always)."""
 OTHER_GROUP: Reason.ValueType  # 15
 """Of a token: it belongs to another group or partition."""
 BAD_TOKEN: Reason.ValueType  # 16
@@ -124,6 +128,10 @@ OUT_OF_RANGE: Reason.ValueType  # 19
 """The offset is not in the partition."""
 INTERNAL: Reason.ValueType  # 20
 """Internal error of the broker; see its log."""
+UNAUTHENTICATED: Reason.ValueType  # 21
+"""The broker does not know who calls: send `authorization` metadata, Basic or Bearer."""
+PERMISSION_DENIED: Reason.ValueType  # 22
+"""The caller has no right to do this."""
 global___Reason = Reason
 
 class _Mode:

@@ -40,6 +40,7 @@ _SERVICE_LINK = re.compile(
 )
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|[0-9a-f]*:[0-9a-f:.]+", re.IGNORECASE)
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/@?#]+", re.ASCII)
 
 
@@ -306,6 +307,13 @@ def _check_together(
         value = values[name]
         if isinstance(value, Endpoint) and value.port == 0:
             refuse(name, "must have a port")
+    for host in str(values["http.hosts"] or "").split(","):
+        if host.strip() and not _HOST.fullmatch(host.strip()):
+            refuse(
+                "http.hosts",
+                f"contains '{host.strip()}', which is not a valid host",
+                "a host is a name or an address, without scheme and port: broker.example.com",
+            )
     for origin in str(values["http.cors_origins"] or "").split(","):
         if origin.strip() and not _ORIGIN.fullmatch(origin.strip()):
             refuse(

@@ -183,6 +183,17 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     security: Annotated[ListenerSecurity, _SECURITY] = ListenerSecurity.PLAINTEXT
     authentication: Annotated[Authentication, _AUTHENTICATION] = Authentication.NONE
     read_only: Annotated[bool, _READ_ONLY] = False
+    hosts: Annotated[
+        str | None,
+        Setting(
+            "Further names under which clients reach the HTTP API, without port, separated by "
+            "commas; *.example.com for all names below it, * for any. Requests to other names are "
+            "refused. Loopback, bound and advertised addresses are always known."
+        ),
+    ] = None
+    public_metrics: Annotated[
+        bool, Setting("Serve /metrics to everyone, on a listener that authenticates its clients.")
+    ] = False
     cors_origins: Annotated[
         str | None,
         Setting(
@@ -192,8 +203,16 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     ] = None
 
     @property
+    def host_list(self) -> tuple[str, ...]:
+        return _split(self.hosts)
+
+    @property
     def cors_origin_list(self) -> tuple[str, ...]:
-        return tuple(one.strip() for one in (self.cors_origins or "").split(",") if one.strip())
+        return _split(self.cors_origins)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
 
 
 class StorageConfig(Struct, frozen=True, kw_only=True):
@@ -488,13 +507,6 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
             "start."
         ),
     ] = None
-    join_token_file: Annotated[
-        str | None,
-        Setting(
-            "A file with the token to join with, of moldau cluster token create; not needed after "
-            "the first start."
-        ),
-    ] = None
     listeners: Annotated[
         Listeners,
         Setting(
@@ -503,6 +515,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = Listeners()
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    join_token_file: Annotated[
+        str | None,
+        Setting(
+            "A file with the token to join with, of moldau cluster token create; not needed after "
+            "the first start."
+        ),
+    ] = None
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
     raft: RaftConfig = field(default_factory=RaftConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)

@@ -1,0 +1,98 @@
+"""Lets requests in: finds out who sent each, and gives it a session.
+
+Every path needs a client that is known, where the listener asks who its clients are, except those
+in `PUBLIC`. What a known client may do is decided by the session, not here.
+"""
+
+from typing import Final
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from moldau.api.entrance import Entrance, Visit
+from moldau.api.session import Session
+from moldau.edge.http.responses import respond_error
+from moldau.model.errors import ErrorCode
+from moldau.security.sasl import AuthenticationError
+
+LOGIN_PATH: Final = "/api/v1/login"
+
+PUBLIC: Final = {
+    ("GET", "/healthz"): "load balancers probe it; it says nothing",
+    ("GET", "/readyz"): "load balancers probe it; unknown clients do not get the reasons",
+    ("POST", LOGIN_PATH): "it is the way to become known",
+    ("GET", "/api/v1/cluster/join/challenge"): "brokers ask for it before they can prove anything",
+    (
+        "POST",
+        "/api/v1/cluster/join",
+    ): "brokers have no user; the request proves its right",
+}
+"""Served to everyone, and why."""
+METRICS: Final = ("GET", "/metrics")
+"""Served to everyone if `http.public_metrics` says so."""
+
+CERTIFICATE: Final = "moldau.certificate"
+"""In the state of a connection: the subject of the certificate that its client has proved."""
+_VISIT: Final = "moldau.visit"
+_CHALLENGES: Final = (
+    (b"www-authenticate", b'Bearer realm="moldau"'),
+    (b"www-authenticate", b'Basic realm="moldau", charset="UTF-8"'),
+)
+
+
+class Visits:
+    """The layer around the application."""
+
+    def __init__(self, app: ASGIApp, entrance: Entrance) -> None:
+        self._app = app
+        self._entrance = entrance
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        authorization = [
+            value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
+        ]
+        try:
+            visit = await self._entrance.enter(
+                authorization,
+                host_of(scope),
+                certificate=scope.get("state", {}).get(CERTIFICATE),
+                is_public=self._is_public(scope),
+            )
+        except AuthenticationError as error:
+            await respond_unknown(error)(scope, receive, send)
+            return
+        scope[_VISIT] = visit
+        await self._app(scope, receive, send)
+
+    def _is_public(self, scope: Scope) -> bool:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        asked = (method, scope["path"])
+        return asked in PUBLIC or (asked == METRICS and self._entrance.has_public_metrics)
+
+
+def visit_of(request: HTTPConnection) -> Visit:
+    visit: Visit = request.scope[_VISIT]
+    return visit
+
+
+def session_of(request: HTTPConnection) -> Session:
+    return visit_of(request).session
+
+
+def host_of(scope: Scope) -> str:
+    """The address of the client."""
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def respond_unknown(error: AuthenticationError) -> Response:
+    """401: the client is not known, as opposed to known and without rights."""
+    reply = respond_error(
+        401,
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        error.text,
+        hint=f"send Authorization: Basic, or Bearer with a token of POST {LOGIN_PATH}",
+    )
+    reply.raw_headers.extend(_CHALLENGES)
+    return reply

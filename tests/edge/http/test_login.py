@@ -1,0 +1,35 @@
+"""Logging in to a cluster: a token is known to all of its brokers, until its password changes."""
+
+import json
+
+import pytest
+from secured_broker import PASSWORDS, SETTINGS, SecuredBroker, admin_of, put_users
+
+from moldau.testing.cluster import Cluster
+from moldau.testing.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+
+def test_a_token_is_good_on_every_broker_until_the_password_changes():
+    with Cluster(brokers=2, settings=SETTINGS) as cluster:
+        first, second = (SecuredBroker(broker) for broker in cluster.brokers)
+        admin = admin_of(first.broker)
+        put_users(admin, PASSWORDS)
+        body = {"user": "reader", "password": PASSWORDS["reader"]}
+        status, _, text = first.ask("nobody", "POST", "/api/v1/login", body)
+        assert status == 200
+        bearer = {"authorization": f"Bearer {json.loads(text)['token']}"}
+
+        def status_of(secured: SecuredBroker) -> int:
+            return secured.ask("nobody", "GET", "/", headers=bearer)[0]
+
+        assert status_of(first) == 200
+        # The other broker may not have the user yet.
+        wait_until(lambda: status_of(second) == 200, "the other broker knows the token")
+        # The token of one broker's directory is not that of another.
+        other = {"authorization": f"Bearer {first.admin_token}"}
+        assert second.ask("nobody", "GET", "/", headers=other)[0] == 401
+        put_users(admin, {"reader": "another password"})
+        for secured in (first, second):
+            wait_until(lambda one=secured: status_of(one) == 401, "the token has ended")

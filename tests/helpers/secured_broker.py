@@ -1,0 +1,135 @@
+"""A broker that asks all clients who they are, with users of different rights and a secret."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any, Final
+
+import confluent_kafka.admin as admin_api
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
+
+TOPIC: Final = "vault"
+GROUP: Final = "vault-group"
+SECRET: Final = "planted-record-77d1"
+PASSWORDS: Final = {"powerless": "planted-password-1", "reader": "planted-password-2"}
+"""`powerless` has no rights at all; `reader` may read the topic and use the group."""
+
+SETTINGS: Final = {
+    "KAFKA__SASL_MECHANISMS": "PLAIN",
+    "HTTP__AUTHENTICATION": "users",
+    "GRPC__AUTHENTICATION": "users",
+}
+
+
+class SecuredBroker:
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.admin_token = (broker.data_dir / "admin.token").read_text().strip()
+
+    def authorization(self, who: str) -> dict[str, str]:
+        """The header of a user, of the administrator, or of nobody."""
+        if who == "nobody":
+            return {}
+        if who == "admin":
+            return {"authorization": f"Bearer {self.admin_token}"}
+        pair = base64.b64encode(f"{who}:{PASSWORDS[who]}".encode()).decode()
+        return {"authorization": f"Basic {pair}"}
+
+    def ask(
+        self,
+        who: str,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, HTTPResponse, str]:
+        """Status, response and body; of a stream only its head."""
+        connection = HTTPConnection(self.broker.http_address, timeout=wait_seconds_max())
+        sent = None if body is None else json.dumps(body)
+        head = {"content-type": "application/json"} if sent else {}
+        try:
+            named = {**head, **self.authorization(who), **(headers or {})}
+            connection.request(method, path, sent, named)
+            response = connection.getresponse()
+            streams = str(response.getheader("content-type")).startswith("text/event-stream")
+            return response.status, response, "" if streams else response.read().decode()
+        finally:
+            connection.close()
+
+    def read(self, path: str) -> Any:
+        """As the administrator."""
+        status, _, text = self.ask("admin", "GET", path)
+        assert status == 200, text
+        return json.loads(text)
+
+
+def admin_of(broker: Broker) -> admin_api.AdminClient:
+    """The local administrator, who can read the data directory."""
+    return admin_api.AdminClient(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "moldau-admin",
+            "sasl.password": (broker.data_dir / "admin.token").read_text().strip(),
+        }
+    )
+
+
+def put_users(admin: admin_api.AdminClient, passwords: dict[str, str]) -> None:
+    scram = admin_api.ScramCredentialInfo(admin_api.ScramMechanism.SCRAM_SHA_256, 4096)
+    users: list[Any] = [
+        admin_api.UserScramCredentialUpsertion(name, scram, password.encode())
+        for name, password in passwords.items()
+    ]
+    for future in admin.alter_user_scram_credentials(users).values():
+        future.result(wait_seconds_max())
+
+
+def _fill(secured: SecuredBroker) -> None:
+    admin = admin_of(secured.broker)
+    put_users(admin, PASSWORDS)
+    rules = [
+        admin_api.AclBinding(
+            kind,
+            name,
+            admin_api.ResourcePatternType.LITERAL,
+            "User:reader",
+            "*",
+            admin_api.AclOperation.READ,
+            admin_api.AclPermissionType.ALLOW,
+        )
+        for kind, name in (
+            (admin_api.ResourceType.TOPIC, TOPIC),
+            (admin_api.ResourceType.GROUP, GROUP),
+        )
+    ]
+    for future in admin.create_acls(rules).values():
+        future.result(wait_seconds_max())
+    _create_topic(secured)
+    offsets = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(TOPIC, 0, 1)])
+    for future in admin.alter_consumer_group_offsets([offsets]).values():
+        future.result(wait_seconds_max())
+
+
+def _create_topic(secured: SecuredBroker) -> None:
+    for path, body in (
+        ("/api/v1/topics", {"name": TOPIC, "partitions": 1}),
+        (f"/api/v1/topics/{TOPIC}/records", {"records": [{"value": SECRET}]}),
+    ):
+        status, _, text = secured.ask("admin", "POST", path, body)
+        assert status < 300, text
+
+
+@contextmanager
+def secured_broker(settings: dict[str, str] | None = None) -> Iterator[SecuredBroker]:
+    with Broker(settings={**SETTINGS, **(settings or {})}) as broker:
+        secured = SecuredBroker(broker)
+        _fill(secured)
+        yield secured
