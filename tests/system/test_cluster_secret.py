@@ -268,3 +268,39 @@ def test_three_brokers_run_with_certificates_between_them(tmp_path: Path) -> Non
                     assert secured.recv(4096) == b""
             except (ssl.SSLError, ConnectionResetError):
                 pass
+
+
+def test_brokers_join_and_return_where_http_asks_for_users_and_tls(tmp_path: Path) -> None:
+    world = TlsWorld(tmp_path)
+    settings = {
+        "RAFT__SECURITY": "mtls",
+        "HTTP__SECURITY": "tls",
+        "HTTP__AUTHENTICATION": "users",
+        "SECURITY__CERT_FILE": str(world.cert_file),
+        "SECURITY__KEY_FILE": str(world.key_file),
+        "SECURITY__CLIENT_CA_FILE": str(world.ca_file),
+    }
+    with Broker(settings=settings) as first:
+        second = ClusterBroker(
+            number=2, data_dir=tmp_path / "2", settings=settings, join=first.http_address
+        )
+        with second:
+            assert secret_of(second) == secret_of(first)
+            second.kill()
+            second.start()
+        url = f"https://{first.http_address}/api/v1/cluster/"
+        context = ssl.create_default_context(cafile=str(world.ca_file))
+
+        def ask(path: str) -> int:
+            try:
+                answer = urllib.request.urlopen(
+                    url + path, timeout=wait_seconds_max(), context=context
+                )
+            except urllib.error.HTTPError as error:
+                return error.code
+            with answer:
+                return int(answer.status)
+
+        # A broker needs no user to prove itself, and nobody else gets further.
+        assert ask("join/challenge") == 200
+        assert ask("tokens") == 401

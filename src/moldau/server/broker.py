@@ -124,8 +124,7 @@ class BrokerServer:
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
         self._certificates.load()
-        http = listeners_for(self._config, ListenerProtocol.HTTP)
-        self._machine.http_tls = self._certificates.of(http[0])
+        self._machine.http_tls = self._certificates.of_protocol(ListenerProtocol.HTTP)
         try:
             return await self._start()
         except StorageError as error:
@@ -166,7 +165,7 @@ class BrokerServer:
             machine=machine,
             flusher=self._flusher,
             storage=self._storage,
-            tls=self._certificates.of(*listeners_for(config, ListenerProtocol.PEERS)),
+            tls=self._certificates.of_protocol(ListenerProtocol.PEERS),
         )
         defaults = topic_defaults(config)
         self._partitions = Partitions(
