@@ -304,3 +304,32 @@ def test_brokers_join_and_return_where_http_asks_for_users_and_tls(tmp_path: Pat
         # A broker needs no user to prove itself, and nobody else gets further.
         assert ask("join/challenge") == 200
         assert ask("tokens") == 401
+
+
+def test_secrets_are_in_their_files_and_nowhere_else(tmp_path: Path) -> None:
+    with Broker() as first:
+        token = tmp_path / "token"
+        token.write_text(run_cli(first, "cluster", "token", "create"))
+        second = joining(first, 2, tmp_path / "2", token)
+        with second:
+            answers = b""
+            for path in ("/", "/metrics", "/api/v1/topology", "/api/v1/cluster/tokens"):
+                address = f"http://{first.http_address}{path}"
+                with urllib.request.urlopen(address, timeout=wait_seconds_max()) as answer:
+                    answers += answer.read()
+            arguments = Path(f"/proc/{second.pid}/cmdline").read_bytes()
+        secret = secret_of(first)
+        key = token.read_text().strip().partition(".")[2].encode()
+        planted = (secret, secret.hex().encode(), base64.b64encode(secret), key)
+        places = {
+            "answers": answers,
+            "arguments": arguments,
+            "log of 1": first.output.encode(),
+            "log of 2": second.output.encode(),
+        }
+        for broker in (first, second):
+            files = [path for path in broker.data_dir.rglob("*") if path.is_file()]
+            assert any("metadata" in str(path) for path in files)
+            places |= {str(path): path.read_bytes() for path in files if path.name != SECRET_FILE}
+        found = [name for name, content in places.items() if any(x in content for x in planted)]
+        assert found == []
