@@ -17,7 +17,7 @@ from moldau.server.config.security_schema import (
 )
 
 WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
-TLS_PROTOCOLS = frozenset({ListenerProtocol.KAFKA})
+TLS_PROTOCOLS = frozenset({ListenerProtocol.KAFKA, ListenerProtocol.GRPC, ListenerProtocol.HTTP})
 """Those whose servers take certificates: no one may believe that the others are encrypted."""
 _CLEAR_TEXT = frozenset({"PLAIN", "OAUTHBEARER"})
 
