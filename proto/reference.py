@@ -55,8 +55,13 @@ $ grpcurl -plaintext -d '{"topic": "jobs", "message": {"value": "aGVsbG8="}}' \\
 `grpc.health.v1.Health` reports SERVING for `moldau.v1.Queue`, and NOT_SERVING once the broker
 stops; waiting calls then fail with UNAVAILABLE.
 
-There is no TLS and no authentication yet: keep the address on loopback or in a network that you
-trust.
+With `grpc.authentication = users` each call needs the metadata `authorization`: `Basic` with user
+and password, or `Bearer` with a token of [POST /api/v1/login](http.md#authentication), of an OIDC
+provider, or the content of `admin.token`. A client certificate (`grpc.security = mtls`) is enough
+as well. Without these a call fails with UNAUTHENTICATED; without the rights, with
+PERMISSION_DENIED. A stream ends when its token expires. Health checks need no user; reflection
+needs one, but no rights. Without authentication, every client that reaches the address can do
+everything: keep it on loopback.
 
 A request has at most %(request)d MiB. A response of Poll or ReadFrom stays below 4 MiB, the
 default limit of clients; a single message may exceed it. Each broker accepts %(connections)s

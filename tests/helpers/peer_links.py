@@ -16,6 +16,7 @@ from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
 from moldau.net.peers.secret import PeerSecret
+from moldau.net.tls.contexts import TlsContexts
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
 
@@ -57,6 +58,7 @@ async def listening(
     authorize: Callable[[Hello], str | None] = lambda _: None,
     port: int = 0,
     handshake_seconds_max: float = 3600,
+    tls: TlsContexts | None = None,
 ) -> AsyncIterator[tuple[PeerListener, int]]:
     listener = PeerListener(
         loop=asyncio.get_running_loop(),
@@ -67,6 +69,7 @@ async def listening(
         authorize=authorize,
         handler=handler,
         handshake_seconds_max=handshake_seconds_max,
+        tls=tls,
     )
     _, port = listener.bind("127.0.0.1", port)
     listener.start()
@@ -101,6 +104,7 @@ async def linked(
     hello: Hello = HELLO,
     limits: LinkLimits | None = None,
     secret: PeerSecret | None = None,
+    tls: TlsContexts | None = None,
 ) -> AsyncIterator[tuple[PeerLink, Events]]:
     events = Events()
     link = PeerLink(
@@ -114,6 +118,7 @@ async def linked(
         on_room=events.on_room,
         on_connection_refused=events.on_connection_refused,
         limits=limits,
+        tls=tls,
     )
     link.start()
     try:

@@ -109,7 +109,6 @@ def test_what_is_no_list_is_refused(raw):
     [
         ({"kafka.security": "tls"}, "has no cert_file"),
         ({**CERTS, "kafka.security": "mtls"}, "no client_ca_file"),
-        ({**CERTS, "raft.security": "tls"}, "listeners of peers do not have yet"),
         ({**CERTS, "security.cert_file": "a,b", "kafka.security": "tls"}, "2 certificates, but 1"),
         ({"kafka.sasl_mechanisms": "MD5"}, "MD5 is not supported"),
         ({"kafka.sasl_mechanisms": "PLAIN,PLAIN"}, "one time only"),

@@ -5,10 +5,14 @@ import logging
 import select
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import msgspec
 import pytest
+from tls_world import TlsWorld
 
 from http_cluster import JOIN, SECRET, FakeCluster, served
+from moldau.client.errors import ClientError
 from moldau.log.os_filesystem import OsFiles
 from moldau.log.secret_file import write_secret
 from moldau.metadata.security import JoinToken
@@ -222,3 +226,39 @@ def test_a_member_that_does_not_know_the_key_cannot_pretend():
     address = Endpoint("127.0.0.1", 1)
     with pytest.raises(ConfigError, match="does not know the secret of the cluster"):
         asyncio.run(join_cluster(address, JOIN, JoinKey(SECRET), machine, seconds_max=20))
+
+
+def test_a_member_with_tls_is_asked_with_tls_and_must_be_trusted(tmp_path):
+    world = TlsWorld(tmp_path)
+    contexts = world.contexts()
+    answer = msgspec.json.encode(JoinChallenge(challenge=b"c"))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = contexts.server.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            address = Endpoint("127.0.0.1", server.server_port)
+            machine = Machine()
+            machine.http_tls = contexts
+            asked = asyncio.run(machine.member(address, wait_seconds_max()).join_challenge())
+            assert asked.challenge == b"c"
+            other = tmp_path / "other"
+            other.mkdir()
+            machine.http_tls = TlsWorld(other).contexts()
+            with pytest.raises(ClientError, match="is not trusted"):
+                asyncio.run(machine.member(address, wait_seconds_max()).join_challenge())
+        finally:
+            server.shutdown()
+            thread.join(wait_seconds_max())

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -14,12 +15,15 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tls_world import TlsWorld
 
+from moldau.client.wire.client import KafkaClient
 from moldau.log.secret_file import decode_secret
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, Offset, TimestampMs
 from moldau.model.layout import SECRET_FILE
 from moldau.net.peers.handshake import CallerHandshake, Hello
 from moldau.net.peers.secret import PeerSecret
+from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker, BrokerFailedError
 from moldau.testing.cluster import Cluster, ClusterBroker
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -82,7 +86,7 @@ def test_the_port_for_peers_answers_nothing_to_unknown_clients() -> None:
             challenge = received(peer)
             peer.sendall(framed(caller.prove(challenge)))
             assert "not registered" in caller.read_response(received(peer)).reason
-        assert first.output.count("to the port for peers closed") == 1
+        assert first.output.count("does not know the secret of this cluster") == 1
         cluster.wait_ready()
 
 
@@ -231,3 +235,101 @@ def test_a_member_whose_secret_was_changed_takes_part_no_more(tmp_path: Path) ->
         (third.data_dir / SECRET_FILE).write_bytes(true)
         third.start()
         cluster.wait_ready()
+
+
+def test_three_brokers_run_with_certificates_between_them(tmp_path: Path) -> None:
+    world = TlsWorld(tmp_path)
+    settings = {
+        "RAFT__SECURITY": "mtls",
+        "SECURITY__CERT_FILE": str(world.cert_file),
+        "SECURITY__KEY_FILE": str(world.key_file),
+        "SECURITY__CLIENT_CA_FILE": str(world.ca_file),
+    }
+    with Cluster(3, settings=settings) as cluster:
+        with KafkaClient(cluster.bootstrap, timeout=wait_seconds_max()) as client:
+            client.create_topic("t", replication_factor=3)
+            batch = build_batch([Record(Offset(0), TimestampMs(1), None, b"v" * 500_000, [])])
+            for _ in range(3):
+                client.produce("t", 0, batch)
+        leader = cluster.leader("t", 0)
+        leader.kill()
+        leader.start()
+        cluster.wait_ready()
+        with KafkaClient(cluster.bootstrap, timeout=wait_seconds_max()) as client:
+            assert client.list_offset("t", 0) == 3
+        # Neither plain text nor TLS without a certificate is answered.
+        assert told(cluster.brokers[1], framed(b"x" * 100)) == b""
+        context = ssl.create_default_context(cafile=str(world.ca_file))
+        address = ("127.0.0.1", cluster.brokers[1].raft_port)
+        with socket.create_connection(address, wait_seconds_max()) as plain:
+            try:
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as secured:
+                    secured.sendall(framed(b"x" * 100))
+                    assert secured.recv(4096) == b""
+            except (ssl.SSLError, ConnectionResetError):
+                pass
+
+
+def test_brokers_join_and_return_where_http_asks_for_users_and_tls(tmp_path: Path) -> None:
+    world = TlsWorld(tmp_path)
+    settings = {
+        "RAFT__SECURITY": "mtls",
+        "HTTP__SECURITY": "tls",
+        "HTTP__AUTHENTICATION": "users",
+        "SECURITY__CERT_FILE": str(world.cert_file),
+        "SECURITY__KEY_FILE": str(world.key_file),
+        "SECURITY__CLIENT_CA_FILE": str(world.ca_file),
+    }
+    with Broker(settings=settings) as first:
+        second = ClusterBroker(
+            number=2, data_dir=tmp_path / "2", settings=settings, join=first.http_address
+        )
+        with second:
+            assert secret_of(second) == secret_of(first)
+            second.kill()
+            second.start()
+        url = f"https://{first.http_address}/api/v1/cluster/"
+        context = ssl.create_default_context(cafile=str(world.ca_file))
+
+        def ask(path: str) -> int:
+            try:
+                answer = urllib.request.urlopen(
+                    url + path, timeout=wait_seconds_max(), context=context
+                )
+            except urllib.error.HTTPError as error:
+                return error.code
+            with answer:
+                return int(answer.status)
+
+        # A broker needs no user to prove itself, and nobody else gets further.
+        assert ask("join/challenge") == 200
+        assert ask("tokens") == 401
+
+
+def test_secrets_are_in_their_files_and_nowhere_else(tmp_path: Path) -> None:
+    with Broker() as first:
+        token = tmp_path / "token"
+        token.write_text(run_cli(first, "cluster", "token", "create"))
+        second = joining(first, 2, tmp_path / "2", token)
+        with second:
+            answers = b""
+            for path in ("/", "/metrics", "/api/v1/topology", "/api/v1/cluster/tokens"):
+                address = f"http://{first.http_address}{path}"
+                with urllib.request.urlopen(address, timeout=wait_seconds_max()) as answer:
+                    answers += answer.read()
+            arguments = Path(f"/proc/{second.pid}/cmdline").read_bytes()
+        secret = secret_of(first)
+        key = token.read_text().strip().partition(".")[2].encode()
+        planted = (secret, secret.hex().encode(), base64.b64encode(secret), key)
+        places = {
+            "answers": answers,
+            "arguments": arguments,
+            "log of 1": first.output.encode(),
+            "log of 2": second.output.encode(),
+        }
+        for broker in (first, second):
+            files = [path for path in broker.data_dir.rglob("*") if path.is_file()]
+            assert any("metadata" in str(path) for path in files)
+            places |= {str(path): path.read_bytes() for path in files if path.name != SECRET_FILE}
+        found = [name for name, content in places.items() if any(x in content for x in planted)]
+        assert found == []

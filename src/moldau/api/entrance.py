@@ -17,7 +17,7 @@ class Visit(NamedTuple):
     session: Session
     expires_at_ms: int | None = None
     """When the client's proof ends; a response that streams ends then. None: never."""
-    is_stranger: bool = False
+    is_unknown: bool = False
     """Whether the client did not say who it is, to a listener that asks."""
 
 
@@ -59,8 +59,8 @@ class Entrance:
             authorization, host, certificate=certificate, is_public=is_public
         )
         session = self.sessions.session(principal, host, listener=self._access)
-        is_stranger = self._is_login_required and principal == ANONYMOUS
-        return Visit(session, expires_at_ms, is_stranger)
+        is_unknown = self._is_login_required and principal == ANONYMOUS
+        return Visit(session, expires_at_ms, is_unknown)
 
     async def log_in(self, name: str, password: str, host: str) -> IssuedToken:
         """A token for a password. Raises AuthenticationError, RefusedError."""

@@ -22,7 +22,6 @@ _SAMPLE_BYTES = 128 * 1024
 """About the kernel's read-ahead: bytes between two samples are cached as well."""
 _REMOVE_TRIES = 10
 _FILE_MODE = 0o600
-_PRIVATE_FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
 
@@ -122,12 +121,11 @@ class OsFiles:
         target = self._resolve(path)
         temporary = target + REPLACEMENT_SUFFIX
         flags = os.O_CLOEXEC | os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        mode = _PRIVATE_FILE_MODE if is_private else _FILE_MODE
-        file = OsFile(os.open(temporary, flags, mode))
+        file = OsFile(os.open(temporary, flags, _FILE_MODE))
         try:
             if is_private:
                 # A leftover of a crash keeps its mode.
-                os.fchmod(file.fileno(), mode)
+                os.fchmod(file.fileno(), _FILE_MODE)
             write_all(file, data, 0)
             # The content before the name: a crash leaves the old file or the new one, whole.
             os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from moldau.net.peers.listener import PeerListener
 from moldau.net.peers.rpc import PeerRpc
 from moldau.net.peers.secret import PeerSecret
 from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.net.tls.contexts import TlsContexts
 
 
 class TransportHandler(Protocol):
@@ -57,6 +58,7 @@ class Transport:
         epoch: int = 0,
         limits: LinkLimits | None = None,
         sockets: Sockets = OS_SOCKETS,
+        tls: TlsContexts | None = None,
     ) -> None:
         """`incarnation`: the id of this broker's data directory; `epoch`: of its registration.
 
@@ -69,6 +71,7 @@ class Transport:
         self.me = me
         self._incarnation = incarnation
         self._secret = secret
+        self._tls = tls
         self._epoch = epoch
         self._limits = limits
         self._handler: TransportHandler
@@ -84,6 +87,7 @@ class Transport:
             authorize=authorize,
             handler=self,
             sockets=sockets,
+            tls=tls,
         )
 
     def attach(self, handler: TransportHandler) -> None:
@@ -115,6 +119,7 @@ class Transport:
             on_connection_refused=partial(self._check_soon, peer),
             limits=self._limits,
             sockets=self._sockets,
+            tls=self._tls,
         )
         link.start()
         return link

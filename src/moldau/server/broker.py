@@ -124,6 +124,7 @@ class BrokerServer:
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
         self._certificates.load()
+        self._machine.http_tls = self._certificates.of_protocol(ListenerProtocol.HTTP)
         try:
             return await self._start()
         except StorageError as error:
@@ -164,6 +165,7 @@ class BrokerServer:
             machine=machine,
             flusher=self._flusher,
             storage=self._storage,
+            tls=self._certificates.of_protocol(ListenerProtocol.PEERS),
         )
         defaults = topic_defaults(config)
         self._partitions = Partitions(

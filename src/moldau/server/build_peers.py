@@ -6,6 +6,7 @@ from moldau.control.cluster_service import ClusterService
 from moldau.control.join_service import JoinService
 from moldau.model.layout import SECRET_FILE
 from moldau.net.peers.secret import PeerSecret
+from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.transport import Transport
@@ -26,6 +27,7 @@ def build_peers(
     machine: Machine,
     flusher: Flusher,
     storage: Storage,
+    tls: TlsContexts | None,
 ) -> tuple[Transport, RaftDriver]:
     """The port is bound, and not listened on yet."""
     transport = Transport(
@@ -39,6 +41,7 @@ def build_peers(
         authorize=links.refusal,
         epoch=membership.epoch,
         sockets=machine.sockets,
+        tls=tls,
     )
     driver = RaftDriver(
         loop=loop,

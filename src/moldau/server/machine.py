@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client.cluster_client import ClusterClient
+from moldau.client.security import PLAIN_TEXT, Security, Tls
 from moldau.data.cleaner_process import CleanerProcess
 from moldau.log.compaction.worker import WorkerCommand, WorkerReply
 from moldau.log.datadir import DirectoryLock
@@ -88,14 +89,28 @@ class MemberClient(Protocol):
 class HttpMemberClient:
     """One request at a time, each in a thread."""
 
-    def __init__(self, address: Endpoint, seconds_max: float) -> None:
-        self._client = ClusterClient([str(address)], call_seconds_max=seconds_max)
+    def __init__(
+        self, address: Endpoint, seconds_max: float, tls: TlsContexts | None = None
+    ) -> None:
+        """With `tls`, the other broker must have a certificate of the same CA."""
+        self._client = ClusterClient(
+            [str(address)],
+            call_seconds_max=seconds_max,
+            security=PLAIN_TEXT if tls is None else _security(tls),
+        )
 
     async def join_challenge(self) -> JoinChallenge:
         return await asyncio.to_thread(self._client.join_challenge)
 
     async def join(self, request: ProvenJoinRequest) -> SealedJoinReply:
         return await asyncio.to_thread(self._client.join, request)
+
+
+def _security(tls: TlsContexts) -> Security:
+    key, chain, authorities = tls.pem()
+    return Security(
+        tls=Tls(authorities=(authorities or b"").decode(), chain=chain.decode(), key=key.decode())
+    )
 
 
 class Machine:
@@ -105,6 +120,8 @@ class Machine:
         self.clock: Clock = SystemClock()
         self.sockets: Sockets = OS_SOCKETS
         self.rng = random.Random()
+        self.http_tls: TlsContexts | None = None
+        """Of this broker's HTTP listener: those of the other brokers have the same."""
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
@@ -146,4 +163,4 @@ class Machine:
         return GrpcListener(entrance, loop=loop, tls=tls)
 
     def member(self, address: Endpoint, seconds_max: float) -> MemberClient:
-        return HttpMemberClient(address, seconds_max)
+        return HttpMemberClient(address, seconds_max, self.http_tls)

@@ -90,6 +90,9 @@ def test_no_response_is_an_internal_error_or_another_than_documented(address, me
     def run(case, is_there):
         if is_there and not deletes:
             aim(case, mode)
+        if (method, path) == JOIN and isinstance(case.body, dict):
+            # With another the answer is to try again, which is a 503.
+            case.body["challenge"] = ask(address, "GET", f"{path}/challenge").body["challenge"]
         asked = case.as_transport_kwargs(base_url=f"http://{address}")
         with requests.request(
             **asked, timeout=wait_seconds_max(), allow_redirects=False, stream=True

@@ -133,7 +133,7 @@ def test_the_administrator_gets_through_where_others_are_refused(secured):
     assert secured.ask("admin", "DELETE", "/api/v1/topics/made")[0] == 200
 
 
-def test_a_stranger_learns_nothing_from_paths_and_methods(secured):
+def test_an_unknown_client_learns_nothing_from_paths_and_methods(secured):
     for method, path in (
         ("GET", "/nope"),
         ("PUT", "/api/v1/topics"),

@@ -138,6 +138,6 @@ def test_unknown_clients_are_logged_once_per_address(caplog: pytest.LogCaptureFi
             assert listener.refused_total == 5
         warnings = [one for one in caplog.records if one.levelname == "WARNING"]
         assert len(warnings) == 1
-        assert "port for peers" in warnings[0].message
+        assert "to the listener peers closed" in warnings[0].message
 
     run(scenario)

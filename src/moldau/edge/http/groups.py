@@ -76,8 +76,8 @@ def routes() -> list[Route]:
         name = request.path_params["group"]
         session = session_of(request)
         if not session.groups.are_stored:
-            # No group exists yet; finding a coordinator would create the topic. Still, only who may
-            # know of a group is told so.
+            # No group exists yet; finding a coordinator would create the topic. Only clients that
+            # may know of the group learn that.
             session.groups.describe(name)
             raise _no_group(name)
         coordinator = await session.groups.find_coordinator(name)

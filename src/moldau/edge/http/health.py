@@ -18,8 +18,8 @@ def routes() -> list[Route]:
     async def ready(request: Request) -> Response:
         visit = visit_of(request)
         reasons = tuple(visit.session.cluster.health())
-        # They name brokers, which is nothing for strangers.
-        shown = () if visit.is_stranger else reasons
+        # They name brokers, which is nothing for unknown clients.
+        shown = () if visit.is_unknown else reasons
         state = Readiness(ready=not reasons, reasons=shown)
         if state.ready:
             return respond(state)

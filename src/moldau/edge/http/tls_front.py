@@ -1,8 +1,8 @@
 """Accepts connections of HTTP over TLS, and passes them on when their handshake is complete.
 
 asyncio's own servers count no connection before its handshake is complete, and wait a minute for
-it. Here handshakes are bounded in number and time, a client that speaks plain HTTP is told so, and
-each handshake uses the newest certificate.
+it. Here handshakes are bounded in number and time, a client that speaks plain HTTP gets an error
+in plain HTTP, and each handshake uses the newest certificate.
 """
 
 import asyncio

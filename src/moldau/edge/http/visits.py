@@ -20,7 +20,7 @@ LOGIN_PATH: Final = "/api/v1/login"
 
 PUBLIC: Final = {
     ("GET", "/healthz"): "load balancers probe it; it says nothing",
-    ("GET", "/readyz"): "load balancers probe it; strangers are not told the reasons",
+    ("GET", "/readyz"): "load balancers probe it; unknown clients do not get the reasons",
     ("POST", LOGIN_PATH): "it is the way to become known",
     ("GET", "/api/v1/cluster/join/challenge"): "brokers ask for it before they can prove anything",
     (

@@ -13,8 +13,9 @@ import random
 import socket
 import struct
 from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -32,11 +33,15 @@ from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
     CallerHandshake,
     Hello,
+    HelloResponse,
     UnprovenPeerError,
 )
 from moldau.net.peers.secret import PeerSecret
 from moldau.net.socket_writer import SocketWriter
 from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.net.tls.channel import TlsChannel
+from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.dial import SecuredSocket, TlsFailedError, TlsSending, secure
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,28 @@ class _HelloRefusedError(PeerProtocolError):
 class _SilentPeerError(PeerProtocolError):
     """The peer closed the connection instead of answering: it does not know this broker's secret,
     or just ends."""
+
+
+class _Messenger(Protocol):
+    """A connected socket, with or without TLS."""
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def receive(self, size_max: int) -> bytes:
+        """Some bytes; none at the end."""
+        ...
+
+
+class _PlainSocket:
+    def __init__(self, loop: AbstractEventLoop, sock: socket.socket) -> None:
+        self._loop = loop
+        self._socket = sock
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, data)
+
+    async def receive(self, size_max: int) -> bytes:
+        return await self._loop.sock_recv(self._socket, size_max)
 
 
 class _Stream(SocketWriter):
@@ -148,6 +175,19 @@ class _Stream(SocketWriter):
         self._link.on_stream_closed(self, reason, level)
 
 
+class _TlsStream(TlsSending, _Stream):
+    """The same, encrypted."""
+
+    __slots__ = ("_sealed", "_tls")
+
+    def __init__(
+        self, loop: AbstractEventLoop, sock: socket.socket, link: "PeerLink", channel: TlsChannel
+    ) -> None:
+        self._tls = channel
+        self._sealed = deque()
+        super().__init__(loop, sock, link)
+
+
 class PeerLink:
     """Sends frames to one peer. `start` begins to dial."""
 
@@ -165,6 +205,7 @@ class PeerLink:
         on_connection_refused: Callable[[], None],
         limits: LinkLimits | None = None,
         sockets: Sockets = OS_SOCKETS,
+        tls: TlsContexts | None = None,
     ) -> None:
         """Callbacks run from the loop, never inside these methods. `on_connection_refused`:
         the peer's port is closed."""
@@ -173,6 +214,7 @@ class PeerLink:
         self._rng = rng
         self._hello = hello
         self._secret = secret
+        self._tls = tls
         self.address = address
         self._on_connected = on_connected
         self._on_lost = on_lost
@@ -194,6 +236,8 @@ class PeerLink:
         self._silent_closes = 0
         self._unproven: tuple[str, int] | None = None
         """The address of the last listener that did not know the secret."""
+        self._tls_failure = ""
+        """Why the last attempt failed, if it was for TLS."""
         self.frames_total = 0
 
     # ---- lifecycle
@@ -323,7 +367,7 @@ class PeerLink:
                 address = self.address
                 try:
                     async with asyncio.timeout(_DIAL_SECONDS_MAX):
-                        sock = await self._shake_hands()
+                        sock, secured = await self._shake_hands()
                     break
                 except _HelloRefusedError as error:
                     self._refusals += 1
@@ -342,9 +386,13 @@ class PeerLink:
             self._dialling = None
         self._refusals = self._silent_closes = 0
         self._unproven = None
+        self._tls_failure = ""
         self.is_connection_refused = False
         self._connected_at = self._loop.time()
-        self._stream = _Stream(self._loop, sock, self)
+        if secured is None:
+            self._stream = _Stream(self._loop, sock, self)
+        else:
+            self._stream = _TlsStream(self._loop, sock, self, secured.channel)
         log.info("link to broker %d is up", self._hello.target)
         self._on_connected()
 
@@ -357,6 +405,11 @@ class PeerLink:
                 "cluster; retrying",
                 *address,
                 self._hello.target,
+            )
+        if isinstance(error, TlsFailedError) and str(error) != self._tls_failure:
+            self._tls_failure = str(error)
+            log.warning(
+                "no TLS with broker %d at %s:%d, retrying: %s", self._hello.target, *address, error
             )
         self._silent_closes += isinstance(error, _SilentPeerError)
         if self._silent_closes == _SILENT_CLOSES:
@@ -384,8 +437,8 @@ class PeerLink:
         # With jitter, so that brokers do not reconnect all at once.
         return min(longest, limits.retry_seconds_max) * (0.5 + self._rng.random() / 2)
 
-    async def _shake_hands(self) -> socket.socket:
-        """Connect; returns the socket once the peer accepted the hello.
+    async def _shake_hands(self) -> tuple[socket.socket, SecuredSocket | None]:
+        """Connect; returns the socket once the peer accepted the hello, and its TLS if it has any.
 
         Nothing else is sent to a peer that has not proved that it knows the secret.
         """
@@ -403,16 +456,10 @@ class PeerLink:
             )
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self._limits.unsent_bytes_max)
             await loop.sock_connect(sock, address)
-            handshake = CallerHandshake(self._secret, self._hello)
-            await self._send_message(sock, handshake.hello)
-            challenge = await self._receive_message(sock)
-            if challenge is None:
-                raise _SilentPeerError("the peer closed the connection without an answer")
-            await self._send_message(sock, handshake.prove(challenge))
-            answer = await self._receive_message(sock)
-            if answer is None:
-                raise PeerProtocolError("the peer closed the connection during the handshake")
-            response = handshake.read_response(answer)
+            secured = None
+            if self._tls is not None:
+                secured = await secure(loop, sock, self._tls.client, host)
+            response = await self._introduce(secured or _PlainSocket(loop, sock))
             if response.reason != self.refusal:
                 self.refusal = response.reason
                 if response.reason:
@@ -426,26 +473,42 @@ class PeerLink:
         except BaseException:
             sock.close()
             raise
-        return sock
+        return sock, secured
 
-    async def _send_message(self, sock: socket.socket, body: bytes) -> None:
-        await self._loop.sock_sendall(sock, _LENGTH.pack(len(body)) + body)
+    async def _introduce(self, peer: _Messenger) -> HelloResponse:
+        """The handshake of peers. Raises PeerProtocolError, OSError."""
+        handshake = CallerHandshake(self._secret, self._hello)
+        await _send_message(peer, handshake.hello)
+        challenge = await _receive_message(peer)
+        if challenge is None:
+            raise _SilentPeerError("the peer closed the connection without an answer")
+        await _send_message(peer, handshake.prove(challenge))
+        answer = await _receive_message(peer)
+        if answer is None:
+            raise PeerProtocolError("the peer closed the connection during the handshake")
+        return handshake.read_response(answer)
 
-    async def _receive_message(self, sock: socket.socket) -> bytes | None:
-        """None: the peer closed the connection. Raises PeerProtocolError."""
-        head = await self._receive(sock, _LENGTH.size)
-        if head is None:
+
+async def _send_message(peer: _Messenger, body: bytes) -> None:
+    await peer.send(_LENGTH.pack(len(body)) + body)
+
+
+async def _receive_message(peer: _Messenger) -> bytes | None:
+    """None: the peer closed the connection. Raises PeerProtocolError."""
+    head = await _receive(peer, _LENGTH.size)
+    if head is None:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    if size > HANDSHAKE_BYTES_MAX:
+        raise PeerProtocolError(f"message of {size} bytes in a handshake")
+    return await _receive(peer, size)
+
+
+async def _receive(peer: _Messenger, size: int) -> bytes | None:
+    data = b""
+    while len(data) < size:
+        more = await peer.receive(size - len(data))
+        if not more:
             return None
-        (size,) = _LENGTH.unpack(head)
-        if size > HANDSHAKE_BYTES_MAX:
-            raise PeerProtocolError(f"message of {size} bytes in a handshake")
-        return await self._receive(sock, size)
-
-    async def _receive(self, sock: socket.socket, size: int) -> bytes | None:
-        data = b""
-        while len(data) < size:
-            more = await self._loop.sock_recv(sock, size - len(data))
-            if not more:
-                return None
-            data += more
-        return data
+        data += more
+    return data

@@ -27,6 +27,7 @@ from moldau.net.peers.handshake import (
 )
 from moldau.net.peers.secret import PeerSecret
 from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.net.tls.contexts import TlsContexts
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,9 @@ _HANDSHAKE_LIMITS: Final = ConnectionLimits(
     inflight_bytes_max=HANDSHAKE_BYTES_MAX,
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
+    # What unknown clients do is logged once per address, not for each connection.
     protocol_error_level=logging.DEBUG,
 )
-"""What unknown clients do is logged once per address, by the listener itself."""
 _PEER_LIMITS: Final = ConnectionLimits(
     request_bytes_max=PIECE_BYTES_MAX + 1,
     inflight_bytes_max=PIECE_BYTES_MAX + 1,
@@ -53,9 +54,6 @@ _UNPROVEN_MAX: Final = 512
 """Connections in their handshake. Of more than that the oldest is closed: peers need only
 milliseconds, so unknown clients that wait cannot keep them out."""
 _REFUSALS_KNOWN_MAX: Final = 64
-_LOGGED_HOSTS_MAX: Final = 64
-_LOGGED_SECONDS: Final = 600.0
-"""An unknown client is logged again after this long."""
 _LENGTH: Final = struct.Struct(">I")
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
@@ -111,10 +109,10 @@ class PeerListener:
         handler: PeerHandler,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         sockets: Sockets = OS_SOCKETS,
+        tls: TlsContexts | None = None,
     ) -> None:
         """`authorize` returns why a broker of this cluster is rejected, or None."""
         self._loop = loop
-        self._clock = clock
         self._cluster_id = cluster_id
         self._me = me
         self._secret = secret
@@ -125,8 +123,6 @@ class PeerListener:
         self._refusals: dict[BrokerId, str] = {}
         self._unproven: dict[Connection, None] = {}
         """In the order of their arrival."""
-        self._logged_hosts: set[str] = set()
-        self._logged_since = clock.monotonic()
         self.refused_total = 0
         self._listener = Listener(
             loop=loop,
@@ -141,6 +137,8 @@ class PeerListener:
             clock=clock,
             on_accepted=self._await_handshake,
             sockets=sockets,
+            tls=tls,
+            name="peers",
         )
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -187,21 +185,7 @@ class PeerListener:
         if connection.is_closed:
             return
         self.refused_total += 1
-        host = connection.address.rpartition(":")[0]
-        now = self._clock.monotonic()
-        if now - self._logged_since > _LOGGED_SECONDS:
-            self._logged_hosts.clear()
-            self._logged_since = now
-        # Beyond that many addresses none is logged: unknown clients must not fill the disk.
-        if host not in self._logged_hosts and len(self._logged_hosts) < _LOGGED_HOSTS_MAX:
-            self._logged_hosts.add(host)
-            log.warning(
-                "connection from %s to the port for peers closed: %s; more from this address are "
-                "not logged for %.0f minutes",
-                connection.address,
-                reason,
-                _LOGGED_SECONDS / 60,
-            )
+        self._listener.failures.warn(connection.address, reason)
         connection.close(reason)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:

@@ -17,8 +17,6 @@ from moldau.server.config.security_schema import (
 )
 
 WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
-TLS_PROTOCOLS = frozenset({ListenerProtocol.KAFKA})
-"""Those whose servers take certificates: no one may believe that the others are encrypted."""
 _CLEAR_TEXT = frozenset({"PLAIN", "OAUTHBEARER"})
 
 
@@ -119,8 +117,6 @@ def _certificates(config: ServerConfig, listener: ListenerConfig) -> Iterator[Vi
     if not listener.uses_tls:
         return
     security, key = config.security, listener.setting
-    if listener.protocol not in TLS_PROTOCOLS:
-        yield Violation(key, f"uses TLS, which listeners of {listener.protocol} do not have yet")
     for name in ("cert_file", "key_file"):
         if not (getattr(listener, name) or getattr(security, name)):
             yield Violation(
