@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -19,6 +20,7 @@ from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.queues.types import ErrorReason, PollResult, QueueRefusedError
+from moldau.security.sasl import AuthenticationError
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.inprocess
@@ -242,5 +244,24 @@ def test_a_stop_does_not_break_in_while_an_answer_is_written() -> None:
         client.room.set()
         with pytest.raises(RefusedCallError, match="stopping"):
             await writing
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_carries_nothing_after_the_token_of_its_caller_has_expired() -> None:
+    now = 1000
+
+    async def scenario() -> None:
+        clock = SimpleNamespace(wall_ms=lambda: now, monotonic=lambda: 0.0)
+        entrance = entrance_to(broker_with(clock=clock))
+        visit = (await entrance.enter([], "127.0.0.1"))._replace(expires_at_ms=2000)
+        client = SlowClient()
+        client.room.set()
+        call: Call[Any, Any] = Call(Calls(entrance), cast(Any, client), pb.ReadFromRequest, visit)
+        await call.write(pb.ReadFromResponse())
+        nonlocal now
+        now = 2000
+        with pytest.raises(AuthenticationError, match="expired"):
+            await call.write(pb.ReadFromResponse())
 
     asyncio.run(scenario())

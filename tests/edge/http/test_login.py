@@ -3,10 +3,21 @@
 import json
 
 import pytest
-from secured_broker import PASSWORDS, SETTINGS, SecuredBroker, admin_of, put_users
+from confluent_kafka import Consumer, TopicPartition
+from secured_broker import (
+    GROUP,
+    PASSWORDS,
+    SECRET,
+    SETTINGS,
+    TOPIC,
+    SecuredBroker,
+    admin_of,
+    put_users,
+    secured_broker,
+)
 
 from moldau.testing.cluster import Cluster
-from moldau.testing.waiting import wait_until
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -33,3 +44,27 @@ def test_a_token_is_good_on_every_broker_until_the_password_changes():
         put_users(admin, {"reader": "another password"})
         for secured in (first, second):
             wait_until(lambda one=secured: status_of(one) == 401, "the token has ended")
+
+
+def test_a_token_is_good_for_kafka_too():
+    """By OAUTHBEARER, without an identity provider."""
+    with secured_broker({"KAFKA__SASL_MECHANISMS": "PLAIN,OAUTHBEARER"}) as secured:
+        body = {"user": "reader", "password": PASSWORDS["reader"]}
+        _, _, text = secured.ask("nobody", "POST", "/api/v1/login", body)
+        login = json.loads(text)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": secured.broker.bootstrap,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "OAUTHBEARER",
+                "oauth_cb": lambda _: (login["token"], login["expires_at_ms"] / 1000),
+                "group.id": GROUP,
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(TOPIC, 0, 0)])
+            record = consumer.poll(wait_seconds_max())
+            assert record is not None
+            assert record.value() == SECRET.encode()
+        finally:
+            consumer.close()

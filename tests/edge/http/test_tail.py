@@ -167,7 +167,9 @@ class FakeBroker:
         self.topic_id = TopicId(b"first")
         self.now = 0.0
         self.fetch = self
-        self.clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.clock = SimpleNamespace(
+            monotonic=lambda: self.now, wall_ms=lambda: int(self.now * 1000)
+        )
         self.image = SimpleNamespace(topic=lambda _: SimpleNamespace(topic_id=self.topic_id))
         script = iter(pages)
 
@@ -180,10 +182,10 @@ class FakeBroker:
         self.read_page = read_page
 
 
-def events_of(monkeypatch, broker, count: int) -> list[bytes]:
+def events_of(monkeypatch, broker, count: int, expires_at_ms: int | None = None) -> list[bytes]:
     """The first so many, of one who follows from the start."""
     monkeypatch.setattr("moldau.api.guarded.records.read_page", broker.read_page)
-    visit = Visit(session_over(image=broker.image, clock=broker.clock))
+    visit = Visit(session_over(image=broker.image, clock=broker.clock), expires_at_ms)
     place = tail._Subscription(visit, "t", TopicId(b"first"), 0, RecordSelection())
     nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
 
@@ -208,6 +210,15 @@ def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored(monke
     _, comment, record = events_of(monkeypatch, broker, 3)
     assert comment == b":\n\n"
     assert record.startswith(b"id: 1\ndata: {")
+
+
+def test_a_stream_ends_when_the_token_of_its_client_expires(monkeypatch):
+    pages: Any = [([shown_record(number)], 1.0, nothing_more) for number in range(9)]
+    _, first, second, error = events_of(monkeypatch, FakeBroker(pages), 4, expires_at_ms=1500)
+    assert first.startswith(b"id: 0\n")
+    assert second.startswith(b"id: 1\n")
+    assert error.startswith(b"event: error\n")
+    assert b'"status":401' in error
 
 
 def test_another_topic_of_the_same_name_is_not_followed(monkeypatch):

@@ -1,6 +1,6 @@
 """What the settings of users, certificates and identity providers need to make sense."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
 from moldau.security.certificate_names import CertificateNames
@@ -24,10 +24,8 @@ def parse_https_url(url: str) -> SplitResult:
     return parts
 
 
-def identity_problems(
-    security: SecurityConfig, mechanisms: Sequence[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Setting, reason and hint. `mechanisms` are those of all listeners."""
+def identity_problems(security: SecurityConfig) -> Iterator[tuple[str, str, str]]:
+    """Setting, reason and hint."""
     try:
         CertificateNames(security.principal_mapping or "DEFAULT")
     except ValueError as error:
@@ -37,14 +35,13 @@ def identity_problems(
             parse_principal(text)
         except ValueError as error:
             yield "security.super_users", f"is not valid: {error}", ""
-    yield from _provider_problems(security, mechanisms)
+    yield from _provider_problems(security)
 
 
-def _provider_problems(
-    security: SecurityConfig, mechanisms: Sequence[str]
-) -> Iterator[tuple[str, str, str]]:
+def _provider_problems(security: SecurityConfig) -> Iterator[tuple[str, str, str]]:
     missing = [name for name in _NEEDED if not getattr(security, name)]
-    is_wanted = "OAUTHBEARER" in mechanisms or len(missing) < len(_NEEDED)
+    # OAUTHBEARER does without a provider: the broker has login tokens of its own.
+    is_wanted = len(missing) < len(_NEEDED)
     if is_wanted and missing:
         for name in missing:
             yield f"security.{name}", "is needed to check tokens", "see security.oidc_jwks_url"

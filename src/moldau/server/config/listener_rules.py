@@ -44,8 +44,7 @@ def violations(config: ServerConfig, is_set: Mapping[str, bool]) -> Iterator[Vio
     yield from _together(config, listeners, is_set)
     for listener in listeners:
         yield from _alone(config, listener)
-    mechanisms = [name for listener in listeners for name in listener.sasl]
-    for problem in identity_problems(config.security, mechanisms):
+    for problem in identity_problems(config.security):
         yield Violation(*problem)
 
 
