@@ -44,12 +44,14 @@ HTTP_HINT: Final = (
 
 TOPOLOGY_PATH: Final = "/api/v1/topology"
 JOIN_PATH: Final = "/api/v1/cluster/join"
-LOGIN_PATH: Final = "/api/v1/login"
 _BUSY: Final = 503
-_UNAUTHORIZED: Final = 401
 _encoder: Final = msgspec.json.Encoder()
 
 T = TypeVar("T")
+
+
+LOGIN_PATH: Final = "/api/v1/login"
+_UNAUTHORIZED: Final = 401
 
 
 class LoginRequest(msgspec.Struct, frozen=True):
