@@ -3,6 +3,7 @@
 import json
 import time
 
+import click
 import pytest
 import yaml
 
@@ -11,8 +12,10 @@ pytest.importorskip("cryptography", reason="certificates are made with it")
 from login_server import LoginServer, login_server
 from secure_front import identity, server_context
 
+from moldau.cli.connection.options import complete_profiles
 from moldau.cli.connection.profiles import Profile, changed_profiles, load_profiles, profiles_path
 from moldau.cli.errors import ExitCode
+from moldau.cli.main import cli as cli_root
 from moldau.model.topology import Endpoint, Topology, TopologyBroker
 
 pytestmark = pytest.mark.inprocess
@@ -146,3 +149,12 @@ def test_profiles_are_listed_chosen_and_deleted(cli):
     assert cli("profile", "delete", "nine", "old").code == ExitCode.NOT_FOUND
     assert cli("profile", "delete", "old").code == 0
     assert list(load_profiles().profiles) == ["prod"]
+
+
+def test_profiles_are_completed():
+    with changed_profiles() as file:
+        file.profiles = {"prod": Profile(http="b1:8080", token=TOKEN), "test": Profile()}
+    found = complete_profiles(click.Context(cli_root), click.Option(["--profile"]), "p")
+    assert [(item.value, item.help) for item in found] == [("prod", "b1:8080")]
+    profiles_path().chmod(0o644)
+    assert complete_profiles(click.Context(cli_root), click.Option(["--profile"]), "p") == []

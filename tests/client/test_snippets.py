@@ -156,11 +156,12 @@ def test_backpressure_pauses_and_resumes_and_loses_nothing(moldau_broker: Broker
 
 def test_the_blocks_of_the_reference_run_as_pasted(moldau_broker: Broker) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", REFERENCE.read_text(), flags=re.M | re.S)
-    first, coroutines, transaction = (
+    first, security, coroutines, transaction = (
         run_code(block.replace(ADDRESS, moldau_broker.bootstrap)) for block in blocks
     )
     assert "b'customer-1' {'id': 7}" in first
     assert "{'id': 8}" in coroutines
+    assert security == ""
     assert transaction == ""
 
 

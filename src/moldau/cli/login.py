@@ -1,13 +1,14 @@
 """`moldau login`, `logout` and `profile`: tokens and addresses that commands use by default."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from moldau.cli.click_groups import LazyGroup, command
 from moldau.cli.cluster.topology import http_option
 from moldau.cli.connection.current import chosen_user, current_profile, login_security, tls_files
+from moldau.cli.connection.options import complete_profiles
 from moldau.cli.connection.passwords import can_prompt, password_for
 from moldau.cli.connection.profiles import (
     PROFILE_DEFAULT,
@@ -18,21 +19,13 @@ from moldau.cli.connection.profiles import (
     profiles_path,
 )
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.options import completions, output_option, plain_brokers_option
+from moldau.cli.options import output_option, plain_brokers_option
 from moldau.cli.output import emit_rows, say
 from moldau.cli.queue.connect import grpc_option
 from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
     from moldau.client.cluster_client import ClusterClient, LoginReply
-
-
-def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    try:
-        names = load_profiles().profiles
-    except MoldauError:
-        return []
-    return completions(incomplete, {name: each.http for name, each in names.items()})
 
 
 @command(

@@ -59,6 +59,9 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "moldau.cli.connection.negotiation.chosen_mechanism", lambda brokers, tls: "SCRAM-SHA-512"
     )
+    monkeypatch.setattr(
+        "moldau.cli.connection.negotiation.check_takes_tokens", lambda brokers, tls: None
+    )
 
 
 def save(**fields: Any) -> None:

@@ -10,7 +10,8 @@ pytest.importorskip("cryptography", reason="certificates are made with it")
 
 from secure_front import SecureFront, identity, server_context
 
-from moldau.cli.connection.negotiation import chosen_mechanism
+from moldau.cli.connection.negotiation import check_takes_tokens, chosen_mechanism
+from moldau.cli.errors import CommandError
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
@@ -57,6 +58,15 @@ def test_plain_only_where_nobody_else_can_read_it(
     monkeypatch.setattr("moldau.cli.connection.negotiation.is_loopback", lambda host: False)
     expected = "SCRAM-SHA-512" if tls is None else "PLAIN"
     assert chosen_mechanism(listener.bootstrap, tls) == expected
+
+
+def test_a_listener_without_tokens_is_named(front: tuple[SecureFront, Any]) -> None:
+    listener, tls = front
+    with pytest.raises(CommandError, match="does not accept tokens of moldau login") as caught:
+        check_takes_tokens(listener.bootstrap, tls)
+    assert "--user" in caught.value.hint
+    listener.mechanisms = ["OAUTHBEARER"]
+    check_takes_tokens(listener.bootstrap, tls)
 
 
 def test_without_a_broker_it_is_the_default(

@@ -20,6 +20,7 @@ LOCAL = {
     ),
     *(
         "certs dev",
+        "cluster secret create",
         "config show",
         "completion",
         "logout",

@@ -15,7 +15,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.kafka.connect import connect_producer, probe, translate
+from moldau.client.kafka.connect import LinkErrors, connect_producer, probe, translate
 from moldau.client.kafka.librdkafka_settings import (
     admin_settings,
     consumer_settings,
@@ -115,3 +115,15 @@ def test_a_producer_has_asked_for_its_id_when_it_is_connected(moldau_session_bro
         logger.removeHandler(handler)
     assert any("Acquiring ProducerId" in line for line in lines), lines
     assert list(topic.partitions) == [0]
+
+
+def test_an_old_failure_of_a_connection_is_not_taken_for_that_of_a_request():
+    link, client = LinkErrors(), Producer({"log_level": 0})
+    link(KafkaError(KafkaError._SSL, "handshake failed"))
+    # A broker responded.
+    link.check(client, "b:1", KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+    timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    with pytest.raises(ClientError, match="cannot connect to b:1: handshake failed"):
+        link.check(client, "b:1", timed_out)
+    # It is reported one time only.
+    link.check(client, "b:1", timed_out)

@@ -72,7 +72,12 @@ def test_a_wrong_password_is_no_timeout(front: SecureFront, mechanism: str) -> N
         with Producer(front.bootstrap, security=given) as producer:
             producer.send("t", b"v").result(60)
 
-    for ask in (lambda: Admin(front.bootstrap, security=given).topics(), produce):
+    def consume() -> None:
+        with Consumer(front.bootstrap, security=given, group_id="g") as consumer:
+            consumer.subscribe("t")
+            consumer.poll(timeout=60)
+
+    for ask in (lambda: Admin(front.bootstrap, security=given).topics(), produce, consume):
         with pytest.raises(ClientError, match="Authentication failed") as caught:
             ask()
         assert not isinstance(caught.value, TimedOutError | UnreachableError)

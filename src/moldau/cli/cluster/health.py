@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.cli.connection.current import current_security, security_at
+from moldau.client.errors import TimedOutError, UnreachableError
 from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ def _wrong_address(kafka: "Endpoint", cluster_id: str, security: "Security") -> 
         with KafkaClient(address, timeout=_SECONDS_MAX, security=security) as client:
             found = client.cluster_id()
     except (MoldauError, OSError) as error:
+        is_lost = isinstance(error, UnreachableError | TimedOutError | OSError)
+        if security.sasl is not None and not is_lost:
+            # It responds, and does not accept our login, as a token of HTTP.
+            return ""
         return f"does not respond at {address}, its advertised address (kafka.advertised): {error}"
     if found != cluster_id:
         return f"advertises {address}, which belongs to another cluster (kafka.advertised)"

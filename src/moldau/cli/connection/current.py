@@ -99,6 +99,10 @@ def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
     login = _login(ctx, profile, ask=ask)
     if "sasl.username" in login:
         login["sasl.mechanism"] = _mechanism(ctx, tls)
+    elif login and ask and ctx.params.get("brokers"):
+        from moldau.cli.connection.negotiation import check_takes_tokens
+
+        check_takes_tokens(str(ctx.params["brokers"]), tls)
     if not login and tls is None:
         return {}
     if tls is None and login["sasl.mechanism"] in _READABLE:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from moldau.cli.errors import CommandError
 from moldau.client.addresses import split_brokers
 from moldau.client.security import is_loopback, parse_security
 from moldau.model.errors import MoldauError
@@ -27,6 +28,21 @@ def chosen_mechanism(brokers: str, tls: Mapping[str, str] | None) -> str:
         wanted = (*_SCRAM, "PLAIN") if may_be_read else _SCRAM
         return next((name for name in wanted if name in offered), MECHANISM_DEFAULT)
     return MECHANISM_DEFAULT
+
+
+def check_takes_tokens(brokers: str, tls: Mapping[str, str] | None) -> None:
+    """Raises CommandError if the listener cannot be used with the token of a login."""
+    for host, port in split_brokers(brokers):
+        try:
+            offered = _offered(host, port, tls)
+        except MoldauError:
+            continue
+        if offered and "OAUTHBEARER" not in offered:
+            raise CommandError(
+                f"the Kafka listener {host}:{port} does not accept tokens of moldau login",
+                hint="pass --user NAME · or add OAUTHBEARER to its kafka.sasl_mechanisms",
+            )
+        return
 
 
 def _offered(host: str, port: int, tls: Mapping[str, str] | None) -> list[str]:

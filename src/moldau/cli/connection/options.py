@@ -61,6 +61,24 @@ def connection_options(function: _F, *, has_data_dir: bool = False) -> _F:
     return function
 
 
+def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Names of profiles, each with its address; empty if the file cannot be read."""
+    from click.shell_completion import CompletionItem
+
+    from moldau.cli.connection.profiles import load_profiles
+    from moldau.model.errors import MoldauError
+
+    try:
+        known = load_profiles().profiles
+    except MoldauError:
+        return []
+    return [
+        CompletionItem(name, help=each.http)
+        for name, each in known.items()
+        if name.startswith(incomplete)
+    ]
+
+
 def _text_option(given: tuple[str, str, str, str]) -> Callable[[_F], _F]:
     name, variable, metavar, text = given
     return click.option(
@@ -68,6 +86,8 @@ def _text_option(given: tuple[str, str, str, str]) -> Callable[[_F], _F]:
         cls=ConnectionOption,
         envvar=variable,
         metavar=metavar,
+        type=click.Path() if metavar == "FILE" else None,
+        shell_complete=complete_profiles if name == "--profile" else None,
         help=f"{text}; also {variable}.",
     )
 

@@ -382,10 +382,10 @@ class Admin:
         try:
             return request()
         except KafkaException as error:
-            self._link.check(self._client, self.brokers)
+            self._link.check(self._client, self.brokers, error)
             raise translate(error, brokers=self.brokers, doing=doing, hint=hint) from error
         except TimeoutError as error:
-            self._link.check(self._client, self.brokers)
+            self._link.check(self._client, self.brokers, error)
             raise TimedOutError(
                 f"cannot {doing}: request to {self.brokers} timed out",
                 hint="find the cause: moldau doctor",

@@ -107,26 +107,43 @@ def probe(
 class LinkErrors:
     """Why connections fail: librdkafka passes it to a callback, while requests only time out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_long_lived: bool = False) -> None:
         self._error: KafkaError | None = None
+        self._is_long_lived = is_long_lived
 
     def __call__(self, error: KafkaError) -> None:
-        if error.code() in _REJECTED:
+        is_handshake = error.code() == KafkaError._SSL and "certificate" not in str(error.str())
+        # A handshake also fails when a broker restarts.
+        if error.code() in _REJECTED and not (is_handshake and self._is_long_lived):
             self._error = error
 
-    def check(self, client: AdminClient | Producer, brokers: str) -> None:
-        """Raises ClientError if a broker rejected our credentials or its certificate is bad."""
+    def raise_rejection(self, brokers: str) -> None:
+        """Raises ClientError if a broker has rejected our credentials since the last call."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise translate(error, brokers=brokers)
+
+    def check(
+        self, client: AdminClient | Producer, brokers: str, failure: Exception | None = None
+    ) -> None:
+        """After a request that failed for lack of a connection.
+
+        Raises ClientError if a broker rejected our credentials or its certificate is bad.
+        """
+        cause = failure.args[0] if isinstance(failure, KafkaException) else None
+        if isinstance(cause, KafkaError) and cause.code() not in _TIMED_OUT | _UNREACHABLE:
+            # A broker responded: the connection is not what is wrong.
+            return
         client.poll(0)
-        if self._error is not None:
-            raise translate(self._error, brokers=brokers)
+        self.raise_rejection(brokers)
 
     @contextmanager
     def checked(self, client: AdminClient | Producer, brokers: str) -> Iterator[None]:
         """As `check`, if librdkafka raises an error in the with block."""
         try:
             yield
-        except KafkaException:
-            self.check(client, brokers)
+        except KafkaException as error:
+            self.check(client, brokers, error)
             raise
 
 

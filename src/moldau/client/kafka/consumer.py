@@ -21,7 +21,7 @@ from confluent_kafka import Message as RawMessage
 from moldau.client.config import Brokers, config_from
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.kafka import forks
-from moldau.client.kafka.connect import probe, translate, translated
+from moldau.client.kafka.connect import LinkErrors, probe, translate, translated
 from moldau.client.kafka.consumer_arguments import (
     Partition,
     checked_offset,
@@ -86,8 +86,10 @@ class Consumer:
         self._closed = False
         self._copied = False
         probe(self._brokers, extra=config.properties)
+        # An object of its own, which does not keep the consumer alive.
+        self._link = LinkErrors(is_long_lived=True)
         with translated(self._brokers, "create a consumer"):
-            self._client = Client(config.settings())
+            self._client = Client({"error_cb": self._link, **config.settings()})
         self._on_assign: OnPartitions | None = None
         self._on_revoke: OnPartitions | None = None
         self._on_lost: OnPartitions | None = None
@@ -397,6 +399,7 @@ class Consumer:
                 raws += self._consume(self._batch_max - 1, min(left, _GATHER_SECONDS))
             if raws and (batch := self._messages(raws)):
                 return batch
+            self._link.raise_rejection(self._brokers)
 
     def _consume(self, count: int, seconds: float) -> list[RawMessage]:
         try:
