@@ -101,7 +101,7 @@ class Authenticator:
 
     async def check_password(self, name: str, password: str, host: str = "") -> Principal:
         """Raises AuthenticationError. Repeated failures take longer."""
-        return await self.check_secret(name, password.encode(errors="surrogateescape"), host)
+        return await self.check_secret(name, password.encode(errors="surrogatepass"), host)
 
     async def check_secret(self, name: str, password: bytes, host: str) -> Principal:
         """As `check_password`, for the bytes of a password."""
@@ -154,6 +154,10 @@ class Authenticator:
         """The user of a client certificate, which TLS has verified. Raises AuthenticationError."""
         return self._certificate_names.principal(subject)
 
+    def log_failure(self, host: str, reason: str) -> None:
+        """A line in the log, once in a while for each reason and address."""
+        self._throttle.log_failure(host, reason)
+
     def stop(self) -> None:
         self._passwords.stop()
 
@@ -172,7 +176,8 @@ class Authenticator:
         """Wait for the turn of an attempt, after earlier ones that failed."""
         if not await self._throttle.admit(name, host):
             error = AuthenticationError(TOO_MANY, reason="too many failed logins before")
-            self._throttle.log_failure(host, error.reason)
+            self.log_failure(host, error.reason)
+            await asyncio.sleep(REFUSAL_SECONDS)
             raise error
 
     async def refused(
@@ -188,7 +193,7 @@ class Authenticator:
 
         So the time until a refusal does not tell how much work it was.
         """
-        self._throttle.log_failure(host, error.reason)
+        self.log_failure(host, error.reason)
         seconds = REFUSAL_SECONDS
         if not isinstance(error, UnavailableError):
             seconds = self._throttle.failed(name, host, suspected=suspected)
