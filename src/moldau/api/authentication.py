@@ -139,7 +139,7 @@ class Authenticator:
 
     async def check_bearer(self, token: str, host: str = "") -> tuple[Principal, int | None]:
         """The principal of a token and when it expires. Raises AuthenticationError."""
-        await self.admit(None, host)
+        # Nobody guesses a token: attempts do not wait, and failures are not counted.
         if self._is_admin_token(token.encode(errors="replace")):
             return LOCAL_ADMIN, None
         try:
@@ -172,7 +172,7 @@ class Authenticator:
             decoy_like=self._of_any_user(mechanism),
         )
 
-    async def admit(self, name: str | None, host: str) -> None:
+    async def admit(self, name: str, host: str) -> None:
         """Wait for the turn of an attempt, after earlier ones that failed."""
         if not await self._throttle.admit(name, host):
             error = AuthenticationError(TOO_MANY, reason="too many failed logins before")
@@ -189,13 +189,14 @@ class Authenticator:
         began: float | None = None,
         suspected: bool = False,
     ) -> AuthenticationError:
-        """Count a failure and wait as long as it costs, from `began` on; the error to raise.
+        """Count a failure of a user and wait as long as it costs, from `began` on; the error to
+        raise.
 
         So the time until a refusal does not tell how much work it was.
         """
         self.log_failure(host, error.reason)
         seconds = REFUSAL_SECONDS
-        if not isinstance(error, UnavailableError):
+        if name is not None and not isinstance(error, UnavailableError):
             seconds = self._throttle.failed(name, host, suspected=suspected)
         if began is not None:
             seconds -= asyncio.get_running_loop().time() - began
