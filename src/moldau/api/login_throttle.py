@@ -13,11 +13,12 @@ All tables have a bound, so that unknown clients cannot fill the memory.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable
 from typing import Final
 
 from moldau.model.clock import Clock
@@ -31,6 +32,7 @@ WAIT_SECONDS_MAX: Final = 5.0
 """An attempt that would wait longer is refused without a look at its password."""
 LOG_SECONDS: Final = 60.0
 _BEYOND_MAX: Final = 8
+_AT_ONCE_MAX: Final = 16
 _ENTRIES_MAX: Final = 8192
 _LOGGED_MAX: Final = 1024
 _REASONS_MAX: Final = 8
@@ -96,6 +98,14 @@ class _Logged:
         self.left_out = 0
 
 
+class _Slots:
+    __slots__ = ("free", "users")
+
+    def __init__(self) -> None:
+        self.free = asyncio.Semaphore(_AT_ONCE_MAX)
+        self.users = 0
+
+
 class LoginThrottle:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -103,6 +113,8 @@ class LoginThrottle:
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Users who have logged in, with their addresses."""
         self._logged: OrderedDict[str, _Logged] = OrderedDict()
+        self._slots: dict[str, _Slots] = {}
+        """Of addresses with attempts under way."""
 
     async def admit(self, user: str, host: str) -> bool:
         """Wait for this attempt's turn. False: too many wait already, refuse it unseen."""
@@ -127,6 +139,32 @@ class LoginThrottle:
         if start > now:
             await asyncio.sleep(start - now)
         return True
+
+    @contextlib.asynccontextmanager
+    async def turn(self, user: str, host: str) -> AsyncIterator[bool]:
+        """For an attempt that takes work: as `admit`, and only a few of an address at once, so that
+        many do not all begin before the first of them has failed."""
+        if _pair(user, host) in self._known:
+            yield await self.admit(user, host)
+            return
+        network = _network(host)
+        slots = self._slots.setdefault(network, _Slots())
+        slots.users += 1
+        try:
+            try:
+                async with asyncio.timeout(WAIT_SECONDS_MAX):
+                    await slots.free.acquire()
+            except TimeoutError:
+                yield False
+                return
+            try:
+                yield await self.admit(user, host)
+            finally:
+                slots.free.release()
+        finally:
+            slots.users -= 1
+            if not slots.users:
+                del self._slots[network]
 
     def suspect(self, user: str, host: str) -> None:
         """Count an attempt of this user as failed until `succeeded` says otherwise.
