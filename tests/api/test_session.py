@@ -75,7 +75,7 @@ def test_what_is_granted_for_one_use_case_is_not_for_another() -> None:
     assert isinstance(read, RefusedError)
 
 
-def test_the_authorizer_is_made_anew_only_when_acls_change() -> None:
+def test_the_authorizer_is_replaced_only_when_acls_change() -> None:
     world = GuardedWorld()
     made = world.sessions.authorizer()
     world.seed(version=7)

@@ -4,7 +4,7 @@ import pytest
 
 from moldau.client.errors import ClientError
 from moldau.client.wire.connection import KafkaConnection
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka import authorized_operations as operations
 from moldau.edge.kafka.served_apis import APIS
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
@@ -55,7 +55,7 @@ def test_describe_cluster_names_the_brokers(
     assert response.controller_id == 1
     (broker,) = response.brokers
     assert (broker.broker_id, broker.port) == (1, moldau_session_broker.port)
-    assert response.cluster_authorized_operations == authorized_operations.ON_CLUSTER
+    assert response.cluster_authorized_operations == operations.bits(operations.OF_CLUSTER)
 
 
 def test_operations_are_returned_only_if_asked_for(connection: KafkaConnection) -> None:
@@ -63,7 +63,7 @@ def test_operations_are_returned_only_if_asked_for(connection: KafkaConnection) 
         DescribeClusterRequest(include_cluster_authorized_operations=False),
         DescribeClusterResponse,
     )
-    assert response.cluster_authorized_operations == authorized_operations.NOT_REQUESTED
+    assert response.cluster_authorized_operations == operations.NOT_REQUESTED
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from moldau.client.wire.connection import KafkaConnection
-from moldau.edge.kafka import authorized_operations
+from moldau.edge.kafka import authorized_operations as operations
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_until
@@ -460,7 +460,7 @@ def test_a_group_is_described(connection: KafkaConnection, group: str, version: 
     assert (member.member_id, member.client_id) == (joined.member_id, "edge-test")
     assert (member.client_host, member.member_metadata) == ("/127.0.0.1", b"topics")
     assert member.member_assignment == b"mine"
-    assert described.authorized_operations == authorized_operations.NOT_REQUESTED
+    assert described.authorized_operations == operations.NOT_REQUESTED
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -479,7 +479,7 @@ def test_operations_on_a_group_are_returned_if_asked_for(
 ) -> None:
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)
     (described,) = connection.request(request, DescribeGroupsResponse).groups
-    assert described.authorized_operations == authorized_operations.ON_GROUP
+    assert described.authorized_operations == operations.bits(operations.OF_GROUP)
 
 
 @pytest.mark.parametrize("version", range(6))

@@ -96,12 +96,15 @@ class GuardedTopics:
 
     async def delete(self, *, name: str | None = None, topic_id: TopicId | None = None) -> None:
         """Raises RefusedError."""
-        if topic_id is not None and not self._guard.is_open:
-            topic = self.find_by_id(topic_id)
+        if name is None and not self._guard.is_open:
+            topic = None if topic_id is None else self.find_by_id(topic_id)
             if topic is None:
                 raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "This topic id does not exist")
             self._guard.check("topics.delete", _TOPIC, topic.name)
-        if name is not None:
+        elif name is not None:
+            if topic_id is not None:
+                # Only one of them would be checked.
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "Give a topic name or id, not both")
             self._guard.check("topics.delete", _TOPIC, name)
         await self._broker.topics.delete(name=name, topic_id=topic_id)
 

@@ -3,6 +3,7 @@
 Each set is a bit field over the numbers of the operations.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from moldau.api.session import Session
@@ -34,16 +35,16 @@ OF_GROUP: Final = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
 
 
 def on_cluster(session: Session) -> int:
-    return _bits(session.operations(ResourceType.CLUSTER, CLUSTER_NAME, OF_CLUSTER))
+    return bits(session.operations(ResourceType.CLUSTER, CLUSTER_NAME, OF_CLUSTER))
 
 
 def on_topic(session: Session, name: str) -> int:
-    return _bits(session.operations(ResourceType.TOPIC, name, OF_TOPIC))
+    return bits(session.operations(ResourceType.TOPIC, name, OF_TOPIC))
 
 
 def on_group(session: Session, name: str) -> int:
-    return _bits(session.operations(ResourceType.GROUP, name, OF_GROUP))
+    return bits(session.operations(ResourceType.GROUP, name, OF_GROUP))
 
 
-def _bits(operations: list[Operation]) -> int:
+def bits(operations: Iterable[Operation]) -> int:
     return sum(1 << operation for operation in operations)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from guarded_calls import ALICE, GuardedWorld
 from handler_calls import Asked
-from kafka_strangers import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk
+from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk
 
 from harness.virtual_loop import run_virtually
 from moldau.api.session import Session
@@ -94,7 +94,7 @@ def test_every_served_api_is_walked() -> None:
 
 
 @pytest.mark.parametrize(("walk", "version"), CASES)
-def test_a_stranger_gets_nothing_and_changes_nothing(walk: Walk, version: int) -> None:
+def test_a_client_without_rights_gets_nothing_and_changes_nothing(walk: Walk, version: int) -> None:
     made = world()
     response = ask(made.session(ALICE), walk, version)
     expected = list(walk.expects)
