@@ -1,4 +1,4 @@
-"""Every use case of a session, by strangers: generated from the table of rules.
+"""Every use case of a session, by clients without rights: generated from the table of rules.
 
 A public method of a guarded service without a rule fails here, and so does a rule that its method
 does not enforce.
@@ -96,7 +96,9 @@ def test_only_these_are_open_to_everyone() -> None:
 
 
 @pytest.mark.parametrize(("name", "sample"), GUARDED)
-def test_a_stranger_gets_nothing_and_changes_nothing(name: str, sample: Sample) -> None:
+def test_a_client_without_rights_gets_nothing_and_changes_nothing(
+    name: str, sample: Sample
+) -> None:
     made = world(sample)
     found = outcome(sample.call, made.session())
     first = kinds_of(name, sample)[0]

@@ -1,7 +1,9 @@
 """Sessions: shared by the requests of a client, and up to date with the ACLs."""
 
+import pytest
 from guarded_calls import ALICE, HOST, GuardedWorld, allow, outcome
 
+from moldau.api.audit import LOGGER_NAME
 from moldau.api.guard import ListenerAccess
 from moldau.api.session import SESSIONS_MAX, Sessions
 from moldau.model.errors import RefusedError
@@ -73,7 +75,7 @@ def test_what_is_granted_for_one_use_case_is_not_for_another() -> None:
     assert isinstance(read, RefusedError)
 
 
-def test_the_authorizer_is_made_anew_only_when_acls_change() -> None:
+def test_the_authorizer_is_replaced_only_when_acls_change() -> None:
     world = GuardedWorld()
     made = world.sessions.authorizer()
     world.seed(version=7)
@@ -91,3 +93,15 @@ def test_public_metrics_are_a_property_of_the_listener() -> None:
     # And of nothing else.
     found = outcome(lambda s: s.cluster.log_dirs(), world.session(listener=listener))
     assert isinstance(found, RefusedError)
+
+
+def test_a_read_only_listener_is_audited_without_authorisation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = GuardedWorld()
+    listener = ListenerAccess(name="ro", read_only=True)
+    session = Sessions(world.broker).anonymous(HOST, listener=listener)
+    with caplog.at_level("INFO", logger=LOGGER_NAME):
+        assert isinstance(outcome(lambda s: s.topics.delete(name="orders"), session), RefusedError)
+    (record,) = caplog.records
+    assert '"listener":"ro"' in record.getMessage()

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from handler_calls import LoopClock, brokers, image, topic
 from msgspec.structs import replace
@@ -11,47 +11,28 @@ from msgspec.structs import replace
 from harness.virtual_loop import run_virtually
 from moldau.api.audit import AuditLog
 from moldau.api.broker import Broker
-from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.guard import OPEN_LISTENER, ListenerAccess
-from moldau.api.local_replicas import LocalReplicas
 from moldau.api.session import Session, Sessions
-from moldau.control.cluster_service import ClusterService
-from moldau.control.config_service import ConfigService
-from moldau.control.producer_ids import ProducerIds
-from moldau.control.security_service import SecurityService
-from moldau.control.topic_service import TopicService
-from moldau.coordination.group_service import GroupService
-from moldau.coordination.transaction_service import TransactionService
-from moldau.data.append_forwarding import AppendForwarder
-from moldau.data.fetch import FetchService
-from moldau.data.offsets import OffsetService
-from moldau.data.produce import ProduceService
-from moldau.data.transactional_produce import TransactionalProduce
 from moldau.model.errors import RefusedError
-from moldau.model.ids import BrokerId
-from moldau.queues.service import QueueService
+from moldau.model.ids import BrokerId, TimestampMs
 from moldau.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import Principal, user
 
 ALICE = user("alice")
 HOST = "192.0.2.7"
-SERVICES: dict[str, type[Any]] = {
-    "cluster": ClusterService,
-    "replicas": LocalReplicas,
-    "produce": ProduceService,
-    "transactional_produce": TransactionalProduce,
-    "fetch": FetchService,
-    "offsets": OffsetService,
-    "topics": TopicService,
-    "configs": ConfigService,
-    "groups": GroupService,
-    "transactions": TransactionService,
-    "producer_ids": ProducerIds,
-    "queries": ClusterQueries,
-    "appends": AppendForwarder,
-    "queues": QueueService,
-    "security": SecurityService,
+FACTS = {
+    "broker_id",
+    "auto_create_topics",
+    "data_dir",
+    "clock",
+    "metadata",
+    "disk_free_bytes",
+    "disk_total_bytes",
 }
+SERVICES: dict[str, type[Any]] = {
+    name: kind for name, kind in get_type_hints(Broker).items() if name not in FACTS
+}
+"""Of a broker, by their names in it."""
 
 
 def allow(
@@ -146,8 +127,8 @@ class _StandingClock(LoopClock):
     def monotonic(self) -> float:
         return 0.0
 
-    def wall_ms(self) -> int:
-        return 1_000
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(1_000)
 
 
 def outcome(call: Callable[[Session], Any], session: Session) -> Any:

@@ -16,6 +16,7 @@ from moldau.groups.events import ConsumerHeartbeat, Heartbeat, Join, Leave, Offs
 from moldau.groups.results import (
     CommittedOffset,
     ConsumerGroupState,
+    ConsumerHeartbeatResult,
     DescribedConsumer,
     DescribedConsumerGroup,
     FetchOffsetsResult,
@@ -39,7 +40,15 @@ from moldau.model.ids import (
     TopicPartition,
 )
 from moldau.model.topology import Endpoint, JoinRequest, Topology, TopologyTopic
-from moldau.queues.types import ConnectOptions, GroupStats, PartitionStats, PollOptions
+from moldau.queues.types import (
+    AssignedPartition,
+    Assignment,
+    ConnectOptions,
+    GroupStats,
+    HeartbeatReply,
+    PartitionStats,
+    PollOptions,
+)
 from moldau.security.acl import CLUSTER_NAME, ResourceType
 from moldau.security.scram import ScramCredential, ScramMechanism
 from moldau.transactions.results import DescribedTransaction, ListedTransaction
@@ -110,7 +119,7 @@ JOIN = member_event(
     member_id_required=False,
     can_skip_assignment=False,
 )
-CONSUMER_HEARTBEAT = member_event(
+CONSUMER_HEARTBEAT: Callable[[int], ConsumerHeartbeat] = member_event(
     ConsumerHeartbeat,
     member_id="m",
     member_epoch=0,
@@ -182,7 +191,13 @@ TOPOLOGY = Topology(
     brokers=(),
     topics=(TopologyTopic(name="orders", id="00", internal=False, partitions=()),),
 )
+ASSIGNED = AssignedPartition("orders", PartitionIndex(0), BrokerId(1), "")
 CONSUMER_TOPICS = {"queues.topics_of": frozenset({"orders"})}
+
+
+def heartbeat_reply(*partitions: AssignedPartition) -> HeartbeatReply:
+    assignment = Assignment(epoch=1, partitions=partitions)
+    return HeartbeatReply(heartbeat_interval_ms=1, assignment=assignment)
 
 
 def one(call: Callable[[Session], Any], **more: Any) -> list[Sample]:
@@ -257,7 +272,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "groups.heartbeat": one(lambda s: s.groups.heartbeat("billing", HEARTBEAT)),
     "groups.leave": one(lambda s: s.groups.leave("billing", LEAVE)),
     "groups.consumer_heartbeat": one(
-        lambda s: s.groups.consumer_heartbeat("billing", CONSUMER_HEARTBEAT)
+        lambda s: s.groups.consumer_heartbeat("billing", CONSUMER_HEARTBEAT),
+        answers={"groups.submit": ConsumerHeartbeatResult(error=ErrorCode.NONE)},
     ),
     "groups.commit_offsets": one(
         lambda s: s.groups.commit_offsets("billing", [offset_to_commit()]),
@@ -424,7 +440,12 @@ SAMPLES: dict[str, list[Sample]] = {
         lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",))),
         answers={"queues.find_group": None},
     ),
-    "queues.heartbeat": one(lambda s: s.queues.heartbeat("billing", "c", 0, {})),
+    "queues.heartbeat": one(
+        lambda s: s.queues.heartbeat("billing", "c", 0, {}),
+        without={TOPIC: heartbeat_reply()},
+        reads_first=True,
+        answers={"queues.heartbeat": heartbeat_reply(ASSIGNED)},
+    ),
     "queues.disconnect": one(lambda s: s.queues.disconnect("billing", "c")),
     "queues.poll": [
         *settling(lambda s: s.queues.poll(PollOptions(group="billing", consumer="c"))),

@@ -21,6 +21,7 @@ BURST_LINES: Final = 500
 """A short burst, e.g. a script that creates topics, is recorded in full."""
 _NAME_CHARACTERS_MAX: Final = 300
 """Names come from clients, and may be long."""
+_ABOUT_CHARACTERS_MAX: Final = 2000
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +33,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resource_type: str
     resource: str
     allowed: bool
+    about: str = ""
+    """What it does, where the resource does not say it: a user, a broker, rules."""
     listener: str = ""
     left_out: int = 0
     """Entries before this one that were not written because there were too many."""
@@ -47,7 +50,7 @@ class AuditLog:
         self._clock = clock
         self._write = write
         self._left = float(BURST_LINES)
-        self._filled_at = clock.monotonic()
+        self._filled_at = float("-inf")
         self._left_out = 0
 
     def record(
@@ -60,6 +63,7 @@ class AuditLog:
         resource: Resource,
         *,
         is_allowed: bool,
+        about: str = "",
     ) -> None:
         now = self._clock.monotonic()
         refilled = self._left + (now - self._filled_at) * LINES_PER_SECOND
@@ -78,6 +82,7 @@ class AuditLog:
             resource_type=resource.type.name,
             resource=resource.name[:_NAME_CHARACTERS_MAX],
             allowed=is_allowed,
+            about=about[:_ABOUT_CHARACTERS_MAX],
             listener=listener,
             left_out=self._left_out,
         )

@@ -80,12 +80,16 @@ class Guard:
 
     # ---- checks
 
-    def check(self, use_case: str, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
-        """Raises RefusedError."""
-        if not self.allows(use_case, kind, name):
+    def check(
+        self, use_case: str, kind: ResourceType, name: str = CLUSTER_NAME, about: object = ""
+    ) -> None:
+        """Raises RefusedError. `about` is for the audit log, where the name does not say it all."""
+        if not self.allows(use_case, kind, name, about):
             raise self.refusal(use_case, kind, name)
 
-    def allows(self, use_case: str, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+    def allows(
+        self, use_case: str, kind: ResourceType, name: str = CLUSTER_NAME, about: object = ""
+    ) -> bool:
         """Like `check`, for an item of a request that has its own result. A no is audited."""
         rule = RULES[use_case]
         is_allowed = self._decides(rule, kind, name)
@@ -98,17 +102,18 @@ class Guard:
                 rule.needs[kind],
                 Resource(kind, name),
                 is_allowed=is_allowed,
+                about=str(about),
             )
         return is_allowed
 
     def sees(self, use_case: str, kind: ResourceType, name: str) -> bool:
-        """For an entry of a list, which is left out if the answer is no."""
+        """For an entry of a list, which is left out otherwise."""
         return self._decides(RULES[use_case], kind, name)
 
     def granted_topics(self, use_case: str) -> set[str]:
         """Topics for which `allows` said yes, by the current ACLs: for requests without number.
 
-        The set is the same object for ever, and emptied when ACLs change; see `remember`.
+        The set is always the same object, and emptied when ACLs change; see `remember`.
         """
         return self._granted.setdefault(use_case, set())
 

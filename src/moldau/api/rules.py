@@ -174,7 +174,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "queues.bury_in_new_topic": Rule(
         needs={TOPIC: Operation.CREATE}, or_on_cluster=Operation.CREATE, changes=True
     ),
-    "queues.heartbeat": _use(_READ_GROUP),
+    "queues.heartbeat": _use({GROUP: Operation.READ, TOPIC: Operation.DESCRIBE}),
     "queues.disconnect": _use(_READ_GROUP),
     "queues.poll": _use(_CONSUME),
     "queues.ack": _use(_CONSUME),

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
-from moldau.api.audit import AuditLog
+from moldau.api.audit import AuditLog, to_logger
 from moldau.api.broker import Broker
 from moldau.api.guard import OPEN_LISTENER as OPEN_LISTENER
 from moldau.api.guard import Guard
@@ -120,7 +120,10 @@ class Session:
 
 
 class Sessions:
-    """Makes sessions. `super_users` None: no authorisation, everything is allowed."""
+    """Makes sessions. `super_users` None: no authorisation, everything is allowed.
+
+    `audit` is the logger of audits unless it is given.
+    """
 
     def __init__(
         self,
@@ -131,7 +134,7 @@ class Sessions:
     ) -> None:
         self._broker = broker
         self._super_users = super_users
-        self._audit = audit
+        self._audit = audit or AuditLog(broker.clock, to_logger)
         self._producer = RecordProducer(broker)
         self._changes = MetadataChanges(broker)
         self._acls: Collection[Acl] | None = None
@@ -161,7 +164,9 @@ class Sessions:
 
     def _make(self, principal: Principal, host: str, listener: ListenerAccess) -> Session:
         authorizer = None if self._super_users is None else self.authorizer
-        guard = Guard(principal, host, listener, authorizer, self._audit)
+        is_guarded = authorizer is not None or listener.read_only
+        audit = self._audit if is_guarded else None
+        guard = Guard(principal, host, listener, authorizer, audit)
         return Session(guard, self._broker, self._producer, self._changes)
 
     def authorizer(self) -> Authorizer:

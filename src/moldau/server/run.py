@@ -5,9 +5,11 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from moldau.model.errors import StorageError
+from moldau.server.audit_file import keep_audit_log
 from moldau.server.broker import BrokerServer
 from moldau.server.config.listener_rules import doubts
 from moldau.server.config.listeners import listeners_for
@@ -42,6 +44,7 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
     except ImportError:
         factory = None
+    keep_audit_log(Path(config.data_dir))
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(serve(config, Machine(), on_ready=on_ready))
 

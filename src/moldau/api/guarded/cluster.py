@@ -119,16 +119,16 @@ class GuardedCluster:
 
     async def join(self, request: JoinRequest) -> JoinReply:
         """Registers a joining or restarted broker."""
-        self._guard.check("cluster.join", _CLUSTER)
+        self._guard.check("cluster.join", _CLUSTER, about=f"{request.kafka}")
         return await self._service.join(request)
 
     async def drain(self, broker_id: int) -> None:
-        self._guard.check("cluster.drain", _CLUSTER)
+        self._guard.check("cluster.drain", _CLUSTER, about=f"broker {broker_id}")
         await self._service.drain(broker_id)
 
     async def keep(self, broker_id: int) -> None:
         """Cancels a drain."""
-        self._guard.check("cluster.keep", _CLUSTER)
+        self._guard.check("cluster.keep", _CLUSTER, about=f"broker {broker_id}")
         await self._service.keep(broker_id)
 
     # ---- replicas
@@ -142,7 +142,7 @@ class GuardedCluster:
         allow_replication_factor_change: bool = True,
     ) -> None:
         """Sets the desired replicas of a partition; None cancels."""
-        self._guard.check("cluster.reassign", _CLUSTER)
+        self._guard.check("cluster.reassign", _CLUSTER, about=f"{topic}-{partition}")
         await self._service.reassign(
             topic,
             partition,
@@ -164,7 +164,7 @@ class GuardedCluster:
 
     async def elect(self, topic: str, partition: int, election: ElectionType) -> None:
         """Transfers leadership to the preferred leader and waits for it."""
-        self._guard.check("cluster.elect", _CLUSTER)
+        self._guard.check("cluster.elect", _CLUSTER, about=f"{topic}-{partition}")
         await self._service.elect(topic, partition, election)
 
     # ---- this broker

@@ -49,4 +49,4 @@ class GuardedConfigs:
             self._guard.check(use_case, ResourceType.TOPIC, name)
         else:
             # Also of kinds without settings, which the service refuses.
-            self._guard.check(use_case, ResourceType.CLUSTER)
+            self._guard.check(use_case, ResourceType.CLUSTER, about=f"broker {name}")

@@ -78,9 +78,19 @@ class GuardedGroups:
         use_case = "groups.consumer_heartbeat"
         event = self._check_member(use_case, group_id, make_event)
         if event is not None:
-            for topic in event.topics or ():
-                self._guard.check(use_case, _TOPIC, topic)
-        return await self._service.submit(group_id, make_event, ConsumerHeartbeatResult)
+            for name in event.topics or ():
+                self._guard.check(use_case, _TOPIC, name)
+        found = await self._service.submit(group_id, make_event, ConsumerHeartbeatResult)
+        if event is None or found.assignment is None:
+            return found
+        # A pattern may also match topics that the client must not know of.
+        seen = {
+            topic_id: indexes
+            for topic_id, indexes in found.assignment.items()
+            if (topic := self._broker.image.topic_by_id(topic_id)) is not None
+            and self._guard.sees(use_case, _TOPIC, topic.name)
+        }
+        return replace(found, assignment=seen)
 
     def _check_member(
         self, use_case: str, group_id: str, make_event: Callable[[int], MemberEvent]

@@ -68,7 +68,14 @@ class GuardedQueues:
     ) -> HeartbeatReply:
         """Stays a member; returns the assignment if it is not that of `epoch`."""
         self._check("queues.heartbeat", group)
-        return await self._service.heartbeat(group, consumer, epoch, owned)
+        found = await self._service.heartbeat(group, consumer, epoch, owned)
+        assignment = found.assignment
+        if self._guard.is_open or assignment is None:
+            return found
+        # The consumer may be that of another client, with other topics.
+        seen = self._seen("queues.heartbeat", {each.topic for each in assignment.partitions})
+        shown = tuple(each for each in assignment.partitions if each.topic in seen)
+        return replace(found, assignment=replace(assignment, partitions=shown))
 
     async def disconnect(self, group: str, consumer: str) -> None:
         """Leaves the group; succeeds if the consumer has left already."""

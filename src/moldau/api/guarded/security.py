@@ -12,6 +12,8 @@ from moldau.security.acl import Acl, AclFilter, ResourceType
 from moldau.security.scram import ITERATIONS_DEFAULT, ScramCredential, ScramMechanism
 
 _CLUSTER: Final = ResourceType.CLUSTER
+_SHOWN_MAX: Final = 20
+"""Rules of one request in the audit log."""
 
 
 class GuardedSecurity:
@@ -42,7 +44,7 @@ class GuardedSecurity:
         iterations: int = ITERATIONS_DEFAULT,
     ) -> None:
         """Creates a user or changes its password."""
-        self._guard.check("security.put_password", _CLUSTER)
+        self._guard.check("security.put_password", _CLUSTER, about=f"user {user}")
         await self._service.put_password(
             user, password, mechanisms=mechanisms, iterations=iterations
         )
@@ -51,15 +53,15 @@ class GuardedSecurity:
         self, user: str, mechanism: ScramMechanism, credential: ScramCredential
     ) -> None:
         """Creates a user or changes one of its credentials."""
-        self._guard.check("security.put_credential", _CLUSTER)
+        self._guard.check("security.put_credential", _CLUSTER, about=f"user {user}")
         await self._service.put_credential(user, mechanism, credential)
 
     async def delete_credential(self, user: str, mechanism: ScramMechanism) -> None:
-        self._guard.check("security.delete_credential", _CLUSTER)
+        self._guard.check("security.delete_credential", _CLUSTER, about=f"user {user}")
         await self._service.delete_credential(user, mechanism)
 
     async def delete_user(self, user: str) -> None:
-        self._guard.check("security.delete_user", _CLUSTER)
+        self._guard.check("security.delete_user", _CLUSTER, about=f"user {user}")
         await self._service.delete_user(user)
 
     # ---- ACLs
@@ -70,12 +72,12 @@ class GuardedSecurity:
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[RefusedError | None]:
         """For each rule, why it was refused; the others are created."""
-        self._guard.check("security.create_acls", _CLUSTER)
+        self._guard.check("security.create_acls", _CLUSTER, about=_Listed(acls))
         return await self._service.create_acls(acls)
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | RefusedError]:
         """For each filter the rules that it deleted, or why it was refused."""
-        self._guard.check("security.delete_acls", _CLUSTER)
+        self._guard.check("security.delete_acls", _CLUSTER, about=_Listed(filters))
         return await self._service.delete_acls(filters)
 
     # ---- quotas
@@ -92,7 +94,7 @@ class GuardedSecurity:
         validate_only: bool = False,
     ) -> None:
         """Sets limits of an entity; None removes one."""
-        self._guard.check("security.alter_quotas", _CLUSTER)
+        self._guard.check("security.alter_quotas", _CLUSTER, about=f"{entity} {dict(limits)}")
         await self._service.alter_quotas(entity, limits, validate_only=validate_only)
 
     # ---- join tokens
@@ -109,5 +111,31 @@ class GuardedSecurity:
         return await self._service.create_join_token(lifetime_ms)
 
     async def delete_join_token(self, token_id: str) -> None:
-        self._guard.check("security.delete_join_token", _CLUSTER)
+        self._guard.check("security.delete_join_token", _CLUSTER, about=f"token {token_id}")
         await self._service.delete_join_token(token_id)
+
+
+class _Listed:
+    """Made into text only if it is written."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[Acl | AclFilter]) -> None:
+        self._items = items
+
+    def __str__(self) -> str:
+        return "; ".join(map(_text_of, self._items[:_SHOWN_MAX]))
+
+
+def _text_of(rule: Acl | AclFilter) -> str:
+    """The fields that are set, e.g. `ALLOW User:alice READ TOPIC orders LITERAL *`."""
+    fields = (
+        rule.permission.name,
+        rule.principal,
+        rule.operation.name,
+        rule.resource_type.name,
+        rule.resource_name,
+        rule.pattern_type.name,
+        rule.host,
+    )
+    return " ".join("(any)" if each is None else each for each in fields)

@@ -156,7 +156,7 @@ class GuardedTransactions:
         self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> ErrorCode:
         """Aborts a transaction that is open in a partition and unknown to any coordinator."""
-        self._guard.check("transactions.abort_hanging", ResourceType.CLUSTER)
+        self._guard.check("transactions.abort_hanging", ResourceType.CLUSTER, about=partition)
         return await self._service.abort_hanging(partition, producer_id, producer_epoch)
 
     def describe(self, transactional_id: str) -> DescribedTransaction:

@@ -1,5 +1,7 @@
 """DescribeGroups (15): state and members of groups."""
 
+from functools import partial
+
 from moldau.api.types import shown
 from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_group
 from moldau.edge.kafka.handler import Api, Call
@@ -13,20 +15,23 @@ from moldau.wire.messages.describe_groups import (
 )
 
 _NOT_FOUND_FROM = 6
+"""The first version with error messages, too."""
 
 
 async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     shows_rights = request.include_authorized_operations
     groups = await handle_each(
-        request.groups, lambda group_id: _describe(call, group_id, shows_rights), _refused
+        request.groups,
+        lambda group_id: _describe(call, group_id, shows_rights),
+        partial(_refused, call),
     )
     return DescribeGroupsResponse(groups=groups)
 
 
-def _refused(group_id: str, error: RefusedError) -> DescribedGroup:
+def _refused(call: Call, group_id: str, error: RefusedError) -> DescribedGroup:
     return DescribedGroup(
         error_code=error.code,
-        error_message=str(error),
+        error_message=str(error) if call.version >= _NOT_FOUND_FROM else None,
         group_id=group_id,
         group_state="",
         protocol_type="",
@@ -39,7 +44,7 @@ def _describe(call: Call, group_id: str, shows_rights: bool) -> DescribedGroup:
     try:
         group = call.session.groups.describe(group_id)
     except RefusedError as refused:
-        return _refused(group_id, refused)
+        return _refused(call, group_id, refused)
     error, message = group.error, None
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
         if call.version < _NOT_FOUND_FROM:

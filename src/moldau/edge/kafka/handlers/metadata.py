@@ -11,6 +11,7 @@ from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX, controller_of, placements_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId
+from moldau.security.acl import Operation, ResourceType
 from moldau.wire.messages.metadata import (
     MetadataBroker,
     MetadataRequest,
@@ -53,10 +54,8 @@ def handle(
 
 def _is_missing(call: Call, name: str) -> bool:
     """Not so if the client may not know whether the topic exists: it is refused later."""
-    try:
-        return call.session.topics.find(name) is None
-    except RefusedError:
-        return False
+    may_know = call.session.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    return may_know and call.session.topics.find(name) is None
 
 
 async def _create_then_respond(

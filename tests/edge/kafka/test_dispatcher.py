@@ -1,0 +1,71 @@
+"""Whose session a request gets: that of its connection, as it is known by then."""
+
+from typing import Any, cast
+
+from guarded_calls import ALICE, GuardedWorld
+from handler_calls import FakeConnection
+
+from moldau.api.session import ListenerAccess, Session
+from moldau.edge.kafka.dispatcher import Dispatcher
+from moldau.edge.kafka.handler import Api, Call
+from moldau.net.connection import Connection
+from moldau.security.principal import ANONYMOUS, user
+from moldau.wire.framing import frame_request
+from moldau.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.wire.registry import ApiKey
+
+LISTENER = ListenerAccess(name="public", read_only=True)
+
+
+class World:
+    """A dispatcher with one API, which keeps the sessions of its calls."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+        api = Api(ListGroupsRequest, versions=(0, 0), handle=self._handle)
+        made = GuardedWorld().sessions
+        self.dispatcher = Dispatcher(made, {ApiKey.LIST_GROUPS: api}, LISTENER)
+
+    def _handle(self, call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+        self.sessions.append(call.session)
+        return ListGroupsResponse(groups=[])
+
+    def ask(self, connection: Connection) -> Session:
+        chunks = frame_request(ListGroupsRequest(), 0, 1, "test")
+        frame = b"".join(bytes(cast(Any, chunk)) for chunk in chunks)
+        self.dispatcher.on_frame(connection, memoryview(frame)[4:])
+        return self.sessions[-1]
+
+
+def connection(host: str = "192.0.2.7") -> Connection:
+    made = FakeConnection()
+    made.address = f"{host}:50000"
+    return cast(Connection, made)
+
+
+def test_a_client_is_anonymous_until_it_is_known() -> None:
+    world, client = World(), connection()
+    session = world.ask(client)
+    assert (session.principal, session.host) == (ANONYMOUS, "192.0.2.7")
+    assert session.read_only
+    world.dispatcher.set_principal(client, ALICE)
+    assert world.ask(client).principal == ALICE
+    assert world.ask(client) is world.ask(client)
+
+
+def test_a_principal_belongs_to_its_connection_only() -> None:
+    world, first, second = World(), connection(), connection()
+    world.dispatcher.set_principal(first, ALICE)
+    world.dispatcher.set_principal(second, user("bob"))
+    assert world.ask(first).principal == ALICE
+    assert world.ask(second).principal == user("bob")
+    assert world.ask(connection()).principal == ANONYMOUS
+
+
+def test_a_closed_connection_leaves_nothing() -> None:
+    world, client = World(), connection("2001:db8::1")
+    world.dispatcher.set_principal(client, ALICE)
+    assert world.ask(client).host == "2001:db8::1"
+    world.dispatcher.on_closed(client)
+    # As if another connection had the same address in memory.
+    assert world.ask(client).principal == ANONYMOUS
