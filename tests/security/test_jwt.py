@@ -40,8 +40,12 @@ def private(kind: str) -> Any:
         return rsa.generate_private_key(65537, 2048)
     if kind == "ed25519":
         return ed25519.Ed25519PrivateKey.generate()
-    curve = {"p256": ec.SECP256R1, "p384": ec.SECP384R1, "p521": ec.SECP521R1}[kind]
-    return ec.generate_private_key(curve())
+    curves: dict[str, ec.EllipticCurve] = {
+        "p256": ec.SECP256R1(),
+        "p384": ec.SECP384R1(),
+        "p521": ec.SECP521R1(),
+    }
+    return ec.generate_private_key(curves[kind])
 
 
 def jwk(kind: str, **fields: object) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class BrokerServer:
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
         self._certificates.load()
+        for warning in self._certificates.expiry_warnings(self._clock.wall_ms()):
+            log.warning(warning)
         try:
             return await self._start()
         except StorageError as error:

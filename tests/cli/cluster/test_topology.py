@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from moldau.cli.check_result import CheckStatus
 from moldau.cli.cluster.topology import behind, problems, single_copies
-from moldau.cli.doctor import CheckStatus, check_cluster
+from moldau.cli.doctor import check_cluster
 from moldau.cli.errors import ExitCode
 from moldau.model.topology import (
     Endpoint,
