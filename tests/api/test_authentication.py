@@ -240,6 +240,35 @@ async def test_guesses_at_once_are_mostly_not_even_looked_at():
     assert await world.authenticator.check_password("alice", PASSWORD, "10.0.0.2") == user("alice")
 
 
+async def test_names_tried_at_once_are_mostly_not_looked_at_and_known_users_come_in():
+    world = World()
+    await world.authenticator.check_password("alice", PASSWORD, HOST)
+    guesses = [
+        asyncio.create_task(
+            refusal(world.authenticator.check_password(f"user-{number}", "guess", HOST))
+        )
+        for number in range(1000)
+    ]
+    await asyncio.sleep(1)
+    began = asyncio.get_running_loop().time()
+    assert await world.authenticator.check_password("alice", PASSWORD, HOST) == user("alice")
+    assert asyncio.get_running_loop().time() == began
+    answers = [text for text, _ in await asyncio.gather(*guesses)]
+    assert answers.count(TOO_MANY) > 800
+    assert world.threads.runs < 200
+
+
+async def test_a_thousand_users_behind_one_address_all_come_in():
+    world = World()
+    credentials = world.users["alice"].credentials
+    world.users = {f"user-{number}": User(f"user-{number}", credentials) for number in range(1000)}
+    found = await asyncio.gather(
+        *(world.authenticator.check_password(name, PASSWORD, HOST) for name in world.users)
+    )
+    assert len(set(found)) == 1000
+    assert world.authenticator._throttle._slots == {}
+
+
 async def test_scram_guesses_wait_too():
     world = World()
     texts = [(await refusal(world.scram("alice", f"guess-{n}")))[0] for n in range(10)]

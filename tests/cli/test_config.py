@@ -106,3 +106,25 @@ def test_nothing_changed_is_said(cli):
     outcome = cli("config", "show", "--changed")
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err == "all settings have their default\n"
+
+
+def test_show_hides_passwords_and_refuses_them_on_the_command_line(cli, monkeypatch):
+    monkeypatch.setenv("MOLDAU_SECURITY__KEY_PASSWORD", "hunter2")
+    for output in ("table", "json", "yaml"):
+        outcome = cli("config", "show", "-o", output)
+        assert outcome.code == 0
+        assert "hunter2" not in outcome.out + outcome.err
+        assert "(hidden)" in outcome.out
+    monkeypatch.delenv("MOLDAU_SECURITY__KEY_PASSWORD")
+    outcome = cli("config", "show", "--set", "security.key_password=hunter2")
+    assert outcome.code == ExitCode.CONFIG
+    assert "must not be on a command line" in outcome.err
+    assert "hunter2" not in outcome.err
+
+
+def test_an_open_listener_is_refused_with_both_ways_out(cli):
+    outcome = cli("config", "show", "--set", "http.addr=10.0.0.1:8080")
+    assert outcome.code == ExitCode.CONFIG
+    assert "can be reached from other machines, and serves everyone" in outcome.err
+    assert "http.authentication=users" in outcome.err
+    assert "--insecure" in outcome.err

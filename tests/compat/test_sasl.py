@@ -7,13 +7,35 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka.admin as admin_api
+import kafka
+import kafka.admin
 import pytest
 from confluent_kafka import KafkaException
 from https_keys import AUDIENCE, ISSUER, IdentityProvider, unused_https_url
-from sasl_clients import CLIENTS, Credentials, SaslClient, librdkafka_settings
+from sasl_clients import (
+    CLIENTS,
+    Credentials,
+    SaslClient,
+    librdkafka_settings,
+    python_settings,
+)
 
+from moldau.client.wire.connection import KafkaConnection
+from moldau.client.wire.sasl import Sasl
+from moldau.client.wire.security import Security
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
+from moldau.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterQuotasEntity,
+    AlterQuotasEntry,
+    AlterQuotasOperation,
+)
+from moldau.wire.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
@@ -262,6 +284,67 @@ def test_the_administrator_manages_users_acls_and_quotas(secured: Broker):
     (removed,) = [future.result(limit) for future in admin.delete_acls([every]).values()]
     assert removed == [rule]
     assert admin.describe_acls(every).result(limit) == []
+
+
+def test_kafka_python_manages_users_and_acls(secured: Broker):
+    token = (secured.data_dir / "admin.token").read_text().strip()
+    login = Credentials("SCRAM-SHA-256", "moldau-admin", token)
+    admin = kafka.KafkaAdminClient(**python_settings(secured.bootstrap, login))
+    try:
+        password = kafka.admin.UserScramCredentialUpsertion(
+            "dave", kafka.admin.ScramMechanism.SCRAM_SHA_512, "dave's"
+        )
+        assert admin.alter_user_scram_credentials([password]) == {"dave": None}
+        described = admin.describe_user_scram_credentials(["dave", "nobody"])
+        assert len(described["dave"]["credential_infos"]) == 1
+        assert "does not exist" in described["nobody"]["error"]
+        rule = kafka.admin.ACL(
+            principal="User:dave",
+            host="*",
+            operation=kafka.admin.ACLOperation.READ,
+            permission_type=kafka.admin.ACLPermissionType.ALLOW,
+            resource_pattern=kafka.admin.ResourcePattern(kafka.admin.ResourceType.TOPIC, "d"),
+        )
+        assert admin.create_acls([rule])["failed"] == []
+        ours = kafka.admin.ACLFilter(
+            principal="User:dave",
+            host=None,
+            operation=kafka.admin.ACLOperation.ANY,
+            permission_type=kafka.admin.ACLPermissionType.ANY,
+            resource_pattern=kafka.admin.ResourcePatternFilter(
+                kafka.admin.ResourceType.ANY, None, kafka.admin.ACLResourcePatternType.ANY
+            ),
+        )
+        found, _ = admin.describe_acls(ours)
+        assert found == [rule]
+        ((_, deleted, _),) = admin.delete_acls([ours])
+        assert deleted == [rule]
+    finally:
+        admin.close()
+    # The password is known to one mechanism only.
+    said = CLIENTS["kafka-python"]().login_failure(
+        secured.bootstrap, Credentials("SCRAM-SHA-256", "dave", "dave's")
+    )
+    assert "wrong user or password" in said
+
+
+def test_quotas_are_set_and_shown_over_the_wire(secured: Broker):
+    token = (secured.data_dir / "admin.token").read_text().strip()
+    login = Sasl(mechanism="PLAIN", username="moldau-admin", password=token)
+    entity = [AlterQuotasEntity(entity_type="user", entity_name="alice")]
+    limit = [AlterQuotasOperation(key="producer_byte_rate", value=1e9, remove=False)]
+    change = AlterClientQuotasRequest(
+        entries=[AlterQuotasEntry(entity=entity, ops=limit)], validate_only=False
+    )
+    with KafkaConnection(
+        secured.host, secured.port, timeout=wait_seconds_max(), security=Security(sasl=login)
+    ) as connection:
+        (result,) = connection.request(change, AlterClientQuotasResponse).entries
+        assert result.error_code == 0
+        asked = DescribeClientQuotasRequest(components=[], strict=False)
+        (entry,) = connection.request(asked, DescribeClientQuotasResponse).entries or []
+    assert [(each.entity_type, each.entity_name) for each in entry.entity] == [("user", "alice")]
+    assert [(each.key, each.value) for each in entry.values] == [("producer_byte_rate", 1e9)]
 
 
 def test_users_without_rights_manage_nothing(secured: Broker):

@@ -266,6 +266,9 @@ def test_a_certificate_is_rotated_in_mid_stream_without_a_lost_message_or_connec
         assert errors == []
         assert delivered == list(range(sent[0]))
         assert metric(broker, "moldau_kafka_connections_failed_total") == 0
+        assert (
+            metric(broker, f'moldau_certificate_expiry_seconds{{file="{world.cert_file}"}}') > 3600
+        )
         # A bad file changes nothing.
         world.install("garbage", "garbage")
         wait_until(lambda: "the old one stays" in broker.output, "a log line")
@@ -326,5 +329,7 @@ def test_clients_stay_on_the_listener_by_which_they_came(world, tmp_path) -> Non
             nodes = AdminClient(properties).list_topics(timeout=wait_seconds_max()).brokers
             found[name] = [f"{node.host}:{node.port}" for node in nodes.values()]
         assert found == {"inside": [f"127.0.0.1:{plain}"], "public": [f"localhost:{secret}"]}
+        # The numbers of both are added up.
+        assert metric(broker, 'moldau_kafka_requests_total{api="Metadata"}') >= 2
         # Also its coordinator is found there: a group reads what was written.
         assert with_confluent(f"127.0.0.1:{secret}", world, None, "public") == MESSAGES

@@ -81,6 +81,31 @@ def test_an_identity_is_read_as_it_was_written(tmp_path: Path, identity: Identit
     assert read_identity(files) == identity
 
 
+def test_a_new_directory_and_its_files_are_for_the_broker_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "data"
+    lock = DirectoryLock(root)
+    lock.acquire()
+    files = OsFiles(root)
+    files.makedirs("topics/orders")
+    files.open("topics/orders/segment", create=True).close()
+    write_identity(files, Identity(broker_id=None, cluster_id=None, directory_id="d"))
+    lock.release()
+    for path in (root, root / "topics", root / "topics" / "orders"):
+        assert path.stat().st_mode & 0o777 == 0o700
+    for path in root.rglob("*"):
+        if path.is_file():
+            assert path.stat().st_mode & 0o777 == 0o600, path
+    assert "other users" not in caplog.text
+    # One that exists keeps its mode, and the log says what to do.
+    root.chmod(0o755)
+    lock = DirectoryLock(root)
+    lock.acquire()
+    lock.release()
+    assert f"chmod 700 {root}" in caplog.text
+
+
 def test_an_identity_is_replaced_as_a_whole(tmp_path: Path) -> None:
     files = OsFiles(tmp_path)
     for identity in IDENTITIES:

@@ -101,7 +101,7 @@ class Authenticator:
 
     async def check_password(self, name: str, password: str, host: str = "") -> Principal:
         """Raises AuthenticationError. Repeated failures take longer."""
-        return await self.check_secret(name, password.encode(errors="surrogateescape"), host)
+        return await self.check_secret(name, password.encode(errors="surrogatepass"), host)
 
     async def check_secret(self, name: str, password: bytes, host: str) -> Principal:
         """As `check_password`, for the bytes of a password."""
@@ -113,13 +113,27 @@ class Authenticator:
             raise await self.refused(
                 name, host, AuthenticationError(reason="an empty or too long user or password")
             )
-        await self.admit(name, host)
-        began = asyncio.get_running_loop().time()
+        failure: AuthenticationError | None = None
+        is_suspected = False
+        async with self._throttle.turn(name, host) as is_admitted:
+            began = asyncio.get_running_loop().time()
+            if is_admitted:
+                failure, is_suspected = await self._check_password(name, password, host)
+        if not is_admitted:
+            raise await self._too_many(host)
+        if failure is not None:
+            raise await self.refused(name, host, failure, began=began, suspected=is_suspected)
+        self._throttle.succeeded(name, host)
+        return self._named(name)
+
+    async def _check_password(
+        self, name: str, password: bytes, host: str
+    ) -> tuple[AuthenticationError | None, bool]:
+        """Why a password is not right, and whether that is counted already."""
         mechanism, credential = self._credential_of(name)
         passwords = self._passwords
         if credential is not None and passwords.is_remembered(name, password, credential):
-            self._throttle.succeeded(name, host)
-            return self._named(name)
+            return None, False
         # A name without a user costs the same time as one with.
         checked = credential or decoy_credential(
             name, self._decoy_key, mechanism, self._of_any_user(mechanism)
@@ -129,17 +143,16 @@ class Authenticator:
             self._throttle.suspect(name, host)
         try:
             fitted = await passwords.fits(name, password, checked, mechanism)
-            if not fitted or credential is None:
-                why = "has another password" if credential is not None else "does not exist"
-                raise AuthenticationError(reason=f"user {name!r} {why}")
-        except AuthenticationError as error:
-            raise await self.refused(name, host, error, began=began, suspected=suspected) from None
-        self._throttle.succeeded(name, host)
-        return self._named(name)
+        except UnavailableError as error:
+            return error, suspected
+        if fitted and credential is not None:
+            return None, suspected
+        why = "has another password" if credential is not None else "does not exist"
+        return AuthenticationError(reason=f"user {name!r} {why}"), suspected
 
     async def check_bearer(self, token: str, host: str = "") -> tuple[Principal, int | None]:
         """The principal of a token and when it expires. Raises AuthenticationError."""
-        await self.admit(None, host)
+        # Nobody guesses a token: attempts do not wait, and failures are not counted.
         if self._is_admin_token(token.encode(errors="replace")):
             return LOCAL_ADMIN, None
         try:
@@ -153,6 +166,10 @@ class Authenticator:
     def of_certificate(self, subject: str) -> Principal:
         """The user of a client certificate, which TLS has verified. Raises AuthenticationError."""
         return self._certificate_names.principal(subject)
+
+    def log_failure(self, host: str, reason: str) -> None:
+        """A line in the log, once in a while for each reason and address."""
+        self._throttle.log_failure(host, reason)
 
     def stop(self) -> None:
         self._passwords.stop()
@@ -168,12 +185,16 @@ class Authenticator:
             decoy_like=self._of_any_user(mechanism),
         )
 
-    async def admit(self, name: str | None, host: str) -> None:
+    async def admit(self, name: str, host: str) -> None:
         """Wait for the turn of an attempt, after earlier ones that failed."""
         if not await self._throttle.admit(name, host):
-            error = AuthenticationError(TOO_MANY, reason="too many failed logins before")
-            self._throttle.log_failure(host, error.reason)
-            raise error
+            raise await self._too_many(host)
+
+    async def _too_many(self, host: str) -> AuthenticationError:
+        error = AuthenticationError(TOO_MANY, reason="too many failed logins before")
+        self.log_failure(host, error.reason)
+        await asyncio.sleep(REFUSAL_SECONDS)
+        return error
 
     async def refused(
         self,
@@ -184,13 +205,14 @@ class Authenticator:
         began: float | None = None,
         suspected: bool = False,
     ) -> AuthenticationError:
-        """Count a failure and wait as long as it costs, from `began` on; the error to raise.
+        """Count a failure of a user and wait as long as it costs, from `began` on; the error to
+        raise.
 
         So the time until a refusal does not tell how much work it was.
         """
-        self._throttle.log_failure(host, error.reason)
+        self.log_failure(host, error.reason)
         seconds = REFUSAL_SECONDS
-        if not isinstance(error, UnavailableError):
+        if name is not None and not isinstance(error, UnavailableError):
             seconds = self._throttle.failed(name, host, suspected=suspected)
         if began is not None:
             seconds -= asyncio.get_running_loop().time() - began

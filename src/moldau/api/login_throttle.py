@@ -5,18 +5,20 @@ Three counts of recent failures, each with a cost of its own:
 - of a user at an address: its next attempts wait, longer each time, whether they are right or
   wrong, so that the speed of an answer tells nothing. The same user at other addresses does not
   wait: nobody can lock a user out from afar.
-- of an address, for those who try many names: the same, with more attempts free.
+- of an address, for those who try many names: the same, with more attempts free. Users who have
+  logged in there before do not wait: one client cannot keep out all others behind its address.
 - of a user, for those who come from many addresses: only the refusals are delayed.
 
 All tables have a bound, so that unknown clients cannot fill the memory.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable
 from typing import Final
 
 from moldau.model.clock import Clock
@@ -30,6 +32,7 @@ WAIT_SECONDS_MAX: Final = 5.0
 """An attempt that would wait longer is refused without a look at its password."""
 LOG_SECONDS: Final = 60.0
 _BEYOND_MAX: Final = 8
+_AT_ONCE_MAX: Final = 16
 _ENTRIES_MAX: Final = 8192
 _LOGGED_MAX: Final = 1024
 _REASONS_MAX: Final = 8
@@ -95,22 +98,31 @@ class _Logged:
         self.left_out = 0
 
 
+class _Slots:
+    __slots__ = ("free", "users")
+
+    def __init__(self) -> None:
+        self.free = asyncio.Semaphore(_AT_ONCE_MAX)
+        self.users = 0
+
+
 class LoginThrottle:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: OrderedDict[Hashable, _Failures] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Users who have logged in, with their addresses."""
         self._logged: OrderedDict[str, _Logged] = OrderedDict()
+        self._slots: dict[str, _Slots] = {}
+        """Of addresses with attempts under way."""
 
-    async def admit(self, user: str | None, host: str) -> bool:
-        """Wait for this attempt's turn. False: too many wait already, refuse it unseen.
-
-        Without a user, only the address counts.
-        """
+    async def admit(self, user: str, host: str) -> bool:
+        """Wait for this attempt's turn. False: too many wait already, refuse it unseen."""
         now = self._clock.monotonic()
-        network = _network(host)
-        keys: list[tuple[Hashable, Pace]] = [(network, _ADDRESS)]
-        if user is not None:
-            keys.append(((_short(user), network), _PAIR))
+        pair = _pair(user, host)
+        keys: list[tuple[Hashable, Pace]] = [(pair, _PAIR)]
+        if pair not in self._known:
+            keys.append((pair[1], _ADDRESS))
         turns = [
             (failures, seconds)
             for key, pace in keys
@@ -128,22 +140,51 @@ class LoginThrottle:
             await asyncio.sleep(start - now)
         return True
 
+    @contextlib.asynccontextmanager
+    async def turn(self, user: str, host: str) -> AsyncIterator[bool]:
+        """For an attempt that takes work: as `admit`, and only a few of an address at once, so that
+        many do not all begin before the first of them has failed."""
+        if _pair(user, host) in self._known:
+            yield await self.admit(user, host)
+            return
+        network = _network(host)
+        slots = self._slots.setdefault(network, _Slots())
+        slots.users += 1
+        try:
+            try:
+                async with asyncio.timeout(WAIT_SECONDS_MAX):
+                    await slots.free.acquire()
+            except TimeoutError:
+                yield False
+                return
+            try:
+                yield await self.admit(user, host)
+            finally:
+                slots.free.release()
+        finally:
+            slots.users -= 1
+            if not slots.users:
+                del self._slots[network]
+
     def suspect(self, user: str, host: str) -> None:
         """Count an attempt of this user as failed until `succeeded` says otherwise.
 
         For attempts that take time, or many at once would all be free.
         """
-        self._count((_short(user), _network(host)), _PAIR)
+        self._count(_pair(user, host), _PAIR)
 
     def succeeded(self, user: str, host: str) -> None:
         # The address is not forgiven: an attacker who is also a user could reset it.
-        self._failures.pop((_short(user), _network(host)), None)
+        pair = _pair(user, host)
+        self._failures.pop(pair, None)
+        self._known[pair] = None
+        self._known.move_to_end(pair)
+        if len(self._known) > _ENTRIES_MAX:
+            self._known.popitem(last=False)
 
-    def failed(self, user: str | None, host: str, *, suspected: bool = False) -> float:
+    def failed(self, user: str, host: str, *, suspected: bool = False) -> float:
         """Count a failure; the seconds that its refusal takes."""
         self._count(_network(host), _ADDRESS)
-        if user is None:
-            return REFUSAL_SECONDS
         if not suspected:
             self.suspect(user, host)
         return REFUSAL_SECONDS + _USER.seconds(self._count((None, _short(user)), _USER))
@@ -184,6 +225,10 @@ class LoginThrottle:
         seen.reasons.add(reason)
         more = f" ({left_out} more failed before)" if left_out else ""
         log.warning("login from %s failed: %s%s", host, reason, more)
+
+
+def _pair(user: str, host: str) -> tuple[str, str]:
+    return _short(user), _network(host)
 
 
 def _short(user: str) -> str:

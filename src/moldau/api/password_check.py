@@ -5,8 +5,12 @@ fitted is remembered by a keyed hash of it, until the credential changes.
 """
 
 import asyncio
+import contextlib
 import hmac
+import os
 import secrets
+import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +22,8 @@ from moldau.security.scram import ScramCredential, ScramMechanism, is_password
 _THREADS: Final = 2
 """More would take the processors from the event loop; the hash releases the interpreter's lock."""
 _WAITING_MAX: Final = 1024
+_NICE: Final = 10
+"""The priority of these threads. Linux has it per thread."""
 _REMEMBERED_MAX: Final = 4096
 BUSY: Final = "Authentication failed: the broker is busy, try again"
 
@@ -42,12 +48,22 @@ class OsHashThreads:
 
     async def run(self, check: Callable[[], bool]) -> bool:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="password")
+            self._pool = ThreadPoolExecutor(
+                _THREADS, thread_name_prefix="password", initializer=_yield_to_others
+            )
         return await asyncio.get_running_loop().run_in_executor(self._pool, check)
 
     def stop(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+
+def _yield_to_others() -> None:
+    """Only what the event loop and the flushes leave: a flood of logins must not slow them down."""
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class PasswordCheck:

@@ -53,6 +53,8 @@ JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
 _SUCCESS: Final = (200, 201, 202)
+LOGIN_PATH: Final = "/api/v1/login"
+_UNAUTHORIZED: Final = 401
 _encoder: Final = msgspec.json.Encoder()
 
 T = TypeVar("T")

@@ -1,6 +1,7 @@
 """Builds what finds out who clients are, from the settings of security."""
 
 import asyncio
+import hmac
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from moldau.server.oidc import OidcTokens
 
 _DECOY_KEY_BYTES = 32
+_DECOY_LABEL = b"moldau decoy credentials"
 
 
 def super_users(config: ServerConfig) -> frozenset[Principal] | None:
@@ -61,6 +63,8 @@ class Authentication:
         users: Callable[[], Mapping[str, User]],
         cluster_secret: bytes,
     ) -> None:
+        """By the secret of the cluster, all brokers answer for unknown users with the same salt,
+        also after a restart; another salt each time would say that a user does not exist."""
         self._config = config
         self._clock = machine.clock
         self._gates: list[SaslGate] = []
@@ -80,7 +84,7 @@ class Authentication:
             users=users,
             throttle=LoginThrottle(machine.clock),
             threads=OsHashThreads(),
-            decoy_key=machine.secret_bytes(_DECOY_KEY_BYTES),
+            decoy_key=hmac.digest(cluster_secret, _DECOY_LABEL, "sha256"),
             random_bytes=machine.secret_bytes,
             admin_token=machine.admin_token(root),
             tokens=self._login_tokens,

@@ -14,6 +14,7 @@ from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, ListenerSecurity
 
 _POLL_SECONDS: Final = 1.0
+_SOON_DAYS: Final = 30
 
 
 def tls_files(config: ServerConfig, listener: ListenerConfig) -> TlsFiles | None:
@@ -66,6 +67,16 @@ class Certificates:
         found: dict[str, float] = {}
         for contexts in self._contexts.values():
             found |= contexts.expiries
+        return found
+
+    def expiry_warnings(self, now_ms: int) -> list[str]:
+        """Certificates that have expired, or will soon; for the log."""
+        found = []
+        for file, expires_at in self.expiries().items():
+            days = int((expires_at - now_ms / 1000) // 86_400)
+            if days < _SOON_DAYS:
+                when = "has expired" if days < 0 else f"expires in {days} days"
+                found.append(f"the certificate {file} {when}: replace the file, without a restart")
         return found
 
     async def run(self) -> None:

@@ -47,6 +47,19 @@ async def test_a_user_is_served_after_its_login_and_not_before(mechanism: str):
         assert world.served == ["User:alice"]
 
 
+async def test_a_client_that_is_not_set_to_authenticate_is_logged_once_with_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO)
+    async with sasl_world() as (_, connect):
+        for _ in range(10):
+            client = await connect()
+            client.post(ListGroupsRequest(states_filter=[]), 4)
+            assert await client.is_closed()
+    (line,) = caplog.messages
+    assert "SASL_PLAINTEXT" in line
+
+
 async def test_the_token_of_the_data_directory_opens_the_gate():
     async with sasl_world() as (world, connect):
         for mechanism in MECHANISMS[:3]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from moldau.api.authentication import Authenticator, Login
+from moldau.edge.kafka.handler import host_of
 from moldau.model.clock import Clock
 from moldau.net.connection import Connection
 from moldau.security.principal import Principal
@@ -98,7 +99,7 @@ class ClientLogin:
 
     def begin(self, mechanism: str, *, is_raw: bool) -> None:
         """Start an exchange with one of `mechanisms`."""
-        host = self._connection.address.rpartition(":")[0]
+        host = host_of(self._connection)
         self._exchange = self._rules.authenticator.exchange(mechanism, host)
         self.mechanism = mechanism
         self.is_raw = is_raw

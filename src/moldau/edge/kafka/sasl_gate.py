@@ -10,6 +10,7 @@ import logging
 from typing import Final, Protocol
 
 from moldau.edge.kafka.client_login import ClientLogin, LoginRules
+from moldau.edge.kafka.handler import host_of
 from moldau.model.errors import PeerProtocolError
 from moldau.net.connection import NONE_OVERLAP, Connection, ConnectionLimits, FrameHandler
 from moldau.security.principal import Principal
@@ -73,13 +74,23 @@ class SaslGate:
                 if login.principal is not None and not login.has_exchange:
                     connection.close("its session has expired")
                     return
-                raise PeerProtocolError(f"API {key} before the client has authenticated")
+                self._refuse(connection, key)
+                return
         self._handler.on_frame(connection, frame)
 
     def on_closed(self, connection: Connection) -> None:
         if isinstance(connection.state, ClientLogin):
             connection.state.cancel_deadline()
         self._handler.on_closed(connection)
+
+    def _refuse(self, connection: Connection, key: int) -> None:
+        """Most often a client that is not set to authenticate, and that tries again and again."""
+        self._rules.authenticator.log_failure(
+            host_of(connection),
+            f"API {key} before the client has authenticated; set its security.protocol to "
+            "SASL_PLAINTEXT, or with TLS to SASL_SSL",
+        )
+        connection.close("a request before it has authenticated")
 
     def _authenticated(self, connection: Connection, principal: Principal) -> None:
         connection.set_limits(self._limits)

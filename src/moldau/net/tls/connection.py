@@ -25,6 +25,7 @@ from moldau.net.tls.contexts import TlsContexts
 
 _RECORD_BYTES: Final = 16 * 1024
 _SEALED_PIECES_MAX: Final = 4
+_UNREAD_PIECES_MAX: Final = 64
 """Encrypted ahead of the socket, and sent with one call."""
 
 
@@ -120,6 +121,16 @@ class TlsWriting(SocketWriter):
             sent -= size
             sealed.popleft()
         return True
+
+    def _push(self, tls: TlsChannel) -> None:
+        """Send what TLS itself has to say."""
+        if len(self._sealed) >= _UNREAD_PIECES_MAX:
+            # It asks for new keys again and again, and does not read the answers.
+            self.close("it does not read the messages of TLS")
+            return
+        self._sealed.append(tls.output())
+        if not self._writing:
+            self._write()
 
     def _say_goodbye(self) -> None:
         """End TLS properly, if the socket has room for it."""
@@ -329,11 +340,6 @@ class TlsConnection(TlsWriting, Connection):
             with contextlib.suppress(OSError):
                 self._socket.shutdown(SHUT_WR)
 
-    def _push(self, tls: TlsChannel) -> None:
-        self._sealed.append(tls.output())
-        if not self._writing:
-            self._write()
-
     @property
     def is_secured(self) -> bool:
         """Whether the handshake is complete."""
@@ -344,6 +350,10 @@ class TlsConnection(TlsWriting, Connection):
     @property
     def is_idle(self) -> bool:
         return not self._replies and not self._out and not self._sealed
+
+    @property
+    def awaits_client(self) -> bool:
+        return not self._replies or bool(self._out or self._sealed)
 
     def close(self, reason: str, level: int = logging.DEBUG) -> None:
         if self.is_closed:

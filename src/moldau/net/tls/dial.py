@@ -105,9 +105,7 @@ class TlsSending(TlsWriting):
         except ssl.SSLWantReadError:
             # A message of TLS itself, which may want an answer.
             if tls.has_output:
-                self._sealed.append(tls.output())
-                if not self._writing:
-                    self._write()
+                self._push(tls)
             return
         except ssl.SSLError as error:
             self.close(f"TLS failed: {describe(error)}")

@@ -1,0 +1,86 @@
+"""The certificates of listeners: shared, own ones first, and warnings before they expire."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from tls_world import TlsWorld
+
+from moldau.model.errors import ConfigError
+from moldau.server.certificates import Certificates
+from moldau.server.config.listeners import listeners_of
+from moldau.server.config.load import load_config
+
+pytestmark = pytest.mark.inprocess
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def world(tmp_path):
+    return TlsWorld(tmp_path)
+
+
+def config_of(world, *entries):
+    flags = {
+        "security.cert_file": str(world.cert_file),
+        "security.key_file": str(world.key_file),
+        "security.client_ca_file": str(world.ca_file),
+    }
+    listeners = [
+        {"name": name, "protocol": "kafka", "address": f"127.0.0.1:{number}", **more}
+        for number, (name, more) in enumerate(entries, 9000)
+    ]
+    return load_config(flags, {"MOLDAU_LISTENERS": json.dumps(listeners)}).config
+
+
+def test_listeners_with_the_same_files_share_them_and_others_have_their_own(world):
+    cert, key = world.client_files("other")
+    config = config_of(
+        world,
+        ("plain", {}),
+        ("one", {"security": "tls"}),
+        ("two", {"security": "tls"}),
+        ("strict", {"security": "mtls"}),
+        ("own", {"security": "tls", "cert_file": cert, "key_file": key}),
+    )
+    certificates = Certificates(config)
+    certificates.load()
+    found = {one.name: certificates.of(one) for one in listeners_of(config)}
+    assert found["plain"] is None
+    assert found["http"] is None
+    assert found["one"] is found["two"]
+    assert found["strict"] is not None
+    assert found["strict"].files.requires_client
+    assert found["own"] is not None
+    assert found["own"].files.cert_file == cert
+    assert set(certificates.expiries()) == {str(world.cert_file), cert}
+
+
+def test_changed_files_are_loaded(world):
+    certificates = Certificates(config_of(world, ("one", {"security": "tls"})))
+    certificates.load()
+    (before,) = certificates.expiries().values()
+    world.renew(expires_in=timedelta(days=90))
+    certificates.reload()
+    (after,) = certificates.expiries().values()
+    assert after > before
+
+
+def test_files_that_cannot_be_used_are_found_at_the_start(world):
+    world.install("garbage", "garbage")
+    with pytest.raises(ConfigError, match="no certificate in PEM form"):
+        Certificates(config_of(world, ("one", {"security": "tls"}))).load()
+
+
+def test_an_expiry_is_announced(world):
+    world.renew(expires_in=timedelta(days=100))
+    certificates = Certificates(config_of(world, ("one", {"security": "tls"})))
+    certificates.load()
+    (expires_at,) = certificates.expiries().values()
+    expires_ms = int(expires_at * 1000)
+    assert certificates.expiry_warnings(expires_ms - 31 * DAY_MS) == []
+    (soon,) = certificates.expiry_warnings(expires_ms - 10 * DAY_MS)
+    assert "expires in 10 days" in soon
+    (late,) = certificates.expiry_warnings(expires_ms + 1000)
+    assert "has expired" in late
