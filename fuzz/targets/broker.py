@@ -20,7 +20,7 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.wire.registry import APIS, REQUESTS, ApiKey
 
 _RAW: Final = 255
-"""Instead of the number of an API: the rest of the part is sent as it is."""
+"""Instead of the key of an API: the rest of the part is sent as it is."""
 _LENGTH_BYTES: Final = 4
 _REQUESTS_MAX: Final = 6
 _BROKER: Final = FuzzedBroker()
@@ -32,7 +32,8 @@ def _kafka_frame(part: bytes, number: int) -> bytes:
         return b""
     if part[0] == _RAW:
         return part[1:]
-    api = APIS[_SERVED[part[0] % len(_SERVED)]]
+    key = part[0] if part[0] in SERVED_APIS else _SERVED[part[0] % len(_SERVED)]
+    api = APIS[key]
     first, last = SERVED_APIS[api].versions
     version = first + part[1] % (last - first + 1)
     head = int(api).to_bytes(2, "big") + version.to_bytes(2, "big") + number.to_bytes(4, "big")
@@ -94,7 +95,7 @@ def _send_peer(data: bytes) -> None:
 def _kafka_part(api: ApiKey, version: int, body: bytes | None = None) -> bytes:
     if body is None:
         body = in_memory(message(REQUESTS[api], version).encode(version))
-    return bytes((_SERVED.index(api), version - SERVED_APIS[api].versions[0])) + body
+    return bytes((api, version - SERVED_APIS[api].versions[0])) + body
 
 
 _BY_NAME: Final = {
