@@ -28,6 +28,7 @@ _EVENTS_MAX: Final = 50_000
 """Of the simulation, for one conversation."""
 _REPLY_SECONDS: Final = 2.0
 """Virtual ones: a client that gets no reply leaves."""
+_PIECE_SECONDS: Final = 0.005
 _TOPICS: Final[dict[str, dict[str, str]]] = {
     "a": {},
     "c": {"cleanup.policy": "compact"},
@@ -101,6 +102,14 @@ class FuzzedBroker:
         self._talk(_send(cluster.nodes[0].address, port, list(pieces), waits=waits))
         self._check()
 
+    def converse(self, port: int, pieces: Iterable[bytes]) -> bytes:
+        """Send the pieces without waiting in between; returns all that is sent back."""
+        cluster = self._cluster or self._begin()
+        received = bytearray()
+        self._talk(_converse(cluster.nodes[0].address, port, list(pieces), received))
+        self._check()
+        return bytes(received)
+
     def _talk(self, work: Coroutine[Any, Any, None]) -> None:
         cluster = self._cluster
         assert cluster is not None
@@ -169,6 +178,28 @@ async def _send(address: str, port: int, pieces: list[bytes], *, waits: bool) ->
     except OSError:
         return
     finally:
+        writer.close()
+
+
+async def _converse(address: str, port: int, pieces: list[bytes], received: bytearray) -> None:
+    reader, writer = await asyncio.open_connection(address, port)
+
+    async def read() -> None:
+        # Besides writing: a reset takes what was not read yet.
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                received.extend(data)
+
+    reading = asyncio.create_task(read())
+    try:
+        with suppress(OSError):
+            for piece in pieces:
+                writer.write(piece)
+                # So that it arrives by itself.
+                await asyncio.sleep(_PIECE_SECONDS)
+        await asyncio.wait([reading], timeout=_REPLY_SECONDS)
+    finally:
+        reading.cancel()
         writer.close()
 
 

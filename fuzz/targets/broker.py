@@ -12,7 +12,7 @@ import msgspec
 from fuzz.broker import GRPC_PORT, HTTP_PORT, KAFKA_PORT, RAFT_PORT, FuzzedBroker
 from fuzz.parts import in_memory, join, split
 from fuzz.samples import message
-from fuzz.target import KIBIBYTE, Target
+from fuzz.target import KIBIBYTE, Target, check
 from moldau.edge.kafka.served_apis import APIS as SERVED_APIS
 from moldau.model.ids import BrokerId
 from moldau.net.peers.handshake import Hello, encode_hello
@@ -20,7 +20,7 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.wire.registry import APIS, REQUESTS, ApiKey
 
 _RAW: Final = 255
-"""Instead of the number of an API: the rest of the part is sent as it is."""
+"""Instead of the key of an API: the rest of the part is sent as it is."""
 _LENGTH_BYTES: Final = 4
 _REQUESTS_MAX: Final = 6
 _BROKER: Final = FuzzedBroker()
@@ -32,7 +32,8 @@ def _kafka_frame(part: bytes, number: int) -> bytes:
         return b""
     if part[0] == _RAW:
         return part[1:]
-    api = APIS[_SERVED[part[0] % len(_SERVED)]]
+    key = part[0] if part[0] in SERVED_APIS else _SERVED[part[0] % len(_SERVED)]
+    api = APIS[key]
     first, last = SERVED_APIS[api].versions
     version = first + part[1] % (last - first + 1)
     head = int(api).to_bytes(2, "big") + version.to_bytes(2, "big") + number.to_bytes(4, "big")
@@ -43,6 +44,31 @@ def _kafka_frame(part: bytes, number: int) -> bytes:
 def _send_kafka(data: bytes) -> None:
     parts = split(data)[:_REQUESTS_MAX]
     _BROKER.send(KAFKA_PORT, [_kafka_frame(part, place) for place, part in enumerate(parts)])
+
+
+def _send_frames(data: bytes) -> None:
+    """Replies do not depend on how the bytes of a connection are cut into pieces."""
+    size, stream = (data[0] % 64) + 1 if data else 1, data[1:]
+    if not _is_repeatable(stream):
+        return
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    whole = _BROKER.converse(KAFKA_PORT, [stream])
+    check(_BROKER.converse(KAFKA_PORT, pieces) == whole, "replies depend on the size of packets")
+
+
+def _is_repeatable(stream: bytes) -> bool:
+    """Whether all requests in it change nothing, so that a second time gives the same."""
+    position = 0
+    while position < len(stream):
+        size = int.from_bytes(stream[position : position + 4], "big")
+        key = int.from_bytes(stream[position + 4 : position + 6], "big")
+        if key in SERVED_APIS and key not in _READ_ONLY:
+            return False
+        position += 4 + size
+    return True
+
+
+_READ_ONLY: Final = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.LIST_GROUPS, ApiKey.FETCH)
 
 
 def _send_http(data: bytes) -> None:
@@ -94,7 +120,7 @@ def _send_peer(data: bytes) -> None:
 def _kafka_part(api: ApiKey, version: int, body: bytes | None = None) -> bytes:
     if body is None:
         body = in_memory(message(REQUESTS[api], version).encode(version))
-    return bytes((_SERVED.index(api), version - SERVED_APIS[api].versions[0])) + body
+    return bytes((api, version - SERVED_APIS[api].versions[0])) + body
 
 
 _BY_NAME: Final = {
@@ -121,6 +147,19 @@ def _kafka_seeds() -> Iterator[tuple[str, bytes]]:
         yield f"produce-to-{topic.decode()}", join([_kafka_part(ApiKey.PRODUCE, 12, body)])
     steps = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
     yield "story", join([_kafka_part(api, _BY_NAME[api]) for api in steps])
+
+
+def _frame_seeds() -> Iterator[tuple[str, bytes]]:
+    parts = [
+        _kafka_part(ApiKey.API_VERSIONS, 3),
+        _kafka_part(ApiKey.LIST_GROUPS, 4),
+        _kafka_part(ApiKey.METADATA, 9),
+        _kafka_part(ApiKey.FETCH, 12),
+    ]
+    stream = b"".join(_kafka_frame(part, number) for number, part in enumerate(parts))
+    yield "four", b"\x05" + stream
+    yield "cut", b"\x0d" + stream[:-3]
+    yield "length", b"\x01" + stream[:40] + b"\xff\xff\xff\xff"
 
 
 _JSON: Final = b"content-type: application/json\r\n"
@@ -215,6 +254,16 @@ TARGETS: Final = [
         allowed=(),
         seeds=_kafka_seeds,
         bytes_max=2 * KIBIBYTE,
+        seconds_max=20.0,
+        reset=_BROKER.reset,
+    ),
+    Target(
+        name="broker-frames",
+        about="requests in pieces of any size",
+        run=_send_frames,
+        allowed=(),
+        seeds=_frame_seeds,
+        bytes_max=KIBIBYTE,
         seconds_max=20.0,
         reset=_BROKER.reset,
     ),

@@ -19,13 +19,13 @@ _KEYS: Final = sorted(APIS)
 
 
 def _chosen(data: bytes) -> tuple[ApiKey, int]:
-    api = APIS[_KEYS[data[0] % len(_KEYS)]]
+    api = APIS[data[0] if data[0] in APIS else _KEYS[data[0] % len(_KEYS)]]
     first, last = api.versions
     return api, first + data[1] % (last - first + 1)
 
 
 def _choice(api: ApiKey, version: int) -> bytes:
-    return bytes((_KEYS.index(api), version - api.versions.first))
+    return bytes((api, version - api.versions.first))
 
 
 def _round_trip(cls: type[Message], version: int, body: bytes) -> None:

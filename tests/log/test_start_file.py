@@ -40,9 +40,18 @@ def test_a_head_that_ends_early_is_damaged(magic: bytes) -> None:
         load_head(files, "log")
 
 
-def test_a_start_of_an_impossible_epoch_is_damaged() -> None:
+@pytest.mark.parametrize(
+    "head",
+    [
+        Head(FIRST_LOG, 0, LogStart(Offset(7), 3, Epoch(-2), b"")),
+        Head(FIRST_LOG, 0, LogStart(Offset(-7), 3, Epoch(2), b"")),
+        Head(FIRST_LOG, 0, LogStart(Offset(7), -3, Epoch(2), b"")),
+        Head(FIRST_LOG, -1, LogStart(Offset(7), 3, Epoch(2), b"")),
+    ],
+)
+def test_an_impossible_start_is_damaged(head: Head) -> None:
     files = SimDisk()
     files.makedirs("log")
-    save_head(files, "log", Head(FIRST_LOG, 0, LogStart(Offset(7), 3, Epoch(-2), b"")))
-    with pytest.raises(CorruptionError, match="epoch -2"):
+    save_head(files, "log", head)
+    with pytest.raises(CorruptionError, match="cannot be a start"):
         open_disk_log(files, "log", LogConfig())

@@ -53,6 +53,11 @@ def load_head(files: Files, directory: str) -> Head | None:
     if len(payload) < _START.size:
         raise CorruptionError(f"{path}: too short ({len(payload)} bytes). {ADVICE}")
     log_id, generation, offset, count, epoch = _START.unpack_from(payload)
+    if generation < 0 or offset < 0 or count < 0 or epoch < NO_EPOCH:
+        raise CorruptionError(
+            f"{path}: generation {generation}, offset {offset}, {count} control entries, epoch "
+            f"{epoch} cannot be a start. {ADVICE}"
+        )
     start = LogStart(Offset(offset), count, Epoch(epoch), payload[_START.size :])
     return Head(LogId(log_id), generation, start)
 

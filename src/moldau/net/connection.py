@@ -41,10 +41,10 @@ ALL_OVERLAP = -1
 NONE_OVERLAP = -2
 _TLS_LENGTHS = range(0x16030000, 0x16030500)
 """The first bytes of a TLS handshake, read as the length of a request."""
-_EAGER_BYTES = 4 * 1024 * 1024
-"""A larger frame gets its memory step by step: most clients send none, and any can announce one."""
 _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
+_EAGER_BYTES = 4 * 1024 * 1024
+"""A larger frame gets its memory step by step: most clients send none, and any can announce one."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
