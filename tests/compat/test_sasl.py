@@ -20,9 +20,9 @@ from sasl_clients import (
     python_settings,
 )
 
+from moldau.client.sasl import Sasl
+from moldau.client.security import Security
 from moldau.client.wire.connection import KafkaConnection
-from moldau.client.wire.sasl import Sasl
-from moldau.client.wire.security import Security
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 from moldau.wire.messages.alter_client_quotas import (

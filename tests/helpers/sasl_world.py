@@ -12,7 +12,7 @@ from connections import framed, read_frame
 from moldau.api.authentication import Authenticator
 from moldau.api.login_throttle import LoginThrottle
 from moldau.api.password_check import OsHashThreads
-from moldau.client.wire.sasl import Sasl
+from moldau.client.sasl import Sasl
 from moldau.edge.kafka.client_login import LoginRules
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call

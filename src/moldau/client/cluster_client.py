@@ -60,8 +60,6 @@ _encoder: Final = msgspec.json.Encoder()
 T = TypeVar("T")
 
 
-
-
 class LoginRequest(msgspec.Struct, frozen=True):
     """The repr shows no password."""
 

@@ -8,7 +8,7 @@ import pytest
 from connections import framed
 from sasl_world import ADMIN_TOKEN, MECHANISMS, PASSWORD, sasl_world
 
-from moldau.client.wire.sasl import Sasl
+from moldau.client.sasl import Sasl
 from moldau.edge.kafka import sasl_gate
 from moldau.model.errors import ErrorCode
 from moldau.testing.waiting import until
