@@ -12,9 +12,12 @@ from moldau.model.topology import Endpoint
 
 
 def broker_that_knows(host: str = "10.0.0.2", alive=(1, 2)):
-    known = SimpleNamespace(http=Endpoint(host, 8081))
+    brokers = {
+        2: SimpleNamespace(http=Endpoint(host, 8081), listeners=()),
+        3: SimpleNamespace(http=None, listeners=()),
+    }
     return session_over(
-        image=SimpleNamespace(brokers={2: known, 3: SimpleNamespace(http=None)}),
+        image=SimpleNamespace(brokers=brokers),
         cluster=SimpleNamespace(alive=frozenset(alive)),
     )
 
