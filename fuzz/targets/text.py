@@ -16,7 +16,7 @@ from moldau.cli.messages.filters import parse_filter
 from moldau.cli.messages.formats import json_formatter, template_formatter
 from moldau.cli.start_position import parse_position
 from moldau.client.errors import ClientError
-from moldau.client.wire.sasl import parse_sasl
+from moldau.client.sasl import parse_sasl
 from moldau.groups.consumer.patterns import Budget, Pattern, PatternError
 from moldau.model.delivery_tokens import decode_delivery_token, encode_delivery_token
 from moldau.model.errors import ConfigError

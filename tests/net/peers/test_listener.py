@@ -27,6 +27,7 @@ pytestmark = pytest.mark.inprocess
         struct.pack(">I", HANDSHAKE_BYTES_MAX + 1),
         struct.pack(">I", FRAME_BYTES_MAX),
     ],
+    ids=["HTTP", "zeros", "cut off", "other secret", "too long", "a frame of a peer"],
 )
 def test_a_client_that_begins_with_no_proven_hello_gets_no_answer(data: bytes) -> None:
     async def scenario() -> None:
