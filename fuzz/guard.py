@@ -34,6 +34,8 @@ class Guard:
         self.target = target
         self._history: list[bytes] = []
         self._is_hung = False
+        # What this process needed before must not hide what a target needs.
+        _forget_peak()
 
     def run(self, data: bytes) -> Finding | None:
         """None if the target did nothing wrong."""
