@@ -40,6 +40,8 @@ def secure_broker(world: TlsWorld, security: str, data_dir) -> Broker:
         "SECURITY__CERT_FILE": str(world.cert_file),
         "SECURITY__KEY_FILE": str(world.key_file),
         "SECURITY__CLIENT_CA_FILE": str(world.ca_file),
+        # Rights of clients with certificates: test_sasl_tls.py.
+        "SECURITY__AUTHORIZATION": "none",
     }
     return Broker(data_dir=data_dir, settings=settings)
 

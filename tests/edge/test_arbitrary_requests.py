@@ -4,6 +4,7 @@ Values are drawn from what means something (names that exist, epochs, limits) an
 of their types. A handler that trips over one shows as an internal error in the broker's log.
 """
 
+import math
 import random
 from typing import Any
 
@@ -59,6 +60,8 @@ class RequestMaker:
             return rng.choice((bytes(16), rng.randbytes(16)))
         if kind == "string":
             return rng.choice(NAMES)
+        if kind == "f64":
+            return rng.choice((0.0, -1.0, 1.5, 1e300, math.inf, math.nan))
         if kind == "bytes":
             return rng.randbytes(rng.choice((0, 1, 20, 300)))
         if kind == "records":

@@ -11,7 +11,7 @@ from moldau.testing.broker import Broker
 from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from moldau.wire.messages.sasl_handshake import SaslHandshakeRequest
+from moldau.wire.messages.list_config_resources import ListConfigResourcesRequest
 
 pytestmark = pytest.mark.system
 
@@ -36,7 +36,7 @@ def test_api_versions_lists_every_api_with_its_range(
 
 
 def test_a_request_that_is_not_served_closes_the_connection(connection: KafkaConnection) -> None:
-    request = SaslHandshakeRequest(mechanism="PLAIN")
+    request = ListConfigResourcesRequest(resource_types=[])
     with pytest.raises(ClientError):
         connection.send(request, 0)
 
