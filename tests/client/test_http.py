@@ -111,6 +111,11 @@ def test_a_login_gives_a_token(serve: Serve) -> None:
         client(address).login("ann", "guessed")
 
 
+def test_no_password_leaves_this_machine_in_plain_text() -> None:
+    with pytest.raises(ClientError, match="without TLS"):
+        client("192.0.2.1:8080").login("ann", SECRET)
+
+
 def test_messages_of_a_login_do_not_show_secrets() -> None:
     assert SECRET not in repr((LoginRequest("ann", SECRET), LoginReply(SECRET, 5)))
 

@@ -109,6 +109,14 @@ def test_who_has_a_token_gets_the_secret_under_its_key() -> None:
     assert grant.secret == SECRET
 
 
+def test_a_token_does_not_give_the_secret_to_one_who_only_asks() -> None:
+    """A query uses no token up: a used or expired one would give the secret again and again."""
+    world = World(known_token())
+    query = msgspec.json.encode(msgspec.structs.replace(REQUEST, is_query=True))
+    wanted, _ = world.proven(key=TOKEN.secret, token_id=TOKEN.id, request=query)
+    assert world.refusal(wanted).code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
 def test_who_knows_neither_is_refused_and_learns_nothing() -> None:
     world = World(known_token())
     by_secret, _ = world.proven(key=secrets.token_bytes(32))

@@ -198,15 +198,16 @@ def test_a_quota_that_means_nothing_is_refused(
 
 @pytest.mark.safety
 def test_a_token_lets_one_broker_join_once(image: Image) -> None:
-    image = after(image, token(), register(2, join_token_id="t"))
+    image = after(image, token(expires=1_001), register(2, join_token_id="t"))
     assert image.join_tokens["t"].used_by == "dir-2"
     assert BrokerId(2) in image.brokers
     error = refused(image, register(3, join_token_id="t"))
     assert error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    # The same broker may ask again, also later and with other addresses.
+    # The same broker may ask again, with other addresses, until the token expires.
     assert decide(register(2, join_token_id="t", now_ms=1_000), image) == []
     moved = after(image, register(2, join_token_id="t", now_ms=1_000, process="again", host="i"))
     assert moved.brokers[BrokerId(2)].host == "i"
+    assert refused(image, register(2, join_token_id="t", now_ms=1_001))
 
 
 def test_a_token_that_is_unknown_or_expired_lets_nobody_join(image: Image) -> None:

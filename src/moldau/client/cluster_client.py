@@ -21,7 +21,7 @@ from moldau.client.errors import (
     UnavailableError,
     UnreachableError,
 )
-from moldau.client.security import PLAIN_TEXT, Security, Tls
+from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -108,7 +108,10 @@ class ClusterClient:
     # ---- queries
 
     def login(self, user: str, password: str) -> LoginReply:
-        """Exchange a password for a token."""
+        """Exchange a password for a token. Raises ClientError before it is sent in plain text."""
+        for host, _, security in self._addresses:
+            if security.tls is None:
+                check_may_send(host, security.prefix)
         return self._request("POST", LOGIN_PATH, LoginRequest(user, password), LoginReply)
 
     def topology(self, topics: Sequence[str] = ()) -> Topology:

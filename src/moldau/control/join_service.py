@@ -88,6 +88,9 @@ class JoinService:
             request = _request_of(proven.request)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"the request: {error}") from None
+        if proven.token_id and request.is_query:
+            # It would use no token up, and so give the secret for one that is used or expired.
+            raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
         reply = await self._join(request, proven.token_id)
         grant = JoinGrant(reply=reply, secret=self._secret)
         nonce = self._random_bytes(SEAL_NONCE_BYTES)

@@ -251,13 +251,15 @@ def delete_join_token(command: DeleteJoinToken, image: Image) -> list[MetadataRe
 
 
 def use_join_token(command: RegisterBroker, image: Image) -> list[MetadataRecord]:
-    """One broker per token; the same one may repeat its request, also after a restart."""
+    """One broker per token; the same one may repeat its request until the token expires."""
     if not command.join_token_id:
         return []
     token = image.join_tokens.get(command.join_token_id)
-    if token is not None and token.used_by == command.incarnation:
+    if token is None or token.expires_ms <= command.now_ms:
+        raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
+    if token.used_by == command.incarnation:
         return []
-    if token is None or token.used_by is not None or token.expires_ms <= command.now_ms:
+    if token.used_by is not None:
         raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
     return [JoinTokenSet(token=replace(token, used_by=command.incarnation))]
 

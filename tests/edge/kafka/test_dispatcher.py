@@ -69,3 +69,11 @@ def test_a_closed_connection_leaves_nothing() -> None:
     world.dispatcher.on_closed(client)
     # As if another connection had the same address in memory.
     assert world.ask(client).principal == ANONYMOUS
+
+
+def test_a_client_that_left_while_it_was_checked_leaves_nothing() -> None:
+    world, client = World(), connection()
+    client.is_closed = True
+    world.dispatcher.on_closed(client)
+    world.dispatcher.set_principal(client, ALICE)
+    assert world.dispatcher._sessions == {}

@@ -94,7 +94,9 @@ class Dispatcher:
     def set_principal(self, connection: Connection, principal: Principal) -> Session:
         """Who the client of a connection is, from its next request on."""
         session = self._make_session(principal, host_of(connection))
-        self._sessions[connection] = session
+        if not connection.is_closed:
+            # It may have closed while its password was checked: `on_closed` does not come again.
+            self._sessions[connection] = session
         return session
 
     def _refuse(self, connection: Connection, key: int, version: int, correlation_id: int) -> None:
