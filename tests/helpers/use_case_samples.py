@@ -440,8 +440,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "security.create_join_token": one(lambda s: s.security.create_join_token()),
     "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
     "queues.connect": one(
-        lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",))),
-        answers={"queues.find_group": None},
+        lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",)))
     ),
     "queues.heartbeat": one(
         lambda s: s.queues.heartbeat("billing", "c", 0, {}),

@@ -62,6 +62,10 @@ def starts_at_end(consumer: str) -> bool:
     return consumer.rpartition("-")[2].startswith(_AT_END)
 
 
+DefinitionCheck = Callable[[QueueGroup | None, QueueGroup], None]
+"""Gets a queue group as it is (None: new) and as a consumer wants it; raises to refuse that."""
+
+
 class ConnectHandler:
     """Connects consumers. Methods raise QueueRefusedError.
 
@@ -93,12 +97,15 @@ class ConnectHandler:
     def _image(self) -> Image:
         return self._metadata.image
 
-    async def connect(self, options: ConnectOptions) -> ConnectResult:
+    async def connect(
+        self, options: ConnectOptions, check: DefinitionCheck | None = None
+    ) -> ConnectResult:
+        """Raises also what `check` raises."""
         self._check(options)
         await self._check_topics(options)
         mode = await self._mode(options)
         is_new = options.group not in self._image.queue_groups
-        group = await self._define(options) if mode is Mode.QUEUE else None
+        group = await self._define(options, check) if mode is Mode.QUEUE else None
         session_ms = options.session_timeout_ms or self._session_ms
         try:
             response = await self._calls.heartbeat(
@@ -202,7 +209,9 @@ class ConnectHandler:
             )
         return mode
 
-    async def _define(self, options: ConnectOptions) -> QueueGroup:
+    async def _define(
+        self, options: ConnectOptions, check: DefinitionCheck | None
+    ) -> QueueGroup:
         command = DefineQueueGroup(
             name=options.group,
             topics=options.topics,
@@ -215,10 +224,16 @@ class ConnectHandler:
         )
         try:
             desired = self._metadata.preview(command).queue_groups[options.group]
-            if desired != self._image.queue_groups.get(options.group):
-                await self._metadata.submit(command)
         except RefusedError as error:
             raise refused(error) from None
+        known = self._image.queue_groups.get(options.group)
+        if desired != known:
+            if check is not None:
+                check(known, desired)
+            try:
+                await self._metadata.submit(command)
+            except RefusedError as error:
+                raise refused(error) from None
         group = self._image.queue_groups.get(options.group)
         if group is None:
             raise unavailable(f"group {options.group!r} was just deleted")

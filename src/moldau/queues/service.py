@@ -22,7 +22,7 @@ from moldau.model.clock import Clock
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.queue_limits import PEEK_MESSAGES_MAX
-from moldau.queues.connect import ConnectHandler, refused, starts_at_end
+from moldau.queues.connect import ConnectHandler, DefinitionCheck, refused, starts_at_end
 from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_messages import HeartbeatKind, MemberHeartbeatRequest
 from moldau.queues.members import Member, Members
@@ -108,9 +108,11 @@ class QueueService:
 
     # ---- consumers
 
-    async def connect(self, options: ConnectOptions) -> ConnectResult:
-        """Join a group; it is created if it does not exist."""
-        return await self._connect_handler.connect(options)
+    async def connect(
+        self, options: ConnectOptions, check: DefinitionCheck | None = None
+    ) -> ConnectResult:
+        """Join a group; it is created if it does not exist. `check` may refuse its definition."""
+        return await self._connect_handler.connect(options, check)
 
     async def heartbeat(
         self, group: str, consumer: str, epoch: int, owned: PartitionsByTopic
@@ -383,10 +385,6 @@ class QueueService:
         except RefusedError as error:
             raise refused(error) from None
         await self._leases.forget(group, topics, if_deleted=True)
-
-    async def find_group(self, name: str) -> QueueGroup | None:
-        """A queue group, also if it was created on another broker just now."""
-        return await self._lookup(name)
 
     async def topics_of(self, group: str, consumer: str) -> frozenset[str]:
         """The topics whose messages a consumer can get, and may have got."""

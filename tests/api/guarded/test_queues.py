@@ -4,8 +4,11 @@ import pytest
 from guarded_calls import GuardedWorld, allow, outcome
 from handler_calls import brokers, image, topic
 
+from msgspec.structs import replace
+
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.queues.connect import DefinitionCheck
 from moldau.queues.types import ConnectOptions, Mode
 from moldau.security.acl import CLUSTER_NAME, Operation, ResourceType
 
@@ -25,7 +28,6 @@ def connect(
         group="billing", topics=topics or ("orders",), mode=mode, dead_letter_topic=dead
     )
     found = outcome(lambda session: session.queues.connect(options), world.session())
-    assert ("queues.connect" in world.touched) != isinstance(found, RefusedError)
     return found.code if isinstance(found, RefusedError) else None
 
 
@@ -34,7 +36,22 @@ def world(*, defined: QueueGroup | None = None, dead: tuple[str, ...] = ()) -> G
     names = ("orders", "refunds", *dead)
     seen = image(brokers(1), *(topic(name, (1,)) for name in names))
     made.seed(topics=seen.topics, topics_by_id=seen.topics_by_id)
-    made.services["queues"].answers["find_group"] = defined
+
+    def define(options: ConnectOptions, check: DefinitionCheck) -> None:
+        if defined is None and options.mode is not Mode.QUEUE:
+            return
+        known = defined or queue()
+        settings = known.settings
+        if options.dead_letter_topic is not None:
+            settings = replace(settings, dead_letter_topic=options.dead_letter_topic)
+        if options.visibility_ms is not None:
+            settings = replace(settings, visibility_ms=options.visibility_ms)
+        topics = tuple(dict.fromkeys((*known.topics, *options.topics)))
+        desired = QueueGroup(name="billing", topics=topics, settings=settings)
+        if desired != defined:
+            check(defined, desired)
+
+    made.services["queues"].effects["connect"] = define
     return made
 
 
@@ -89,6 +106,21 @@ def test_who_moves_dead_letters_must_be_allowed_to_write_to_the_new_topic() -> N
     made.grant([*CONSUME, allow(Operation.WRITE, TOPIC, "billing.dead")])
     assert connect(made, dead="secret") is REFUSED
     assert connect(made, dead="billing.dead") is None
+
+
+@pytest.mark.parametrize("change", [{"dead_letter_topic": "mine"}, {"visibility_ms": 1}])
+def test_who_changes_a_queue_must_be_allowed_to_read_all_of_its_topics(change) -> None:
+    """Dead letters of a topic that the client may not read would come to one that it reads."""
+    made = world(defined=queue("orders", "salaries"), dead=("mine", "billing.dead"))
+    writes = [allow(Operation.WRITE, TOPIC, name) for name in ("mine", "billing.dead")]
+    made.grant([*CONSUME, *writes])
+    options = ConnectOptions(group="billing", topics=("orders",), mode=Mode.QUEUE, **change)
+    found = outcome(lambda session: session.queues.connect(options), made.session())
+    assert isinstance(found, RefusedError)
+    assert found.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert "salaries" not in found.message
+    made.grant([*CONSUME, *writes, allow(Operation.READ, TOPIC, "salaries")])
+    assert outcome(lambda session: session.queues.connect(options), made.session()) is None
 
 
 def test_an_ordered_group_has_no_dead_letters() -> None:

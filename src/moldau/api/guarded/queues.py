@@ -7,14 +7,13 @@ from msgspec.structs import replace
 
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
-from moldau.metadata.queue_groups import DEAD_LETTER_SUFFIX, QueueGroup
+from moldau.metadata.queue_groups import QueueGroup
 from moldau.queues.types import (
     ConnectOptions,
     ConnectResult,
     GroupStats,
     HeartbeatReply,
     InspectedMessage,
-    Mode,
     PartitionsByTopic,
     PollOptions,
     PollResult,
@@ -40,28 +39,32 @@ class GuardedQueues:
 
     async def connect(self, options: ConnectOptions) -> ConnectResult:
         """Joins a group; it is created if it does not exist."""
-        if not self._guard.is_open:
-            self._check("queues.connect", options.group, options.topics)
-            await self._check_dead_letters(options)
-        return await self._service.connect(options)
+        if self._guard.is_open:
+            return await self._service.connect(options)
+        self._check("queues.connect", options.group, options.topics)
+        return await self._service.connect(options, self._check_definition)
 
-    async def _check_dead_letters(self, options: ConnectOptions) -> None:
-        """The broker writes the dead letters of a queue: who makes it copy messages of a topic to
-        another must be allowed to write there."""
-        known = await self._service.find_group(options.group)
-        if known is None:
-            if options.mode is not Mode.QUEUE:
-                # A new ordered group, which has none.
+    def _check_definition(self, known: QueueGroup | None, desired: QueueGroup) -> None:
+        """Called with the group as it is then: no other client can change it between.
+
+        Settings concern all topics of the queue, so their change needs the right to read all of
+        them. The broker writes the dead letters of a queue: who makes it copy messages of a topic
+        to another must be allowed to write there.
+        """
+        dead = desired.settings.dead_letter_topic
+        if known is not None:
+            has_same_settings = desired.settings == known.settings
+            if not has_same_settings and len(self._seen("queues.connect", known.topics)) < len(
+                known.topics
+            ):
+                # Without the name of the topic, which may be hidden from the client.
+                raise self._guard.refusal("queues.connect", _GROUP, desired.name)
+            is_same = dead == known.settings.dead_letter_topic
+            if is_same and set(desired.topics).issubset(known.topics):
                 return
-            wanted = options.dead_letter_topic or options.group + DEAD_LETTER_SUFFIX
-        else:
-            wanted = options.dead_letter_topic or known.settings.dead_letter_topic
-            is_same = wanted == known.settings.dead_letter_topic
-            if is_same and set(options.topics).issubset(known.topics):
-                return
-        self._guard.check("queues.bury", _TOPIC, wanted)
-        if self._broker.image.topic(wanted) is None:
-            self._guard.check("queues.bury_in_new_topic", _TOPIC, wanted)
+        self._guard.check("queues.bury", _TOPIC, dead)
+        if self._broker.image.topic(dead) is None:
+            self._guard.check("queues.bury_in_new_topic", _TOPIC, dead)
 
     async def heartbeat(
         self, group: str, consumer: str, epoch: int, owned: PartitionsByTopic
