@@ -116,6 +116,28 @@ class GuardedAppends:
             self._guard.check(use_case, _TOPIC, topic)
 
 
+class _Parking:
+    """A fetch that may have to wait: the rights of its client may end meanwhile."""
+
+    __slots__ = ("_on_ready", "_refused", "_requests", "is_parked")
+
+    def __init__(
+        self,
+        refused: Callable[[Sequence[PartitionFetch]], set[int]],
+        requests: Sequence[PartitionFetch],
+        on_ready: Callable[[list[PartitionFetchResult]], None],
+    ) -> None:
+        self._refused = refused
+        self._requests = requests
+        self._on_ready = on_ready
+        self.is_parked = False
+
+    def deliver(self, results: list[PartitionFetchResult]) -> None:
+        if self.is_parked and (gone := self._refused(self._requests)):
+            results = [_REFUSED if at in gone else result for at, result in enumerate(results)]
+        self._on_ready(results)
+
+
 class GuardedFetch:
     __slots__ = ("_granted", "_guard", "_service")
 
@@ -144,13 +166,20 @@ class GuardedFetch:
                 return None
             if refused:
                 requests, on_ready = _without(requests, refused, on_ready)
-        return self._service.fetch(
+            parking = _Parking(self._refused, requests, on_ready)
+            on_ready = parking.deliver
+        else:
+            parking = None
+        parked = self._service.fetch(
             requests,
             bytes_min=bytes_min,
             bytes_max=bytes_max,
             wait_ms_max=wait_ms_max,
             on_ready=on_ready,
         )
+        if parking is not None:
+            parking.is_parked = parked is not None
+        return parked
 
     def _refused(self, requests: Sequence[PartitionFetch]) -> set[int]:
         """The positions of requests that are not allowed."""
@@ -183,7 +212,7 @@ class GuardedFetch:
     ) -> ReadPage:
         """The next records of a partition that this broker leads. Raises RefusedError."""
         self._guard.check("fetch.read_page", _TOPIC, topic)
-        return await read_page(
+        page = await read_page(
             self._service,
             topic,
             partition,
@@ -192,6 +221,9 @@ class GuardedFetch:
             wants=wants,
             wait_ms_max=wait_ms_max,
         )
+        # Rights may have ended while it waited.
+        self._guard.check("fetch.read_page", _TOPIC, topic)
+        return page
 
 
 _REFUSED: Final = PartitionFetchResult(REFUSAL_CODES[_TOPIC], -1, -1, None, 0)
