@@ -43,14 +43,31 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class _Rate:
+    """How many lines may still be written."""
+
+    def __init__(self) -> None:
+        self._left = float(BURST_LINES)
+        self._filled_at = float("-inf")
+
+    def take(self, now: float) -> bool:
+        refilled = self._left + (now - self._filled_at) * LINES_PER_SECOND
+        self._left = min(float(BURST_LINES), refilled)
+        self._filled_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class AuditLog:
     """Writes entries by `write`, which gets one line of JSON without its end."""
 
     def __init__(self, clock: Clock, write: Callable[[str], None]) -> None:
         self._clock = clock
         self._write = write
-        self._left = float(BURST_LINES)
-        self._filled_at = float("-inf")
+        # Each its own: a client without rights must not be able to crowd out what is changed.
+        self._rates = {True: _Rate(), False: _Rate()}
         self._left_out = 0
 
     def record(
@@ -65,14 +82,9 @@ class AuditLog:
         is_allowed: bool,
         about: str = "",
     ) -> None:
-        now = self._clock.monotonic()
-        refilled = self._left + (now - self._filled_at) * LINES_PER_SECOND
-        self._left = min(float(BURST_LINES), refilled)
-        self._filled_at = now
-        if self._left < 1:
+        if not self._rates[is_allowed].take(self._clock.monotonic()):
             self._left_out += 1
             return
-        self._left -= 1
         entry = AuditEntry(
             time_ms=self._clock.wall_ms(),
             principal=str(principal)[:_NAME_CHARACTERS_MAX],
