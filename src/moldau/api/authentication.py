@@ -140,12 +140,18 @@ class Authenticator:
         )
         suspected = not passwords.is_running(name, password, checked)
         if suspected:
+            if (busy := passwords.busy()) is not None:
+                # Before it counts: that the broker is busy is not the fault of this client.
+                return busy, False
             self._throttle.suspect(name, host)
         try:
             fitted = await passwords.fits(name, password, checked, mechanism)
-        except UnavailableError as error:
-            return error, suspected
-        if fitted and credential is not None:
+        except asyncio.CancelledError:
+            # The client has left, but what it asked for is still computed.
+            self._throttle.failed(name, host, suspected=suspected)
+            raise
+        # Of a password that was changed meanwhile, the new one counts.
+        if fitted and credential is not None and self._credential_of(name)[1] == credential:
             return None, suspected
         why = "has another password" if credential is not None else "does not exist"
         return AuthenticationError(reason=f"user {name!r} {why}"), suspected

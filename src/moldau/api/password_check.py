@@ -88,19 +88,20 @@ class PasswordCheck:
     def is_running(self, user: str, password: bytes, credential: ScramCredential) -> bool:
         return (self._digest(user, password), credential) in self._running
 
+    def busy(self) -> UnavailableError | None:
+        """Why no other check can begin now; None: it can."""
+        if len(self._running) < _WAITING_MAX:
+            return None
+        return UnavailableError(BUSY, reason="too many logins wait for their turn")
+
     async def fits(
         self, user: str, password: bytes, credential: ScramCredential, mechanism: ScramMechanism
     ) -> bool:
-        """What several connections check at the same time is worked out once.
-
-        Raises UnavailableError if too many checks wait.
-        """
+        """What several connections check at the same time is worked out once. See `busy`."""
         digest = self._digest(user, password)
         check_key = (digest, credential)
         running = self._running.get(check_key)
         if running is None:
-            if len(self._running) >= _WAITING_MAX:
-                raise UnavailableError(BUSY, reason="too many logins wait for their turn")
             running = asyncio.ensure_future(
                 self._threads.run(lambda: is_password(password, credential, mechanism))
             )
