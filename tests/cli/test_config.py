@@ -84,7 +84,7 @@ def test_every_problem_gets_a_line_and_its_hint(cli, tmp_path):
     outcome = cli("broker", "start", "--config", path)
     assert outcome.code == ExitCode.CONFIG
     assert outcome.err.splitlines() == [
-        f"error: unknown key log.flsh = 'never' (file {path}:2)",
+        f"error: unknown key log.flsh (file {path}:2)",
         "hint:  did you mean log.flush?",
         f"error: broker_id = -1 (file {path}:3) must be at least 0",
     ]

@@ -94,7 +94,7 @@ def test_an_unknown_key_names_its_source_and_the_nearest_key(tmp_path):
     path = tmp_path / "b.yaml"
     path.write_text("# first line\nlog:\n  flsh: never\n")
     (problem,) = problems({}, {}, str(path))
-    assert problem.text == f"unknown key log.flsh = 'never' (file {path}:3)"
+    assert problem.text == f"unknown key log.flsh (file {path}:3)"
     assert problem.hint == "did you mean log.flush?"
 
 
@@ -105,7 +105,7 @@ def test_a_key_without_its_section_is_recognised():
 
 def test_an_unknown_variable_is_an_error_with_a_suggestion():
     (problem,) = problems({}, {"MOLDAU_LOG_FLUSH": "never"})
-    assert "unknown variable MOLDAU_LOG_FLUSH = 'never'" in problem.text
+    assert "unknown variable MOLDAU_LOG_FLUSH " in problem.text
     assert problem.hint == "did you mean MOLDAU_LOG__FLUSH?"
 
 

@@ -186,7 +186,7 @@ def _environ_entries(
         guess = nearest(name, known)
         problems.append(
             Problem(
-                text=f"unknown variable {name} = {_quote(value)} ({source_of(name)})",
+                text=f"unknown variable {name} ({source_of(name)})",
                 hint=f"did you mean {guess}?" if guess else _LIST_HINT,
             )
         )
@@ -266,11 +266,11 @@ def _bad(name: str, value: object, source: Source, reason: str) -> Problem:
 
 def _unknown(entry: _Entry) -> Problem:
     if entry.key in SECTIONS:
-        text = f"{entry.key} = {_quote(entry.value)} ({entry.source}) must contain keys"
+        text = f"{entry.key} ({entry.source}) must contain keys"
         return Problem(text=text, hint=f"for example {_example(entry.key)}")
     guess = nearest(entry.key, [*KEYS, *ALIASES])
     return Problem(
-        text=f"unknown key {entry.key} = {_quote(entry.value)} ({entry.source})",
+        text=f"unknown key {entry.key} ({entry.source})",
         hint=f"did you mean {guess}?" if guess else _LIST_HINT,
     )
 
