@@ -3,22 +3,18 @@
 Generated from the table of served APIs: a new API without a sample fails here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from guarded_calls import ALICE, GuardedWorld
+from guarded_calls import ALICE
 from handler_calls import Asked
-from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk
+from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk, served_versions, world
 
 from harness.virtual_loop import run_virtually
 from moldau.api.session import Session
-from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.edge.kafka.served_apis import APIS
-from moldau.groups.results import GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import BrokerId, ProducerId
-from moldau.transactions.results import ListedTransaction
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Response, Struct
 
@@ -26,12 +22,7 @@ CASES = [
     pytest.param(walk, version, id=f"{ApiKey(walk.request.API_KEY).name}-{number}-v{version}")
     for number, walk in enumerate(WALKS)
     if walk.request.API_KEY in APIS
-    for version in sorted(
-        {
-            max(APIS[walk.request.API_KEY].versions[0], (walk.versions or (0, 99))[0]),
-            min(APIS[walk.request.API_KEY].versions[1], (walk.versions or (0, 99))[1]),
-        }
-    )
+    for version in served_versions(walk)
 ]
 READS = {"groups.list_groups", "transactions.list_transactions", "fetch.fetch"}
 """Lists, which are filtered, and a fetch of a topic id that is hidden."""
@@ -67,26 +58,6 @@ def errors_in(part: object) -> Iterator[ErrorCode]:
                     yield ErrorCode(value)
             else:
                 yield from errors_in(value)
-
-
-def fetch_unknown(requests: Sequence[PartitionFetch], **options: Any) -> None:
-    assert [each.topic for each in requests] == [None]
-    options["on_ready"]([PartitionFetchResult(UNKNOWN_ID, -1, -1, None, 0)])
-
-
-def world() -> GuardedWorld:
-    made = GuardedWorld()
-    listed = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupState.EMPTY)
-    made.services["groups"].answers["list_groups"] = (ErrorCode.NONE, [listed])
-    ongoing = ListedTransaction(
-        transactional_id="payments", producer_id=ProducerId(1), state="Ongoing"
-    )
-    made.services["transactions"].answers["list_transactions"] = (ErrorCode.NONE, [ongoing])
-    made.services["fetch"].effects["fetch"] = fetch_unknown
-    made.services["cluster"].answers.update(
-        {"alive": frozenset({BrokerId(1)}), "controller_id": 1, "is_cut_off": False}
-    )
-    return made
 
 
 def test_every_served_api_is_walked() -> None:

@@ -2,8 +2,9 @@
 
 from moldau.api.types import PartitionFetch, PartitionFetchResult
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import NAMES_MAX
 from moldau.edge.kafka.partition_leaders import LEADER_CHANGED, current_leader
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, PeerProtocolError
 from moldau.model.ids import Offset
 from moldau.wire.messages.fetch import (
     FetchAbortedTransaction,
@@ -27,6 +28,10 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     if request.session_id:
         # This broker creates no sessions: it is one of another broker.
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
+    named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
+    if named > NAMES_MAX:
+        # They are read in one turn. Older responses have no error of the whole request.
+        raise PeerProtocolError(f"fetch of {named} topics and partitions (limit {NAMES_MAX})")
     by_id = call.version >= _TOPIC_IDS_FROM
     reads_committed = request.isolation_level == _READ_COMMITTED
     wanted: list[PartitionFetch] = []

@@ -5,7 +5,7 @@ from functools import partial
 
 from moldau.api.types import NO_OFFSET, CommittedOffset, FetchOffsetsResult
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import query_each
+from moldau.edge.kafka.large_requests import query_each, refuse_too_many
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicPartition
 from moldau.security.acl import Operation, ResourceType
@@ -79,6 +79,7 @@ async def _fetch(
             if name is not None
             for index in topic.partition_indexes
         ]
+        refuse_too_many(len(wanted))
         result = await fetch(wanted)
         offsets = _stable_offsets(result, stable=stable)
         topics = [
