@@ -178,8 +178,10 @@ class Served:
         finally:
             connection.close()
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=wait_seconds_max())
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(
+            ("127.0.0.1", self.port), timeout=wait_seconds_max(), source_address=(source, 0)
+        )
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from moldau.server.config.security_schema import ListenerConfig, ListenerProtoco
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.ports import ReservedPort
 
-_TLS_PER_SECOND_MAX: Final = 500
+_TLS_PER_SECOND_MAX: Final = 100
 """New connections of one address, unless configured: a handshake costs far more than an accept."""
 
 

@@ -22,6 +22,7 @@ from moldau.net.failure_log import FailureLog
 from moldau.net.socket_writer import SocketWriter, ended_early
 from moldau.net.tls.channel import HANDSHAKE_RECORD, PIECE_BYTES, TlsChannel, describe
 from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.handshakes import Handshakes
 
 _RECORD_BYTES: Final = 16 * 1024
 _SEALED_PIECES_MAX: Final = 4
@@ -147,10 +148,10 @@ class TlsConnection(TlsWriting, Connection):
 
     __slots__ = (
         "_contexts",
+        "_handshakes",
         "_has_failed",
         "_held",
         "_is_secured",
-        "_on_secured",
         "_sealed",
         "_tls",
     )
@@ -159,7 +160,7 @@ class TlsConnection(TlsWriting, Connection):
         self,
         *,
         contexts: TlsContexts,
-        on_secured: Callable[[Connection], None],
+        handshakes: Handshakes,
         failures: FailureLog,
         loop: AbstractEventLoop,
         sock: socket,
@@ -186,7 +187,7 @@ class TlsConnection(TlsWriting, Connection):
             listener=listener,
         )
         self._contexts = contexts
-        self._on_secured = on_secured
+        self._handshakes = handshakes
         self._tls: TlsChannel | None = None
         self._sealed: deque[bytes | memoryview] = deque()
         self._is_secured = False
@@ -197,6 +198,10 @@ class TlsConnection(TlsWriting, Connection):
     # ---- reading
 
     def _on_readable(self) -> None:
+        if self._is_secured or self._handshakes.has_turn(self):
+            self._receive_some()
+
+    def _receive_some(self) -> None:
         sealed = self._pool.sealed
         size = len(sealed)
         if self._partial is not None:
@@ -300,6 +305,13 @@ class TlsConnection(TlsWriting, Connection):
 
     # ---- the handshake
 
+    def wait_for_turn(self) -> None:
+        self._loop.remove_reader(self._socket)
+
+    def take_turn(self) -> None:
+        self._loop.add_reader(self._socket, self._on_readable)
+        self._receive_some()
+
     def _shake_hands(self, data: memoryview) -> None:
         if self._has_failed:
             return
@@ -312,17 +324,20 @@ class TlsConnection(TlsWriting, Connection):
                 return
             tls = self._tls = TlsChannel(self._contexts.server)
         tls.feed(data)
+        began_at = self._clock.monotonic()
         try:
             is_done = tls.handshake()
         except ssl.SSLError as error:
             self._fail_handshake(tls, f"TLS handshake failed: {describe(error)}")
             return
+        finally:
+            self._handshakes.took(self._clock.monotonic() - began_at)
         if tls.has_output:
             self._push(tls)
         if is_done and not self.is_closed:
             self._is_secured = True
             self.peer_certificate = tls.peer_certificate
-            self._on_secured(self)
+            self._handshakes.ended(self)
             self._decrypt(tls)
             self._hold_input(tls)
 
