@@ -54,8 +54,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     inflight_bytes_max: int
     inflight_requests_max: int
     outgoing_bytes_max: int = 4 * 1024 * 1024
-    protocol_error_level: int = logging.WARNING
-    """The level at which a violation of the protocol is logged."""
+    logs_protocol_errors: bool = True
+    """Whether violations of the protocol are logged, once in a while for each address."""
 
 
 class FrameHandler(Protocol):
@@ -219,14 +219,16 @@ class Connection(SocketWriter):
             position = self._handle_frames(view, position, end)
             finished = True
         except _TlsWithoutTlsError as error:
-            self._failures.warn(self.address, str(error))
-            self.close(str(error))
+            self.refuse(str(error))
             return
         except PeerProtocolError as error:
             # Replies to earlier requests that are ready are still sent.
             if not self._writing:
                 self._write()
-            self.close(f"protocol error: {error}", level=self._limits.protocol_error_level)
+            if self._limits.logs_protocol_errors:
+                self.refuse(f"protocol error: {error}")
+            else:
+                self.close(f"protocol error: {error}")
             return
         finally:
             self._parsing = False
@@ -476,6 +478,11 @@ class Connection(SocketWriter):
             self._loop.remove_reader(self._socket)
         if self.is_idle:
             self.close("drained")
+
+    def refuse(self, reason: str) -> None:
+        """Close it because of what the client does, and log that once in a while."""
+        self._failures.warn(self.address, reason)
+        self.close(reason)
 
     def close(self, reason: str, level: int = logging.DEBUG) -> None:
         if self.is_closed:

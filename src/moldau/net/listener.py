@@ -206,10 +206,13 @@ class Listener:
         for connection in list(self._connections):
             idle_seconds = now - connection.active_at
             if connection.is_mid_frame and idle_seconds > _MID_FRAME_SECONDS_MAX:
-                connection.close("timed out in the middle of a request", level=logging.WARNING)
+                connection.refuse("timed out in the middle of a request")
             elif connection.awaits_client and idle_seconds > self._limits.idle_seconds_max:
                 # Also one that does not read its replies: it would hold their memory forever.
                 connection.close("idle timeout")
+            elif isinstance(connection, TlsConnection) and connection.is_expired:
+                # It may wait for a reply, and send nothing.
+                connection.refuse_expired()
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
 
     def _close_broken(self) -> None:

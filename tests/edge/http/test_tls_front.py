@@ -14,6 +14,7 @@ from tls_world import TlsWorld
 
 from http_cluster import Served, served
 from moldau.edge.http.limits import HttpLimits
+from moldau.server.clock import SystemClock
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -141,6 +142,16 @@ def test_a_stop_ends_handshakes_in_progress(world):
         sock.sendall(b"\x16\x03\x01")
     with sock:
         assert is_ended(sock)
+
+
+def test_a_connection_ends_with_the_certificate_of_its_client(world, monkeypatch):
+    context = world.client(world.client_files())
+    with served(tls=world.contexts(mtls=True)) as found, connected(found.port, context) as client:
+        assert ask(client)[0] == 200
+        two_days_later = SystemClock().wall_ms() + 2 * 24 * 3600 * 1000
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: two_days_later)
+        with pytest.raises(ConnectionError):
+            ask(client)
 
 
 def test_a_client_certificate_is_a_user(world):

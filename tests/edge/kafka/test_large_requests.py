@@ -123,3 +123,19 @@ async def test_a_handler_may_end_with_a_coroutine(
         return last()
 
     assert await handle(None, names) == "done"
+
+
+def test_rejected_requests_do_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(large_requests, "perf_counter", lambda: now)
+    monkeypatch.setattr(large_requests, "_rejections", large_requests._Rejections())
+    for _ in range(100):
+        with pytest.raises(RefusedError):
+            large_requests.refuse_too_many(large_requests.NAMES_MAX + 1)
+    assert len(caplog.records) == 1
+    now += 11.0
+    with pytest.raises(RefusedError):
+        large_requests.refuse_too_many(large_requests.NAMES_MAX + 1)
+    assert caplog.records[-1].getMessage().endswith("(99 more were rejected before)")

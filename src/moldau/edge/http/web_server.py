@@ -77,9 +77,11 @@ class BoundedProtocol(H11Protocol):
     """Set on a subclass: uvicorn creates the instances."""
     counted: ConnectionCounts
     addresses: AddressLimits
+    clock: Clock | None
 
     _host = ""
     """Set while the connection counts for its address."""
+    _expires_ms = float("inf")
     _request_timer: TimerHandle | None = None
     _reply_timer: TimerHandle | None = None
     _warned_at = float("-inf")
@@ -110,6 +112,7 @@ class BoundedProtocol(H11Protocol):
         found = None if encrypted is None else peer_certificate(encrypted)
         if found is not None:
             self.app_state = {**self.app_state, CERTIFICATE: found.subject}
+            self._expires_ms = found.expires_at * 1000
 
     def _set_tcp_timeout(self, transport: Transport) -> None:
         """Detects clients whose machine died. A tail of a quiet partition sends so little that no
@@ -136,6 +139,11 @@ class BoundedProtocol(H11Protocol):
         self.counted.open = len(self.connections)
 
     def data_received(self, data: bytes) -> None:
+        if self.clock is not None and self.clock.wall_ms() >= self._expires_ms:
+            # Its certificate: the client is no longer who it was. A session of TLS 1.2 that is
+            # resumed does not verify it again.
+            self.transport.close()
+            return
         super().data_received(data)
         cycle = self.cycle
         # Head or body is incomplete, or the reply was sent before the body was complete.
@@ -233,6 +241,7 @@ class WebServer(uvicorn.Server):
 
         Protocol.limits = limits
         Protocol.counted = counted
+        Protocol.clock = clock
         Protocol.addresses = AddressLimits(limits.connections_per_address_max)
         super().__init__(
             uvicorn.Config(

@@ -25,7 +25,7 @@ class CertificateGate:
             try:
                 principal = self._authenticator.of_certificate(certificate.subject)
             except AuthenticationError as error:
-                connection.close(error.reason, level=logging.WARNING)
+                connection.refuse(error.reason)
                 return
             connection.state = principal
             self._handler.set_principal(connection, principal)

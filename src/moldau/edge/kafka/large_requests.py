@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 NAMES_MAX: Final = 10_000
 _TURN_SECONDS_MAX: Final = 0.005
 _STARTED_PER_TURN: Final = 100
+_WARN_SECONDS: Final = 10.0
 _CLOCK_INTERVAL: Final = 32
 """The clock is read only after this many names."""
 
@@ -121,6 +122,26 @@ def refuse_too_many(count: int) -> None:
     """Raises RefusedError."""
     if count > NAMES_MAX:
         text = f"{count} names in one request; the limit is {NAMES_MAX}"
-        # Logged, because not every response has a field for an error message.
-        log.warning("client request rejected: %s", text)
+        _rejections.warn(text)
         raise RefusedError(ErrorCode.INVALID_REQUEST, text)
+
+
+class _Rejections:
+    """Logged, because not every response has a field for an error message; but a client that
+    repeats its request must not fill the disk."""
+
+    def __init__(self) -> None:
+        self._warned_at = float("-inf")
+        self._left_out = 0
+
+    def warn(self, text: str) -> None:
+        now = perf_counter()
+        if now - self._warned_at < _WARN_SECONDS:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} more were rejected before)" if self._left_out else ""
+        self._warned_at, self._left_out = now, 0
+        log.warning("client request rejected: %s%s", text, more)
+
+
+_rejections: Final = _Rejections()

@@ -41,7 +41,7 @@ _HANDSHAKE_LIMITS: Final = ConnectionLimits(
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
     # What unknown clients do is logged once per address, not for each connection.
-    protocol_error_level=logging.DEBUG,
+    logs_protocol_errors=False,
 )
 _PEER_LIMITS: Final = ConnectionLimits(
     request_bytes_max=PIECE_BYTES_MAX + 1,

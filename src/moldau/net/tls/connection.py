@@ -148,6 +148,7 @@ class TlsConnection(TlsWriting, Connection):
 
     __slots__ = (
         "_contexts",
+        "_expires_ms",
         "_handshakes",
         "_has_failed",
         "_held",
@@ -187,6 +188,8 @@ class TlsConnection(TlsWriting, Connection):
             listener=listener,
         )
         self._contexts = contexts
+        self._expires_ms: float | None = None
+        """When the certificate of the client expires; None if it has none."""
         self._handshakes = handshakes
         self._tls: TlsChannel | None = None
         self._sealed: deque[bytes | memoryview] = deque()
@@ -221,6 +224,8 @@ class TlsConnection(TlsWriting, Connection):
         data = memoryview(sealed)[:received]
         if not self._is_secured:
             self._shake_hands(data)
+        elif self.is_expired:
+            self.refuse_expired()
         else:
             self._receive(data)
 
@@ -319,8 +324,7 @@ class TlsConnection(TlsWriting, Connection):
         if tls is None:
             if data[0] != HANDSHAKE_RECORD:
                 reason = "it does not use TLS; set the client's security.protocol to SSL"
-                self._failures.warn(self.address, reason)
-                self.close(reason)
+                self.refuse(reason)
                 return
             tls = self._tls = TlsChannel(self._contexts.server)
         tls.feed(data)
@@ -336,8 +340,13 @@ class TlsConnection(TlsWriting, Connection):
             self._push(tls)
         if is_done and not self.is_closed:
             self._is_secured = True
-            self.peer_certificate = tls.peer_certificate
             self._handshakes.ended(self)
+            self.peer_certificate = found = tls.peer_certificate
+            self._expires_ms = None if found is None else found.expires_at * 1000
+            if self.is_expired:
+                # A session of TLS 1.2 that is resumed does not verify it again.
+                self.refuse_expired()
+                return
             self._decrypt(tls)
             self._hold_input(tls)
 
@@ -354,6 +363,14 @@ class TlsConnection(TlsWriting, Connection):
         if not self.is_closed and not self._sealed:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(SHUT_WR)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the certificate of the client has expired: it is no longer who it was."""
+        return self._expires_ms is not None and self._clock.wall_ms() >= self._expires_ms
+
+    def refuse_expired(self) -> None:
+        self.refuse("the client's certificate has expired")
 
     @property
     def is_secured(self) -> bool:
