@@ -1,19 +1,12 @@
 """Owns a request of each Kafka API, and what a client without rights is answered."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from guarded_calls import GuardedWorld
 from handler_calls import topic
 from msgspec import Struct
 
-from moldau.data.fetch import PartitionFetch, PartitionFetchResult
-from moldau.edge.kafka.served_apis import APIS
-from moldau.groups.results import GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import BrokerId, ProducerId
 from moldau.security.acl import Operation, Permission
-from moldau.transactions.results import ListedTransaction
 from moldau.wire.fields import ZERO_UUID
 from moldau.wire.messages import add_offsets_to_txn as add_offsets
 from moldau.wire.messages import add_partitions_to_txn as add_partitions
@@ -585,30 +578,3 @@ WALKS: list[Walk] = [
         NO_CLUSTER,
     ),
 ]
-
-
-def fetch_unknown(requests: Sequence[PartitionFetch], **options: Any) -> None:
-    assert {each.topic for each in requests} <= {None}
-    options["on_ready"]([PartitionFetchResult(UNKNOWN_ID, -1, -1, None, 0) for _ in requests])
-
-
-def world() -> GuardedWorld:
-    made = GuardedWorld()
-    listed = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupState.EMPTY)
-    made.services["groups"].answers["list_groups"] = (ErrorCode.NONE, [listed])
-    ongoing = ListedTransaction(
-        transactional_id="payments", producer_id=ProducerId(1), state="Ongoing"
-    )
-    made.services["transactions"].answers["list_transactions"] = (ErrorCode.NONE, [ongoing])
-    made.services["fetch"].effects["fetch"] = fetch_unknown
-    made.services["cluster"].answers.update(
-        {"alive": frozenset({BrokerId(1)}), "controller_id": 1, "is_cut_off": False}
-    )
-    return made
-
-
-def served_versions(walk: Walk) -> list[int]:
-    """The first and the last version that the request is for."""
-    first, last = APIS[walk.request.API_KEY].versions
-    least, most = walk.versions or (first, last)
-    return sorted({max(first, least), min(last, most)})

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from guarded_calls import ALICE
 from handler_calls import Asked
-from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk, served_versions, world
+from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk
+from refusal_world import served_versions, world
 
 from harness.virtual_loop import run_virtually
 from moldau.api.session import Session

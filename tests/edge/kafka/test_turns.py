@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 from guarded_calls import ALICE
 from handler_calls import Asked
-from kafka_refusals import WALKS, served_versions, world
+from kafka_refusals import WALKS
+from refusal_world import served_versions, world
 
 from moldau.edge.kafka import large_requests
 from moldau.edge.kafka.handlers import fetch, produce
