@@ -130,7 +130,7 @@ class KafkaServer:
 
     @property
     def failed_total(self) -> int:
-        """Connections closed because of TLS, since the start."""
+        """Connections closed for what their client did, since the start."""
         return sum(listener.failures.failures_total for listener in self._listeners)
 
     def requests_by_api(self) -> Mapping[str, int]:
