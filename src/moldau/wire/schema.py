@@ -183,7 +183,7 @@ class Request(Message):
 
     __slots__ = ()
     # Less than of a response: a broker decodes it in one turn of its event loop.
-    ELEMENTS_MAX = 1 << 15
+    ELEMENTS_MAX = 1 << 16
 
 
 class Response(Message):
