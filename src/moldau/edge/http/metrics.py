@@ -218,7 +218,7 @@ def _traffic(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily
     yield gauge("moldau_kafka_connections", "Open Kafka connections.", listener.connection_count)
     yield from _accepted("kafka", listener.accepted_total, listener.refused_total)
     name = "moldau_kafka_connections_failed_total"
-    yield counter(name, "Connections closed for what the client did.", listener.failed_total)
+    yield counter(name, "Connections closed because TLS failed.", listener.failed_total)
     expiry = gauge("moldau_certificate_expiry_seconds", "Time until a certificate expires.")
     for file, expires_at in sorted(sources.certificates().items()):
         expiry.add(round(expires_at - view.clock.wall_ms() / 1000), {"file": file})

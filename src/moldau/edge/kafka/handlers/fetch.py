@@ -28,12 +28,12 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     if request.session_id:
         # This broker creates no sessions: it is one of another broker.
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
+    by_id = call.version >= _TOPIC_IDS_FROM
+    reads_committed = request.isolation_level == _READ_COMMITTED
     named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
     if named > NAMES_MAX:
         # They are read in one turn. Older responses have no error of the whole request.
         raise PeerProtocolError(f"fetch of {named} topics and partitions (limit {NAMES_MAX})")
-    by_id = call.version >= _TOPIC_IDS_FROM
-    reads_committed = request.isolation_level == _READ_COMMITTED
     wanted: list[PartitionFetch] = []
     for topic in request.topics:
         name = call.topic_name(topic.topic_id) if by_id else topic.topic

@@ -72,6 +72,7 @@ async def _fetch(
         result = await fetch(None)
         topics = _all_topics(call, _stable_offsets(result, stable=stable), by_id)
     else:
+        refuse_too_many(sum(1 + len(topic.partition_indexes) for topic in group.topics))
         names = [call.topic_name(topic.topic_id) if by_id else topic.name for topic in group.topics]
         wanted = [
             TopicPartition(name, PartitionIndex(index))
@@ -79,7 +80,6 @@ async def _fetch(
             if name is not None
             for index in topic.partition_indexes
         ]
-        refuse_too_many(len(wanted))
         result = await fetch(wanted)
         offsets = _stable_offsets(result, stable=stable)
         topics = [
