@@ -1,6 +1,7 @@
 """Connections: framing, order of replies, backpressure, bounds. Real sockets on loopback."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -134,6 +135,23 @@ async def test_garbage_does_not_fill_the_log(caplog) -> None:
             writer.close()
         assert listener.failures.failures_total == 50
     assert 0 < len(caplog.records) <= 10
+
+
+async def test_refused_connections_do_not_fill_the_log(caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    clock = ManualClock()
+    async with listening(Recorder(echo), connections_max=1, clock=clock) as (listener, port):
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: listener.connection_count == 1, "the only connection")
+        for number in range(1, 52):
+            clock.steady = 0.0 if number < 51 else 11.0
+            with contextlib.closing(socket.create_connection(("127.0.0.1", port))):
+                refused = number
+                await until(lambda: listener.refused_total == refused, "one more refusal")  # noqa: B023
+        writer.close()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert lines[1].endswith("limit of 1 connections reached (49 more lines were left out)")
 
 
 async def test_what_was_asked_before_a_protocol_error_is_answered() -> None:

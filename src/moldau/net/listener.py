@@ -82,6 +82,7 @@ class Listener:
         self._connections: dict[Connection, str] = {}
         self._timer: TimerHandle | None = None
         self._warned_at = float("-inf")
+        self._left_out = 0
         self.accepted_total = 0
         self.refused_total = 0
 
@@ -189,9 +190,12 @@ class Listener:
     def _warn(self, message: str) -> None:
         """Log at most one such line every few seconds: a flood must not fill the disk."""
         now = self._clock.monotonic()
-        if now - self._warned_at >= _WARN_SECONDS:
-            self._warned_at = now
-            log.warning("%s", message)
+        if now - self._warned_at < _WARN_SECONDS:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} more lines were left out)" if self._left_out else ""
+        self._warned_at, self._left_out = now, 0
+        log.warning("%s%s", message, more)
 
     def _forget(self, connection: Connection) -> None:
         if isinstance(connection, TlsConnection):
