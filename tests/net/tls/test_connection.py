@@ -386,7 +386,7 @@ async def test_handshakes_above_their_share_of_time_wait_and_succeed(world, monk
     async with listening(Recorder(echo), tls=world.contexts()) as (listener, port):
         # So little that each handshake uses it up.
         listener.handshakes._time = HandshakeTime(SystemClock(), share_max=0.01)
-        listener.handshakes.took(0.01)
+        listener.handshakes.took(0.02)
         opened = await asyncio.gather(*(connect(port, world.client()) for _ in range(4)))
         for reader, writer in opened:
             writer.write(framed(b"x"))

@@ -24,6 +24,7 @@ class HalfOpen:
         self._running = running
         self._log = log
         self.closed_because = ""
+        self.is_answered = False
         running.began(self, host)
 
     def close(self, reason: str) -> None:
@@ -36,6 +37,7 @@ class HalfOpen:
     def take_turn(self) -> None:
         self._log.append(self._host)
         self._running.took(STEP_SECONDS)
+        self.is_answered = True
 
     def receive(self) -> None:
         if self._running.has_turn(self):
@@ -97,6 +99,23 @@ def test_a_flood_of_one_address_delays_another_by_one_step() -> None:
     run(check())
 
 
+def test_the_second_step_comes_before_first_ones() -> None:
+    async def check() -> None:
+        running = made()
+        log: list[str] = []
+        good = HalfOpen(running, "good", log)
+        good.receive()
+        for number in range(100):
+            HalfOpen(running, f"bad-{number}", log).receive()
+        at_once = len(log)
+        good.receive()
+        while log.count("good") < 2:
+            await asyncio.sleep(0.01)
+        assert log[at_once:].index("good") == 0
+
+    run(check())
+
+
 def test_steps_take_a_fifth_of_the_time() -> None:
     async def check() -> None:
         running = made(seconds_max=1000.0)
@@ -121,7 +140,8 @@ def test_those_that_wait_too_long_are_closed_and_take_no_turn() -> None:
         steps = len(log)
         await asyncio.sleep(10.0)
         assert len(log) == steps
-        assert not running._waiting
+        assert not running._first
+        assert not running._second
         assert not running._by_address
 
     run(check())

@@ -12,6 +12,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from socket import SHUT_WR, socket
+from time import thread_time
 from typing import Final
 
 from moldau.model.clock import Clock
@@ -155,6 +156,7 @@ class TlsConnection(TlsWriting, Connection):
         "_is_secured",
         "_sealed",
         "_tls",
+        "is_answered",
     )
 
     def __init__(
@@ -195,6 +197,7 @@ class TlsConnection(TlsWriting, Connection):
         self._sealed: deque[bytes | memoryview] = deque()
         self._is_secured = False
         self._has_failed = False
+        self.is_answered = False
         self._held = 0
         """Bytes of the budget for data that was received and not decrypted."""
 
@@ -328,15 +331,16 @@ class TlsConnection(TlsWriting, Connection):
                 return
             tls = self._tls = TlsChannel(self._contexts.server)
         tls.feed(data)
-        began_at = self._clock.monotonic()
+        began_at = thread_time()
         try:
             is_done = tls.handshake()
         except ssl.SSLError as error:
             self._fail_handshake(tls, f"TLS handshake failed: {describe(error)}")
             return
         finally:
-            self._handshakes.took(self._clock.monotonic() - began_at)
+            self._handshakes.took(thread_time() - began_at)
         if tls.has_output:
+            self.is_answered = True
             self._push(tls)
         if is_done and not self.is_closed:
             self._is_secured = True

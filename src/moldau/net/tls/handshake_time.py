@@ -1,8 +1,8 @@
 """Bounds the share of the event loop's time that goes to TLS handshakes.
 
-A handshake is milliseconds of arithmetic, which costs the client nothing to ask for. Time is
-counted as it was used, so the bound holds for all keys: one with RSA 4096 takes fifty times as long
-as one with an elliptic curve.
+A handshake is milliseconds of arithmetic, which costs the client nothing to ask for. Time of the
+CPU is counted as it was used, so the bound holds for all keys: one with RSA 4096 takes fifty times
+as long as one with an elliptic curve.
 """
 
 from typing import Final
@@ -10,15 +10,19 @@ from typing import Final
 from moldau.model.clock import Clock
 
 SHARE_MAX: Final = 0.2
+_AT_ONCE_SECONDS: Final = 0.02
+"""What was not used is kept up to this: all others wait while it is used."""
+_STEP_SECONDS: Final = 0.001
+"""There is a little time left when a wait ends: the timer may be early."""
 
 
 class HandshakeTime:
-    """One second's share may be used at once; then it is available again as time passes."""
+    """A little may be used at once; then it is available again as time passes."""
 
     def __init__(self, clock: Clock, share_max: float = SHARE_MAX) -> None:
         self._clock = clock
         self._share_max = share_max
-        self._left = share_max
+        self._left = _AT_ONCE_SECONDS
         self._counted_at = clock.monotonic()
 
     def took(self, seconds: float) -> None:
@@ -34,9 +38,5 @@ class HandshakeTime:
     def _refill(self) -> None:
         now = self._clock.monotonic()
         gained = (now - self._counted_at) * self._share_max
-        self._left = min(self._share_max, self._left + gained)
+        self._left = min(_AT_ONCE_SECONDS, self._left + gained)
         self._counted_at = now
-
-
-_STEP_SECONDS: Final = 0.001
-"""There is a little time left when a wait ends: the timer may be early."""

@@ -2,7 +2,8 @@
 
 At the limit the oldest one is closed, not the newest refused: who holds connections open without a
 word shuts nobody out. Steps of handshakes that have to wait for their time are taken address by
-address, so that one address delays another by one step only.
+address, so that one address delays another by one step only; clients that have come as far as
+to answer the broker go first.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
@@ -20,6 +21,11 @@ class HalfOpen(Protocol):
     """A connection whose handshake is not complete."""
 
     address: str
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the broker has sent something: the client's next step shows that it is real."""
+        ...
 
     def close(self, reason: str) -> None: ...
 
@@ -41,8 +47,10 @@ class Handshakes:
         self._running: dict[HalfOpen, tuple[str, float]] = {}
         """The address and the start of each; the oldest first."""
         self._by_address: dict[str, dict[HalfOpen, None]] = {}
-        self._waiting: dict[str, dict[HalfOpen, None]] = {}
+        self._second: dict[str, dict[HalfOpen, None]] = {}
         """Those that wait for their turn, by address; both in the order of their turns."""
+        self._first: dict[str, dict[HalfOpen, None]] = {}
+        """The same for their first step; the others come before them."""
         self._turn: TimerHandle | None = None
         self._is_timed = False
 
@@ -65,7 +73,8 @@ class Handshakes:
         found = self._running.pop(connection, None)
         if found is not None:
             _remove(self._by_address, found[0], connection)
-            _remove(self._waiting, found[0], connection)
+            _remove(self._first, found[0], connection)
+            _remove(self._second, found[0], connection)
 
     def _close_oldest(self, connections: dict[HalfOpen, None], limit: str) -> None:
         self._close(next(iter(connections)), f"limit of {limit} reached, and it is the oldest")
@@ -78,11 +87,12 @@ class Handshakes:
 
     def has_turn(self, connection: HalfOpen) -> bool:
         """Whether it may take a step now; otherwise it has to wait, and is called."""
-        if not self._waiting and not self._time.wait_seconds():
+        if not self._first and not self._second and not self._time.wait_seconds():
             return True
         found = self._running.get(connection)
         if found is not None:
-            self._waiting.setdefault(found[0], {})[connection] = None
+            waiting = self._second if connection.is_answered else self._first
+            waiting.setdefault(found[0], {})[connection] = None
             connection.wait_for_turn()
             self._await_turn()
         return False
@@ -92,19 +102,19 @@ class Handshakes:
         self._time.took(seconds)
 
     def _await_turn(self) -> None:
-        if self._turn is None and self._waiting:
+        if self._turn is None and (self._first or self._second):
             self._turn = self._loop.call_later(self._time.wait_seconds(), self._give_turns)
 
     def _give_turns(self) -> None:
         self._turn = None
-        while self._waiting and not self._time.wait_seconds():
-            host = next(iter(self._waiting))
-            same = self._waiting.pop(host)
+        while (waiting := self._second or self._first) and not self._time.wait_seconds():
+            host = next(iter(waiting))
+            same = waiting.pop(host)
             connection = next(iter(same))
             del same[connection]
             if same:
                 # Behind the other addresses.
-                self._waiting[host] = same
+                waiting[host] = same
             connection.take_turn()
         self._await_turn()
 
