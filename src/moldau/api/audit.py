@@ -2,15 +2,18 @@
 
 Denials are always recorded, what was allowed only if it changes more than records and positions.
 The rate is bounded, so that a client in a loop cannot fill the disk; the next line that is written
-says how many were left out.
+says how many were left out. Denials, changes and logins have a rate each, of which one client can
+use up a part only: it cannot hide what others do, nor what it does by what it may not do.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from moldau.api.login_throttle import network_of
 from moldau.model.clock import Clock
 from moldau.security.acl import Operation, Resource
 from moldau.security.principal import Principal
@@ -18,7 +21,12 @@ from moldau.security.principal import Principal
 LOGGER_NAME: Final = "moldau.audit"
 LINES_PER_SECOND: Final = 50
 BURST_LINES: Final = 500
+"""Of one kind, of all clients. The lines of hours fit into the files of the log."""
+CLIENT_LINES_PER_SECOND: Final = 10
+CLIENT_BURST_LINES: Final = 200
 """A short burst, e.g. a script that creates topics, is recorded in full."""
+CLIENTS_MAX: Final = 1024
+"""Whose rates are remembered, of each kind."""
 _NAME_CHARACTERS_MAX: Final = 300
 """Names come from clients, and may be long."""
 _ABOUT_CHARACTERS_MAX: Final = 2000
@@ -46,17 +54,47 @@ _encode: Final = msgspec.json.Encoder().encode
 class _Rate:
     """How many lines may still be written."""
 
-    def __init__(self) -> None:
-        self._left = float(BURST_LINES)
+    __slots__ = ("_burst", "_filled_at", "_left", "_per_second")
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._left = burst
         self._filled_at = float("-inf")
 
-    def take(self, now: float) -> bool:
-        refilled = self._left + (now - self._filled_at) * LINES_PER_SECOND
-        self._left = min(float(BURST_LINES), refilled)
+    def has_room(self, now: float) -> bool:
+        refilled = self._left + (now - self._filled_at) * self._per_second
+        self._left = min(self._burst, refilled)
         self._filled_at = now
-        if self._left < 1:
-            return False
+        return self._left >= 1
+
+    def take(self) -> None:
         self._left -= 1
+
+
+class _Rates:
+    """Of one kind of lines: of all clients together, and of each."""
+
+    def __init__(self) -> None:
+        self._all = _Rate(LINES_PER_SECOND, BURST_LINES)
+        self._clients: OrderedDict[tuple[Principal, str], _Rate] = OrderedDict()
+
+    def take(self, principal: Principal, host: str, now: float) -> bool:
+        client = (principal, network_of(host))
+        rate = self._clients.get(client)
+        if rate is None:
+            if not self._all.has_room(now):
+                # Forgets no other client for one that gets no line.
+                return False
+            rate = self._clients[client] = _Rate(CLIENT_LINES_PER_SECOND, CLIENT_BURST_LINES)
+            if len(self._clients) > CLIENTS_MAX:
+                self._clients.popitem(last=False)
+        else:
+            self._clients.move_to_end(client)
+        if not rate.has_room(now) or not self._all.has_room(now):
+            return False
+        rate.take()
+        self._all.take()
         return True
 
 
@@ -66,8 +104,8 @@ class AuditLog:
     def __init__(self, clock: Clock, write: Callable[[str], None]) -> None:
         self._clock = clock
         self._write = write
-        # Each its own: a client without rights must not be able to crowd out what is changed.
-        self._rates = {True: _Rate(), False: _Rate()}
+        self._changes = _Rates()
+        self._denials = _Rates()
         self._left_out = 0
 
     def record(
@@ -80,9 +118,11 @@ class AuditLog:
         resource: Resource,
         *,
         is_allowed: bool,
-        about: str = "",
+        about: object = "",
     ) -> None:
-        if not self._rates[is_allowed].take(self._clock.monotonic()):
+        """`about` is made into text only if it is written."""
+        rates = self._changes if is_allowed else self._denials
+        if not rates.take(principal, host, self._clock.monotonic()):
             self._left_out += 1
             return
         entry = AuditEntry(
@@ -94,7 +134,7 @@ class AuditLog:
             resource_type=resource.type.name,
             resource=resource.name[:_NAME_CHARACTERS_MAX],
             allowed=is_allowed,
-            about=about[:_ABOUT_CHARACTERS_MAX],
+            about=str(about)[:_ABOUT_CHARACTERS_MAX],
             listener=listener,
             left_out=self._left_out,
         )

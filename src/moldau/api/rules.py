@@ -98,7 +98,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "offsets.at": _read(_DESCRIBE_TOPIC),
     "offsets.epoch_end": _read(_DESCRIBE_TOPIC),
     "offsets.producers": _read(_READ_TOPIC),
-    # Groups.
+    # Groups. The first search for a coordinator creates their topic: "start_coordinators".
     "groups.join": _use(_READ_GROUP),
     "groups.sync": _use(_READ_GROUP),
     "groups.heartbeat": _use(_READ_GROUP),
@@ -112,6 +112,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "groups.list_groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
     "groups.delete_groups": _change({GROUP: Operation.DELETE}),
     "groups.find_coordinator": _read(_DESCRIBE_GROUP),
+    "groups.start_coordinators": _use(_DESCRIBE_GROUP),
     "groups.are_stored": _anyone("it says only whether there was ever a group"),
     "queries.groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
     "queries.extents": _read(_DESCRIBE_TOPIC),
@@ -134,6 +135,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "transactions.list_transactions": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
     "transactions.find_coordinator": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
+    "transactions.start_coordinators": _use({TRANSACTIONAL_ID: Operation.DESCRIBE}),
     # The cluster.
     "cluster.cluster_id": _anyone(_ADDRESSES),
     "cluster.controller_id": _anyone(_ADDRESSES),
