@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
 from moldau.api.password_check import HashThreads, PasswordCheck, UnavailableError
+from moldau.api.stored_user import StoredUser
 from moldau.metadata.security import User
 from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, authenticated_user
@@ -172,6 +173,13 @@ class Authenticator:
     def of_certificate(self, subject: str) -> Principal:
         """The user of a client certificate, which TLS has verified. Raises AuthenticationError."""
         return self._certificate_names.principal(subject)
+
+    def stored_user(self, principal: Principal) -> StoredUser | None:
+        """For a principal that has just logged in. None: it is not stored here, as those of
+        certificates and of an identity provider, and cannot be deleted."""
+        if principal.name not in self._users():
+            return None
+        return StoredUser(self._users, principal.name)
 
     def log_failure(self, host: str, reason: str) -> None:
         """A line in the log, once in a while for each reason and address."""

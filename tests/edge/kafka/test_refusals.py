@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from guarded_calls import ALICE, GuardedWorld
+from guarded_calls import ALICE, GuardedWorld, allow
 from handler_calls import Asked
 from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk
 
@@ -15,10 +15,12 @@ from harness.virtual_loop import run_virtually
 from moldau.api.session import Session
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.edge.kafka.served_apis import APIS
-from moldau.groups.results import GroupState, ListedGroup
+from moldau.groups.results import FetchOffsetsResult, GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, ProducerId
+from moldau.security.acl import Operation, ResourceType
 from moldau.transactions.results import ListedTransaction
+from moldau.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Response, Struct
 
@@ -105,3 +107,20 @@ def test_a_client_without_rights_gets_nothing_and_changes_nothing(walk: Walk, ve
         text = repr(response)
         assert not any(name in text for name in ("orders", "billing", "payments"))
     assert set(made.touched) <= READS
+
+
+def test_a_right_that_comes_while_offsets_are_fetched_does_not_make_them_unset() -> None:
+    """A consumer that gets no offset and no error starts from the beginning."""
+    made = world()
+    made.grant([allow(Operation.DESCRIBE, ResourceType.GROUP, "billing")])
+
+    def fetch_offsets(group_id: str, partitions: Sequence[Any], **_: object) -> FetchOffsetsResult:
+        assert list(partitions) == []
+        made.grant([allow(Operation.ALL, ResourceType.TOPIC, "orders")])
+        return FetchOffsetsResult(error=ErrorCode.NONE, offsets={})
+
+    made.services["groups"].effects["fetch_offsets"] = fetch_offsets
+    topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+    request = OffsetFetchRequest(group_id="billing", topics=topics)
+    answer = ask(made.session(), Walk(request=request), 5)
+    assert list(errors_in(answer)) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]

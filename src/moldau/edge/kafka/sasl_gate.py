@@ -1,8 +1,8 @@
 """Keeps the requests of a listener from the handlers until the client has authenticated.
 
 Before that only ApiVersions and the two SASL requests are served, requests are small, and there is
-a deadline. The same holds while a client authenticates again; and when its session has expired, the
-connection is closed at the next other request, as Kafka does.
+a deadline. The same holds while a client authenticates again; and when its session has expired, or
+its user was deleted, the connection is closed at the next other request, as Kafka does.
 """
 
 import asyncio
@@ -72,7 +72,8 @@ class SaslGate:
             key = int.from_bytes(frame[:_KEY_BYTES], "big", signed=True)
             if key not in _BEFORE:
                 if login.principal is not None and not login.has_exchange:
-                    connection.close("its session has expired")
+                    why = "user was deleted" if login.is_deleted else "session has expired"
+                    connection.close(f"its {why}")
                     return
                 self._refuse(connection, key)
                 return
