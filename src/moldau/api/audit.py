@@ -1,6 +1,7 @@
 """The audit log: who did what from where, allowed or denied, as one JSON object per line.
 
 Denials are always recorded, what was allowed only if it changes more than records and positions.
+Logins are recorded, too; those of a client that succeed again and again, once a minute.
 The rate is bounded, so that a client in a loop cannot fill the disk; the next line that is written
 says how many were left out. Denials, changes and logins have a rate each, of which one client can
 use up a part only: it cannot hide what others do, nor what it does by what it may not do.
@@ -16,7 +17,7 @@ import msgspec
 from moldau.api.login_throttle import network_of
 from moldau.model.clock import Clock
 from moldau.security.acl import Operation, Resource
-from moldau.security.principal import Principal
+from moldau.security.principal import ANONYMOUS, Principal
 
 LOGGER_NAME: Final = "moldau.audit"
 LINES_PER_SECOND: Final = 50
@@ -25,8 +26,14 @@ BURST_LINES: Final = 500
 CLIENT_LINES_PER_SECOND: Final = 10
 CLIENT_BURST_LINES: Final = 200
 """A short burst, e.g. a script that creates topics, is recorded in full."""
+LOGIN_SECONDS: Final = 60.0
+"""Between two lines about logins of a client by the same mechanism: HTTP clients log in with each
+request."""
+LOGIN: Final = "login"
 CLIENTS_MAX: Final = 1024
 """Whose rates are remembered, of each kind."""
+LOGINS_MAX: Final = 8192
+"""Whose last lines are remembered."""
 _NAME_CHARACTERS_MAX: Final = 300
 """Names come from clients, and may be long."""
 _ABOUT_CHARACTERS_MAX: Final = 2000
@@ -37,12 +44,15 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     principal: str
     host: str
     use_case: str
-    operation: str
-    resource_type: str
-    resource: str
+    operation: str = ""
+    resource_type: str = ""
+    resource: str = ""
+    mechanism: str = ""
+    """Of a login, which has no operation and no resource."""
     allowed: bool
     about: str = ""
-    """What it does, where the resource does not say it: a user, a broker, rules."""
+    """What it does, where the resource does not say it: a user, a broker, rules. Of a login, why it
+    failed."""
     listener: str = ""
     left_out: int = 0
     """Entries before this one that were not written because there were too many."""
@@ -106,6 +116,10 @@ class AuditLog:
         self._write = write
         self._changes = _Rates()
         self._denials = _Rates()
+        self._logins = _Rates()
+        self._failed_logins = _Rates()
+        self._logged_in_at: OrderedDict[tuple[Principal, str, str], float] = OrderedDict()
+        """When a login of a client by a mechanism was written."""
         self._left_out = 0
 
     def record(
@@ -138,6 +152,48 @@ class AuditLog:
             listener=listener,
             left_out=self._left_out,
         )
+        self._put(entry)
+
+    def record_login(self, principal: Principal, host: str, mechanism: str) -> None:
+        now = self._clock.monotonic()
+        key = (principal, network_of(host), mechanism)
+        if now - self._logged_in_at.get(key, float("-inf")) < LOGIN_SECONDS:
+            return
+        if not self._logins.take(principal, host, now):
+            self._left_out += 1
+            return
+        self._logged_in_at[key] = now
+        self._logged_in_at.move_to_end(key)
+        if len(self._logged_in_at) > LOGINS_MAX:
+            self._logged_in_at.popitem(last=False)
+        self._put_login(principal, host, mechanism, "", is_allowed=True)
+
+    def record_failed_login(
+        self, claimed: Principal, host: str, mechanism: str, reason: str
+    ) -> None:
+        # By the address alone: anyone can make up names.
+        if not self._failed_logins.take(ANONYMOUS, host, self._clock.monotonic()):
+            self._left_out += 1
+            return
+        self._put_login(claimed, host, mechanism, reason, is_allowed=False)
+
+    def _put_login(
+        self, principal: Principal, host: str, mechanism: str, about: str, *, is_allowed: bool
+    ) -> None:
+        self._put(
+            AuditEntry(
+                time_ms=self._clock.wall_ms(),
+                principal=str(principal)[:_NAME_CHARACTERS_MAX],
+                host=host,
+                use_case=LOGIN,
+                mechanism=mechanism,
+                allowed=is_allowed,
+                about=about[:_ABOUT_CHARACTERS_MAX],
+                left_out=self._left_out,
+            )
+        )
+
+    def _put(self, entry: AuditEntry) -> None:
         self._left_out = 0
         self._write(_encode(entry).decode())
 

@@ -499,9 +499,7 @@ class BrokerServer:
             appends=appends,
             queues=build_queue_service(config, coordinators, fetch, appends),
             security=SecurityService(
-                metadata=self._metadata,
-                clock=self._clock,
-                random_bytes=self._machine.secret_bytes,
+                metadata=self._metadata, clock=self._clock, random_bytes=self._machine.secret_bytes
             ),
         )
         self._sessions = Sessions(self._broker, super_users=super_users(config))
@@ -515,6 +513,7 @@ class BrokerServer:
             seconds_by_api=kafka.seconds_by_api,
             listener=kafka,
             certificates=self._certificates.expiries,
+            logins=self._authentication.logins,
             flusher=self._flusher,
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
             leaderships=lambda: self._leaderships,

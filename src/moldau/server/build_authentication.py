@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau.api.audit import AuditLog, to_logger
 from moldau.api.authentication import Authenticator
 from moldau.api.entrance import Entrance
 from moldau.api.login_throttle import LoginThrottle
@@ -52,6 +53,11 @@ def super_users(config: ServerConfig) -> frozenset[Principal] | None:
     return frozenset({LOCAL_ADMIN, *named})
 
 
+def _login_audit(config: ServerConfig, machine: Machine) -> AuditLog | None:
+    """Where everybody may do everything, logins are not recorded."""
+    return None if super_users(config) is None else AuditLog(machine.clock, to_logger)
+
+
 class Authentication:
     """Who clients are, for all protocol servers of a broker."""
 
@@ -89,7 +95,12 @@ class Authentication:
             admin_token=machine.admin_token(root),
             tokens=self._login_tokens,
             certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
+            audit=_login_audit(config, machine),
         )
+
+    def logins(self) -> Mapping[tuple[str, str], int]:
+        """Since the start, by mechanism and result."""
+        return self.authenticator.logins.counts
 
     def gate(
         self, listener: ListenerConfig, dispatcher: Dispatcher, limits: ConnectionLimits
