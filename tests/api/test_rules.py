@@ -17,6 +17,7 @@ from moldau.api.session import Session
 from moldau.model.errors import RefusedError
 from moldau.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import user
+from moldau.security.roles import role_acls
 
 NOT_PART_OF_THE_SESSION = {
     "queues.bury",
@@ -246,3 +247,30 @@ def test_changes_and_refusals_are_in_the_audit_log(name: str, sample: Sample) ->
     made.audited.clear()
     outcome(sample.call, made.session(user("root")))
     assert bool(made.audited) == rule.audited
+
+
+@pytest.mark.parametrize(
+    ("name", "sample"),
+    [case for case in GUARDED if CLUSTER in RULES[str(case.values[0])].needs],
+)
+def test_an_operator_runs_the_cluster_and_grants_no_rights(name: str, sample: Sample) -> None:
+    made = world(sample)
+    made.grant(role_acls("operator", ALICE))
+    found = outcome(sample.call, made.session())
+    assert isinstance(found, RefusedError) == (name in ONLY_ADMINISTRATORS), found
+
+
+ONLY_ADMINISTRATORS = {
+    "cluster.join",
+    "transactions.abort_hanging",
+    "producer_ids.take",
+    "security.put_password",
+    "security.put_credential",
+    "security.delete_credential",
+    "security.delete_user",
+    "security.create_acls",
+    "security.delete_acls",
+    "security.create_join_token",
+    "security.delete_join_token",
+}
+"""Of the use cases that are about the cluster. Producer ids are for those who write."""

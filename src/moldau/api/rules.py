@@ -63,6 +63,9 @@ _READ_GROUP: Final = {GROUP: Operation.READ}
 _WRITE_TRANSACTION: Final = {TRANSACTIONAL_ID: Operation.WRITE}
 _CONSUME: Final = {GROUP: Operation.READ, TOPIC: Operation.READ}
 
+_OPERATE: Final = _change(_ALTER_CLUSTER, or_on_cluster=Operation.ALTER_CONFIGS)
+"""Who runs the brokers need not have ALTER, which is also the right to create ACLs."""
+
 _ADDRESSES: Final = "a client needs the addresses of the brokers to connect; Kafka shows them, too"
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -152,12 +155,12 @@ RULES: Final[Mapping[str, Rule]] = {
         needs={}, changes=True, open_because="the request proves that it may be made"
     ),
     "cluster.join": _change({CLUSTER: Operation.CLUSTER_ACTION}),
-    "cluster.drain": _change(_ALTER_CLUSTER),
-    "cluster.keep": _change(_ALTER_CLUSTER),
-    "cluster.reassign": _change(_ALTER_CLUSTER),
+    "cluster.drain": _OPERATE,
+    "cluster.keep": _OPERATE,
+    "cluster.reassign": _OPERATE,
     "cluster.reassignments": _read(_DESCRIBE_CLUSTER),
-    "cluster.elections_due": _change(_ALTER_CLUSTER),
-    "cluster.elect": _change(_ALTER_CLUSTER),
+    "cluster.elections_due": _OPERATE,
+    "cluster.elect": _OPERATE,
     "cluster.log_dirs": _read(_DESCRIBE_CLUSTER),
     "cluster.metrics": _read(_DESCRIBE_CLUSTER),
     # Users, ACLs, quotas, and tokens for new brokers.
