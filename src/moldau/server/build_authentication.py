@@ -17,6 +17,7 @@ from moldau.edge.kafka.certificate_gate import CertificateGate
 from moldau.edge.kafka.client_login import LoginRules
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.sasl_gate import SaslGate
+from moldau.metadata.image import Image
 from moldau.metadata.security import User
 from moldau.net.connection import ConnectionLimits
 from moldau.security.certificate_names import CertificateNames
@@ -74,6 +75,7 @@ class Authentication:
         self._config = config
         self._clock = machine.clock
         self._gates: list[SaslGate] = []
+        self._users = users()
         self._tokens: OidcTokens | None = None
         if config.security.oidc_jwks_url is not None:
             # Imported here: without tokens, the libraries for signatures are not loaded.
@@ -97,6 +99,13 @@ class Authentication:
             certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
             audit=_login_audit(config, machine),
         )
+
+    def on_image(self, image: Image) -> None:
+        """The metadata changed: logs out users that were deleted."""
+        if image.users is not self._users:
+            self._users = image.users
+            for gate in self._gates:
+                gate.close_deleted()
 
     def logins(self) -> Mapping[tuple[str, str], int]:
         """Since the start, by mechanism and result."""

@@ -302,3 +302,25 @@ async def test_who_is_not_stored_is_not_locked_out_when_users_are_deleted():
         assert (await alice.authenticate(message)).error_code == 0
         await alice.list_groups()
         assert world.served == ["User:moldau-admin", "User:carol", "User:alice"]
+
+
+async def test_connections_of_deleted_users_are_closed_and_no_others():
+    """Those that wait for data, too, which send nothing for minutes."""
+    async with sasl_world() as (world, connect):
+        world.users = {**world.users, "bob": stored("bob", "secret")}
+        alice, bob, admin, unknown = [await connect() for _ in range(4)]
+        assert (await alice.log_in("alice", PASSWORD)).error_code == 0
+        assert (await bob.log_in("bob", "secret")).error_code == 0
+        assert (await admin.log_in("moldau-admin", ADMIN_TOKEN)).error_code == 0
+        await unknown.handshake("PLAIN")
+        world.gate.close_deleted()
+        await alice.list_groups()
+        world.users = {"bob": world.users["bob"]}
+        world.gate.close_deleted()
+        assert await alice.is_closed()
+        await bob.list_groups()
+        await admin.list_groups()
+        assert (await unknown.authenticate(b"\0bob\0secret")).error_code == 0
+        for client in (bob, admin, unknown):
+            client.writer.close()
+        await until(lambda: not world.gate._connections, "no connection is kept")

@@ -66,14 +66,18 @@ class Call(Generic[Q, R]):
     async def read(self) -> Q | None:
         """The next request; None: the client sent the last one. Raises QueueRefusedError."""
         request: Q | _Malformed | object = await self._context.read()
-        self._visit.check()
+        self.check()
         return None if request is aio.EOF else decoded(cast(Q | _Malformed, request), self._kind)
 
     async def write(self, response: R) -> None:
         """Returns when the response is accepted by flow control."""
-        self._visit.check()
+        self.check()
         with self._calls.writing():
             await self._context.write(response)
+
+    def check(self) -> None:
+        """A call may be longer than its caller's proof lasts. Raises AuthenticationError."""
+        self._visit.check()
 
     @property
     def seconds_left(self) -> float | None:
