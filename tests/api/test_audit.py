@@ -6,11 +6,10 @@ from typing import Any, cast
 import pytest
 
 from moldau.api.audit import (
-    BURST_LINES,
-    CLIENT_BURST_LINES,
-    CLIENT_LINES_PER_SECOND,
+    CHANGES,
     CLIENTS_MAX,
     LOGGER_NAME,
+    OTHERS,
     AuditLog,
     to_logger,
 )
@@ -85,21 +84,22 @@ def test_names_of_clients_cannot_start_a_new_line_or_be_endless() -> None:
 
 def test_a_flood_is_bounded_and_counted() -> None:
     world = World()
-    for _ in range(CLIENT_BURST_LINES + 1000):
+    for _ in range(OTHERS.client_burst + 1000):
         world.record()
-    assert len(world.lines) == CLIENT_BURST_LINES
+    assert len(world.lines) == OTHERS.client_burst
     world.clock.now += 1
     for _ in range(1000):
         world.record()
-    assert len(world.lines) == CLIENT_BURST_LINES + CLIENT_LINES_PER_SECOND
-    assert world.lines[CLIENT_BURST_LINES]["left_out"] == 1000
+    assert len(world.lines) == OTHERS.client_burst + OTHERS.client_per_second
+    assert world.lines[OTHERS.client_burst]["left_out"] == 1000
     assert "left_out" not in world.lines[-1]
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
 def test_a_flood_hides_neither_changes_nor_other_clients(is_allowed: bool) -> None:
     world = World()
-    for _ in range(BURST_LINES * 2):
+    rate = CHANGES if is_allowed else OTHERS
+    for _ in range(rate.burst * 2):
         world.record(is_allowed=is_allowed)
     world.lines.clear()
     world.record("hidden?", is_allowed=not is_allowed)
@@ -107,22 +107,22 @@ def test_a_flood_hides_neither_changes_nor_other_clients(is_allowed: bool) -> No
     world.record("hidden?", is_allowed=is_allowed, host="192.0.2.8")
     assert [line["resource"] for line in world.lines] == ["hidden?"] * 3
     # One client of IPv6 has a whole network of addresses.
-    for number in range(BURST_LINES):
+    for number in range(rate.burst):
         world.record(is_allowed=is_allowed, host=f"2001:db8::{number:x}")
-    assert len(world.lines) == 3 + CLIENT_BURST_LINES
+    assert len(world.lines) == 3 + min(rate.client_burst, rate.burst - rate.client_burst - 2)
 
 
 def test_many_clients_together_are_bounded_in_lines_and_in_memory() -> None:
     world = World()
     for number in range(CLIENTS_MAX * 2):
         world.record(who=f"user-{number}")
-    assert len(world.lines) == BURST_LINES
+    assert len(world.lines) == OTHERS.burst
     for number in range(CLIENTS_MAX * 2):
         world.clock.now += 1
         world.record(who=f"user-{number}")
     assert len(world.log._denials._clients) == CLIENTS_MAX
     world.clock.now += 1
-    for _ in range(BURST_LINES * 2):
+    for _ in range(OTHERS.burst * 2):
         world.record(who="user-0", is_allowed=True)
     assert len(world.log._changes._clients) == 1
 
@@ -136,21 +136,21 @@ def test_what_a_change_is_about_is_made_into_text_only_if_it_is_written() -> Non
             return "x" * 10_000
 
     world, costly = World(), Costly()
-    for _ in range(CLIENT_BURST_LINES * 3):
+    for _ in range(OTHERS.client_burst * 3):
         world.record(about=costly)
-    assert costly.count == CLIENT_BURST_LINES
+    assert costly.count == OTHERS.client_burst
     assert len(world.lines[0]["about"]) == 2000
 
 
 def test_a_quiet_log_allows_one_burst_again_and_no_more() -> None:
     world = World()
-    for _ in range(CLIENT_BURST_LINES):
+    for _ in range(OTHERS.client_burst):
         world.record()
     world.clock.now += 1_000_000
     world.lines.clear()
-    for _ in range(CLIENT_BURST_LINES + 1):
+    for _ in range(OTHERS.client_burst + 1):
         world.record()
-    assert len(world.lines) == CLIENT_BURST_LINES
+    assert len(world.lines) == OTHERS.client_burst
 
 
 def test_lines_go_to_their_own_logger(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 from login_world import ADMIN_TOKEN, PASSWORDS, LoginWorld
 
-from moldau.api.audit import BURST_LINES, CLIENT_BURST_LINES, LOGIN_SECONDS, AuditLog
+from moldau.api.audit import LOGIN_SECONDS, OTHERS, AuditLog
 from moldau.api.login_record import LoginRecord
 from moldau.api.request_login import RequestLogin
 from moldau.client.sasl import Sasl
@@ -129,11 +129,11 @@ def test_a_client_that_logs_in_with_each_request_is_written_once_a_minute() -> N
 
 def test_guesses_are_bounded_by_address_and_hide_no_success() -> None:
     world = World()
-    for number in range(BURST_LINES * 2):
+    for number in range(OTHERS.burst * 2):
         world.record.failed("PLAIN", f"made-up-{number}", HOST, "no such user")
-    assert len(world.lines) == CLIENT_BURST_LINES
+    assert len(world.lines) == OTHERS.client_burst
     world.record.succeeded("PLAIN", user("alice"), HOST)
     assert world.written[-1] == ("User:alice", "PLAIN", True)
-    assert json.loads(world.lines[-1])["left_out"] == BURST_LINES * 2 - CLIENT_BURST_LINES
+    assert json.loads(world.lines[-1])["left_out"] == OTHERS.burst * 2 - OTHERS.client_burst
     world.record.failed("PLAIN", "alice", "192.0.2.8", "another password")
-    assert len(world.lines) == CLIENT_BURST_LINES + 2
+    assert len(world.lines) == OTHERS.client_burst + 2

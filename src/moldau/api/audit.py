@@ -10,7 +10,7 @@ use up a part only: it cannot hide what others do, nor what it does by what it m
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,12 +20,22 @@ from moldau.security.acl import Operation, Resource
 from moldau.security.principal import ANONYMOUS, Principal
 
 LOGGER_NAME: Final = "moldau.audit"
-LINES_PER_SECOND: Final = 50
-BURST_LINES: Final = 500
-"""Of one kind, of all clients. The lines of hours fit into the files of the log."""
-CLIENT_LINES_PER_SECOND: Final = 10
-CLIENT_BURST_LINES: Final = 200
+
+
+class Rate(NamedTuple):
+    """How many lines of a kind are written."""
+
+    per_second: int
+    burst: int
+    client_per_second: int
+    """Of one client, the same."""
+    client_burst: int
+
+
+CHANGES: Final = Rate(100, 1000, client_per_second=50, client_burst=500)
 """A short burst, e.g. a script that creates topics, is recorded in full."""
+OTHERS: Final = Rate(50, 500, client_per_second=10, client_burst=100)
+"""Of denials, of logins, and of failed logins, each. The lines of hours fit into the files."""
 LOGIN_SECONDS: Final = 60.0
 """Between two lines about logins of a client by the same mechanism: HTTP clients log in with each
 request."""
@@ -61,7 +71,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class _Rate:
+class _Bucket:
     """How many lines may still be written."""
 
     __slots__ = ("_burst", "_filled_at", "_left", "_per_second")
@@ -82,28 +92,30 @@ class _Rate:
         self._left -= 1
 
 
-class _Rates:
+class _Buckets:
     """Of one kind of lines: of all clients together, and of each."""
 
-    def __init__(self) -> None:
-        self._all = _Rate(LINES_PER_SECOND, BURST_LINES)
-        self._clients: OrderedDict[tuple[Principal, str], _Rate] = OrderedDict()
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self._all = _Bucket(rate.per_second, rate.burst)
+        self._clients: OrderedDict[tuple[Principal, str], _Bucket] = OrderedDict()
 
     def take(self, principal: Principal, host: str, now: float) -> bool:
         client = (principal, network_of(host))
-        rate = self._clients.get(client)
-        if rate is None:
+        bucket = self._clients.get(client)
+        if bucket is None:
             if not self._all.has_room(now):
                 # Forgets no other client for one that gets no line.
                 return False
-            rate = self._clients[client] = _Rate(CLIENT_LINES_PER_SECOND, CLIENT_BURST_LINES)
+            bucket = _Bucket(self._rate.client_per_second, self._rate.client_burst)
+            self._clients[client] = bucket
             if len(self._clients) > CLIENTS_MAX:
                 self._clients.popitem(last=False)
         else:
             self._clients.move_to_end(client)
-        if not rate.has_room(now) or not self._all.has_room(now):
+        if not bucket.has_room(now) or not self._all.has_room(now):
             return False
-        rate.take()
+        bucket.take()
         self._all.take()
         return True
 
@@ -114,10 +126,10 @@ class AuditLog:
     def __init__(self, clock: Clock, write: Callable[[str], None]) -> None:
         self._clock = clock
         self._write = write
-        self._changes = _Rates()
-        self._denials = _Rates()
-        self._logins = _Rates()
-        self._failed_logins = _Rates()
+        self._changes = _Buckets(CHANGES)
+        self._denials = _Buckets(OTHERS)
+        self._logins = _Buckets(OTHERS)
+        self._failed_logins = _Buckets(OTHERS)
         self._logged_in_at: OrderedDict[tuple[Principal, str, str], float] = OrderedDict()
         """When a login of a client by a mechanism was written."""
         self._left_out = 0
@@ -135,8 +147,8 @@ class AuditLog:
         about: object = "",
     ) -> None:
         """`about` is made into text only if it is written."""
-        rates = self._changes if is_allowed else self._denials
-        if not rates.take(principal, host, self._clock.monotonic()):
+        buckets = self._changes if is_allowed else self._denials
+        if not buckets.take(principal, host, self._clock.monotonic()):
             self._left_out += 1
             return
         entry = AuditEntry(
