@@ -1,24 +1,38 @@
 """Where requests of HTTP and gRPC become sessions: who sent this one, and what may it do?"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.api.authentication import Authenticator
-from moldau.api.login_tokens import IssuedToken, LoginTokens
+from moldau.api.login_tokens import EXPIRED, IssuedToken, LoginTokens
 from moldau.api.request_login import RequestLogin
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
+from moldau.api.stored_user import StoredUser
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN
+from moldau.security.sasl import AuthenticationError
+
+DELETED: Final = "Authentication failed: the user was deleted"
 
 
 class Visit(NamedTuple):
-    """One request of a client."""
+    """One request of a client; see `check` for one that lasts."""
 
     session: Session
     expires_at_ms: int | None = None
     """When the client's proof ends; a response that streams ends then. None: never."""
+    user: StoredUser | None = None
+    """Whose deletion ends such a response, too; None: it is not stored here."""
     is_unknown: bool = False
     """Whether the client did not say who it is, to a listener that asks."""
+
+    def check(self) -> None:
+        """Before each part of a stream. Raises AuthenticationError."""
+        expires_at_ms = self.expires_at_ms
+        if expires_at_ms is not None and self.session.clock.wall_ms() >= expires_at_ms:
+            raise AuthenticationError(EXPIRED)
+        if self.user is not None and not self.user.exists:
+            raise AuthenticationError(DELETED)
 
 
 class Entrance:
@@ -60,7 +74,9 @@ class Entrance:
         )
         session = self.sessions.session(principal, host, listener=self._access)
         is_unknown = self._is_login_required and principal == ANONYMOUS
-        return Visit(session, expires_at_ms, is_unknown)
+        found = self._authenticator
+        user = None if found is None else found.stored_user(principal)
+        return Visit(session, expires_at_ms, user, is_unknown)
 
     async def log_in(self, name: str, password: str, host: str) -> IssuedToken:
         """A token for a password. Raises AuthenticationError, RefusedError."""

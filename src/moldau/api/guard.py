@@ -102,7 +102,7 @@ class Guard:
                 rule.needs[kind],
                 Resource(kind, name),
                 is_allowed=is_allowed,
-                about=str(about),
+                about=about,
             )
         return is_allowed
 

@@ -54,6 +54,8 @@ class MetricSources(Struct, frozen=True, kw_only=True):
     """Of the Kafka protocol."""
     certificates: Callable[[], Mapping[str, float]]
     """When each certificate expires, in seconds since 1970, by its file."""
+    logins: Callable[[], Mapping[tuple[str, str], int]]
+    """Of clients since the start, by mechanism and result."""
     flusher: Flusher
     cleaner: Callable[[], CleanerMetrics | None]
     """None during the start."""

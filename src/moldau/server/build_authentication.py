@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau.api.audit import AuditLog, to_logger
 from moldau.api.authentication import Authenticator
 from moldau.api.entrance import Entrance
 from moldau.api.login_throttle import LoginThrottle
@@ -16,6 +17,7 @@ from moldau.edge.kafka.certificate_gate import CertificateGate
 from moldau.edge.kafka.client_login import LoginRules
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.sasl_gate import SaslGate
+from moldau.metadata.image import Image
 from moldau.metadata.security import User
 from moldau.net.connection import ConnectionLimits
 from moldau.security.certificate_names import CertificateNames
@@ -52,6 +54,11 @@ def super_users(config: ServerConfig) -> frozenset[Principal] | None:
     return frozenset({LOCAL_ADMIN, *named})
 
 
+def _login_audit(config: ServerConfig, machine: Machine) -> AuditLog | None:
+    """Where everybody may do everything, logins are not recorded."""
+    return None if super_users(config) is None else AuditLog(machine.clock, to_logger)
+
+
 class Authentication:
     """Who clients are, for all protocol servers of a broker."""
 
@@ -68,6 +75,7 @@ class Authentication:
         self._config = config
         self._clock = machine.clock
         self._gates: list[SaslGate] = []
+        self._users = users()
         self._tokens: OidcTokens | None = None
         if config.security.oidc_jwks_url is not None:
             # Imported here: without tokens, the libraries for signatures are not loaded.
@@ -89,7 +97,19 @@ class Authentication:
             admin_token=machine.admin_token(root),
             tokens=self._login_tokens,
             certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
+            audit=_login_audit(config, machine),
         )
+
+    def on_image(self, image: Image) -> None:
+        """The metadata changed: logs out users that were deleted."""
+        if image.users is not self._users:
+            self._users = image.users
+            for gate in self._gates:
+                gate.close_deleted()
+
+    def logins(self) -> Mapping[tuple[str, str], int]:
+        """Since the start, by mechanism and result."""
+        return self.authenticator.logins.counts
 
     def gate(
         self, listener: ListenerConfig, dispatcher: Dispatcher, limits: ConnectionLimits

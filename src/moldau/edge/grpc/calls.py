@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
 from moldau.api.entrance import Entrance, Visit
-from moldau.api.login_tokens import EXPIRED
 from moldau.api.queues import invalid
 from moldau.api.session import Session
 from moldau.edge.grpc.caller import authorization_of, certificate_of, host_of
@@ -59,7 +58,7 @@ class Call(Generic[Q, R]):
 
     def __init__(self, calls: "Calls", context: "Context", kind: type[Q], visit: Visit) -> None:
         self.session = visit.session
-        self._expires_at_ms = visit.expires_at_ms
+        self._visit = visit
         self._calls = calls
         self._context = context
         self._kind = kind
@@ -67,20 +66,18 @@ class Call(Generic[Q, R]):
     async def read(self) -> Q | None:
         """The next request; None: the client sent the last one. Raises QueueRefusedError."""
         request: Q | _Malformed | object = await self._context.read()
-        self._check_expiry()
+        self.check()
         return None if request is aio.EOF else decoded(cast(Q | _Malformed, request), self._kind)
 
     async def write(self, response: R) -> None:
         """Returns when the response is accepted by flow control."""
-        self._check_expiry()
+        self.check()
         with self._calls.writing():
             await self._context.write(response)
 
-    def _check_expiry(self) -> None:
-        """A stream may be longer than its caller's proof lasts. Raises AuthenticationError."""
-        expires_at_ms = self._expires_at_ms
-        if expires_at_ms is not None and self.session.clock.wall_ms() >= expires_at_ms:
-            raise AuthenticationError(EXPIRED)
+    def check(self) -> None:
+        """A call may be longer than its caller's proof lasts. Raises AuthenticationError."""
+        self._visit.check()
 
     @property
     def seconds_left(self) -> float | None:

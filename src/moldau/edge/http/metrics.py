@@ -219,6 +219,10 @@ def _traffic(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily
     yield from _accepted("kafka", listener.accepted_total, listener.refused_total)
     name = "moldau_kafka_connections_failed_total"
     yield counter(name, "Connections closed for what the client did.", listener.failed_total)
+    logins = counter("moldau_logins_total", "Logins of clients, by mechanism and result.")
+    for (mechanism, result), count in sorted(sources.logins().items()):
+        logins.add(count, {"mechanism": mechanism, "result": result})
+    yield logins
     expiry = gauge("moldau_certificate_expiry_seconds", "Time until a certificate expires.")
     for file, expires_at in sorted(sources.certificates().items()):
         expiry.add(round(expires_at - view.clock.wall_ms() / 1000), {"file": file})

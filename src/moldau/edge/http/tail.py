@@ -29,6 +29,7 @@ from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, prob
 from moldau.edge.http.visits import visit_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
+from moldau.security.sasl import AuthenticationError
 
 MEDIA_TYPE: Final = "text/event-stream"
 TAILS_MAX: Final = 64
@@ -100,19 +101,15 @@ class Tails:
     ) -> ReadPage:
         session, expires_at_ms = subscription.visit.session, subscription.visit.expires_at_ms
         if expires_at_ms is not None:
-            left_ms = expires_at_ms - session.clock.wall_ms()
-            if left_ms <= 0:
-                raise RefusedError(
-                    ErrorCode.SASL_AUTHENTICATION_FAILED, "The token has expired: log in again"
-                )
-            wait_ms_max = min(wait_ms_max, left_ms)
+            wait_ms_max = max(0, min(wait_ms_max, expires_at_ms - session.clock.wall_ms()))
+        _check_login(subscription.visit)
         topic = session.topics.find(subscription.topic)
         if topic is None or topic.topic_id != subscription.topic_id:
             # A new topic of the same name has other records at the same offsets.
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{subscription.topic}' was deleted"
             )
-        return await session.fetch.read_page(
+        page = await session.fetch.read_page(
             subscription.topic,
             subscription.partition,
             offset,
@@ -120,6 +117,9 @@ class Tails:
             wants=subscription.selection.matches,
             wait_ms_max=wait_ms_max,
         )
+        if page.records:
+            _check_login(subscription.visit)
+        return page
 
     async def _events(self, subscription: _Subscription, page: ReadPage) -> AsyncIterator[bytes]:
         """Runs until the client disconnects or the partition cannot be read."""
@@ -159,6 +159,14 @@ class _TailResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
+
+
+def _check_login(visit: Visit) -> None:
+    """In the form of this protocol. Raises RefusedError."""
+    try:
+        visit.check()
+    except AuthenticationError as error:
+        raise RefusedError(ErrorCode.SASL_AUTHENTICATION_FAILED, error.text) from None
 
 
 def _resumed(request: Request) -> int | None:
