@@ -21,9 +21,9 @@ from moldau.metadata.commands import (
     RegisterBroker,
 )
 from moldau.metadata.image import Endpoint
-from moldau.metadata.security import QuotaEntity
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicId
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramMechanism
 
 KINDS = typing.get_args(Command)

@@ -6,9 +6,9 @@ from enum import IntEnum
 from msgspec import Struct, field
 
 from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint, Listeners
-from moldau.metadata.security import QuotaEntity
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.security.acl import Acl, AclFilter
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 
 
