@@ -43,5 +43,5 @@ from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.metadata.topic_configs import ConfigEntry
 from moldau.replica.raft_replica import Proposal
-from moldau.security.quotas import QuotaEntity
+from moldau.security.quotas import QuotaEntity, QuotaKey
 from moldau.transactions.records import TransactionState

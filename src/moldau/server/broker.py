@@ -328,6 +328,7 @@ class BrokerServer:
             self._on_internal_error(error)
             return
         self._peers.follow()
+        self._sessions.quotas.replace(image.quotas)
         if self._broker_id in image.removed_brokers:
             self._on_removed()
         self._partitions.forget_logs(removed, image)

@@ -27,6 +27,12 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     if request.session_id:
         # This broker creates no sessions: it is one of another broker.
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
+    bytes_max = request.max_bytes
+    if call.throttle is not None:
+        if call.throttle.refuses_fetch:
+            # As Kafka: without the partitions. Clients know it by its throttle time.
+            return FetchResponse(topics=[])
+        bytes_max = call.throttle.fetch_bytes(bytes_max)
     by_id = call.version >= _TOPIC_IDS_FROM
     reads_committed = request.isolation_level == _READ_COMMITTED
     wanted: list[PartitionFetch] = []
@@ -47,7 +53,7 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     parked = call.session.fetch.fetch(
         wanted,
         bytes_min=request.min_bytes,
-        bytes_max=request.max_bytes,
+        bytes_max=bytes_max,
         wait_ms_max=min(request.max_wait_ms, _WAIT_MS_MAX),
         on_ready=operation.answer,
     )
@@ -71,6 +77,8 @@ class _Operation:
 
     def answer(self, results: list[PartitionFetchResult]) -> None:
         self._call.connection.on_next = None
+        if self._call.throttle is not None:
+            self._call.throttle.resume()
         position = 0
         nodes: dict[int, FetchNode] = {}
         topics: list[FetchResponseTopic] = []

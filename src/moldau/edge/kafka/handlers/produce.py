@@ -31,7 +31,8 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
     if request.transactional_id is not None:
         handle_transactional(call, request, request.transactional_id)
         return None
-    if len(request.topics) == 1 and call.version < TOPIC_IDS_FROM:
+    # The fast path has no throttle time in its response.
+    if len(request.topics) == 1 and call.version < TOPIC_IDS_FROM and call.throttle is None:
         topic = request.topics[0]
         if len(topic.partitions) == 1:
             return _handle_single(call, acks, topic, request.timeout_ms)
