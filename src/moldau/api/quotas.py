@@ -5,7 +5,8 @@ connection of a client that has to wait. Services that other protocols use are c
 records that they store or return, and refuse a client that has to wait.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextvars import ContextVar
 from math import ceil
 from time import perf_counter
@@ -20,6 +21,9 @@ from moldau.security.quotas import ClientBuckets, QuotaBuckets, QuotaKey
 from moldau.security.quotas import Quotas as StoredQuotas
 
 T = TypeVar("T")
+
+_STEP_SECONDS_MIN: Final = 0.001
+_STEP_SECONDS_MAX: Final = 1.0
 
 CLIENT_ID: Final[ContextVar[str]] = ContextVar("client_id", default="")
 """The client id of the request that is being handled; only Kafka requests have one."""
@@ -87,6 +91,15 @@ class Meter:
                 f"The quota {key} of this client is exceeded: retry in {ceil(seconds)} s", seconds
             )
 
+    async def admitted(self, key: QuotaKey) -> None:
+        """Returns when the client need not wait any more."""
+        if seconds := self.wait(key):
+            self.count(key, seconds)
+        while seconds:
+            # In short steps, since quotas may change meanwhile; none so short that it is no time.
+            await asyncio.sleep(max(_STEP_SECONDS_MIN, min(seconds, _STEP_SECONDS_MAX)))
+            seconds = self.wait(key)
+
     def count(self, key: QuotaKey, seconds: float) -> None:
         """The client was told to wait, for a request."""
         self._quotas.throttled[key] += 1
@@ -108,13 +121,14 @@ def bytes_of(records: Iterable[Record]) -> int:
 
 
 @coroutine
-def timed(work: Coroutine[Any, Any, T], on_step: Callable[[float], None]) -> Generator[Any, Any, T]:
+def timed(work: Awaitable[T], on_step: Callable[[float], object]) -> Generator[Any, Any, T]:
     """Runs `work`, and passes on how long each of its steps held the event loop."""
+    steps = work.__await__()
     error: BaseException | None = None
     while True:
         began = perf_counter()
         try:
-            waits_for = work.send(None) if error is None else work.throw(error)
+            waits_for = steps.send(None) if error is None else steps.throw(error)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -124,7 +138,7 @@ def timed(work: Coroutine[Any, Any, T], on_step: Callable[[float], None]) -> Gen
         try:
             yield waits_for
         except GeneratorExit:
-            work.close()
+            steps.close()
             raise
         except BaseException as thrown:
             error = thrown

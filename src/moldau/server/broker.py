@@ -516,6 +516,7 @@ class BrokerServer:
             seconds_by_api=kafka.seconds_by_api,
             listener=kafka,
             certificates=self._certificates.expiries,
+            quotas=self._sessions.quotas,
             flusher=self._flusher,
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
             leaderships=lambda: self._leaderships,

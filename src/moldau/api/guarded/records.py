@@ -214,10 +214,16 @@ class GuardedFetch:
         limit: int,
         wants: RecordFilter | None = None,
         wait_ms_max: int = 0,
+        is_stream: bool = False,
     ) -> ReadPage:
-        """The next records of a partition that this broker leads. Raises RefusedError."""
+        """The next records of a partition that this broker leads. Raises RefusedError.
+
+        A stream over its quota waits, and goes on.
+        """
         self._guard.check("fetch.read_page", _TOPIC, topic)
         if (meter := self._guard.meter()) is not None:
+            if is_stream:
+                await meter.admitted(QuotaKey.FETCH)
             meter.check(QuotaKey.FETCH)
         page = await read_page(
             self._service,
