@@ -27,7 +27,6 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPI
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
-from moldau.metadata.security import QuotaEntity
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
     NO_EPOCH,
@@ -54,6 +53,7 @@ from moldau.queues.types import (
     PollResult,
 )
 from moldau.security.acl import CLUSTER_NAME, ResourceType
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 from moldau.transactions.results import DescribedTransaction, ListedTransaction
 

@@ -22,9 +22,9 @@ from moldau.metadata.commands import (
 )
 from moldau.metadata.image import Endpoint
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
-from moldau.metadata.security import QuotaEntity
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicId
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramMechanism
 
 KINDS = typing.get_args(Command)

@@ -1,16 +1,21 @@
 """Where requests of HTTP and gRPC become sessions: who sent this one, and what may it do?"""
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from moldau.api.authentication import Authenticator
 from moldau.api.login_tokens import EXPIRED, IssuedToken, LoginTokens
+from moldau.api.quotas import timed
 from moldau.api.request_login import RequestLogin
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
 from moldau.api.stored_user import StoredUser
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN
+from moldau.security.quotas import QuotaKey
 from moldau.security.sasl import AuthenticationError
+
+T = TypeVar("T")
 
 DELETED: Final = "Authentication failed: the user was deleted"
 
@@ -33,6 +38,11 @@ class Visit(NamedTuple):
             raise AuthenticationError(EXPIRED)
         if self.user is not None and not self.user.exists:
             raise AuthenticationError(DELETED)
+
+    def charged(self, work: Awaitable[T]) -> Awaitable[T]:
+        """The same; its time is charged to the quota of the client."""
+        meter = self.session.meter()
+        return work if meter is None else timed(work, partial(meter.take, QuotaKey.REQUEST))
 
 
 class Entrance:
@@ -68,11 +78,14 @@ class Entrance:
         is_public: bool = False,
     ) -> Visit:
         """`authorization` are the headers of that name; `certificate` is the subject of a verified
-        certificate. What `is_public` is served to everyone. Raises AuthenticationError."""
+        certificate. What `is_public` is served to everyone. Raises AuthenticationError,
+        and QuotaExceededError to a client that has to wait."""
         principal, expires_at_ms = await self._login.caller(
             authorization, host, certificate=certificate, is_public=is_public
         )
         session = self.sessions.session(principal, host, listener=self._access)
+        if not is_public and (meter := session.meter()) is not None:
+            meter.check(QuotaKey.REQUEST)
         is_unknown = self._is_login_required and principal == ANONYMOUS
         found = self._authenticator
         user = None if found is None else found.stored_user(principal)

@@ -7,9 +7,9 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint, Listeners
 from moldau.metadata.queue_groups import QueueGroup
-from moldau.metadata.security import QuotaEntity
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.security.acl import Acl, AclFilter
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 
 

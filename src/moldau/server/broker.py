@@ -328,6 +328,7 @@ class BrokerServer:
             self._on_internal_error(error)
             return
         self._peers.follow()
+        self._sessions.quotas.replace(image.quotas)
         if self._broker_id in image.removed_brokers:
             self._on_removed()
         self._authentication.on_image(image)
@@ -510,6 +511,7 @@ class BrokerServer:
             listener=kafka,
             certificates=self._certificates.expiries,
             logins=self._authentication.logins,
+            quotas=self._sessions.quotas,
             flusher=self._flusher,
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
             leaderships=lambda: self._leaderships,

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
+from moldau.api.quotas import bytes_of
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.queues.types import (
     ConnectOptions,
@@ -20,6 +21,7 @@ from moldau.queues.types import (
     TokenResult,
 )
 from moldau.security.acl import ResourceType
+from moldau.security.quotas import QuotaKey
 
 _GROUP: Final = ResourceType.GROUP
 _TOPIC: Final = ResourceType.TOPIC
@@ -92,12 +94,17 @@ class GuardedQueues:
         if not self._guard.is_open:
             self._check("queues.poll", options.group, options.partitions or ())
             await self._check_consumer("queues.poll", options.group, options.consumer)
+        if (meter := self._guard.meter()) is not None:
+            # Before anything is leased: the leases of a refused poll would expire unseen.
+            meter.check(QuotaKey.FETCH)
         polled = await self._service.poll(options)
         if polled.deliveries and not self._guard.is_open:
             # Rights may have ended while it waited. The leases expire, and others get the messages.
             self._check("queues.poll", options.group)
             topics = {each.topic for each in polled.deliveries}
             self._check_hidden("queues.poll", options.group, topics)
+        if meter is not None:
+            meter.take(QuotaKey.FETCH, bytes_of(each.record for each in polled.deliveries))
         return polled
 
     async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[TokenResult]:
@@ -207,7 +214,12 @@ class GuardedQueues:
     async def peek(self, group: str, topic: str, *, count_max: int) -> list[InspectedMessage]:
         """Inspects messages of the partitions that this broker leads, without leasing them."""
         self._check("queues.peek", group, (topic,))
-        return await self._service.peek(group, topic, count_max=count_max)
+        if (meter := self._guard.meter()) is None:
+            return await self._service.peek(group, topic, count_max=count_max)
+        meter.check(QuotaKey.FETCH)
+        peeked = await self._service.peek(group, topic, count_max=count_max)
+        meter.take(QuotaKey.FETCH, bytes_of(each.record for each in peeked))
+        return peeked
 
     async def delete_group(self, group: str) -> None:
         """Deletes a queue group: its settings and the state of its messages."""

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from moldau.api.broker import Broker
 from moldau.api.guard import REFUSAL_CODES, Guard
+from moldau.api.quotas import bytes_of
 from moldau.api.record_producer import RecordProducer
 from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import ParkedFetch, PartitionFetch, PartitionFetchResult
@@ -16,6 +17,7 @@ from moldau.model.ids import Epoch, Offset
 from moldau.records.record import Record
 from moldau.replica.raft_replica import Proposal
 from moldau.security.acl import ResourceType
+from moldau.security.quotas import QuotaKey
 
 _TOPIC: Final = ResourceType.TOPIC
 _NOT_GIVEN: Final = -1
@@ -109,6 +111,9 @@ class GuardedAppends:
         Raises RefusedError.
         """
         self._check("appends.store", topic.name)
+        if (meter := self._guard.meter()) is not None:
+            meter.check(QuotaKey.PRODUCE)
+            meter.take(QuotaKey.PRODUCE, bytes_of(records))
         return await self._producer.store(
             topic, records, partitions, acks=acks, timeout_seconds=timeout_seconds
         )
@@ -213,9 +218,17 @@ class GuardedFetch:
         limit: int,
         wants: RecordFilter | None = None,
         wait_ms_max: int = 0,
+        is_stream: bool = False,
     ) -> ReadPage:
-        """The next records of a partition that this broker leads. Raises RefusedError."""
+        """The next records of a partition that this broker leads. Raises RefusedError.
+
+        A stream over its quota waits, and goes on.
+        """
         self._guard.check("fetch.read_page", _TOPIC, topic)
+        if (meter := self._guard.meter()) is not None:
+            if is_stream:
+                await meter.admitted(QuotaKey.FETCH)
+            meter.check(QuotaKey.FETCH)
         page = await read_page(
             self._service,
             topic,
@@ -227,6 +240,8 @@ class GuardedFetch:
         )
         # Rights may have ended while it waited.
         self._guard.check("fetch.read_page", _TOPIC, topic)
+        if meter is not None:
+            meter.take(QuotaKey.FETCH, bytes_of(page.records))
         return page
 
 

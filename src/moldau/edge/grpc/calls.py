@@ -195,7 +195,7 @@ class Calls:
             visit = await self._entrance.enter(
                 authorization_of(context), host_of(context), certificate=certificate_of(context)
             )
-            return await work(visit)
+            return await visit.charged(work(visit))
         except BaseException as error:
             status = self._status(error)
         await context.abort(status.code, short(status.text), status.trailers)

@@ -227,6 +227,13 @@ def _traffic(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily
     for file, expires_at in sorted(sources.certificates().items()):
         expiry.add(round(expires_at - view.clock.wall_ms() / 1000), {"file": file})
     yield expiry
+    throttled = counter("moldau_throttled_requests_total", "Requests over a quota, by its name.")
+    waits = counter("moldau_throttled_seconds_total", "Waits that clients were told, by quota.")
+    for key, count in sources.quotas.throttled.items():
+        throttled.add(count, {"quota": key})
+        waits.add(sources.quotas.throttled_seconds[key], {"quota": key})
+    yield throttled
+    yield waits
     parked = view.fetches_parked
     yield gauge("moldau_kafka_fetches_parked", "Fetches that wait for data.", parked)
 

@@ -84,7 +84,7 @@ class Tails:
         self.count += 1
         try:
             # Before the response starts, so that a bad offset gets a normal error response.
-            first = await self._read(subscription, offset, wait_ms_max=0)
+            first = await self._read(subscription, offset)
         except BaseException:
             self._ended()
             raise
@@ -97,7 +97,12 @@ class Tails:
         self.count -= 1
 
     async def _read(
-        self, subscription: _Subscription, offset: int, *, wait_ms_max: int
+        self,
+        subscription: _Subscription,
+        offset: int,
+        *,
+        wait_ms_max: int = 0,
+        is_stream: bool = False,
     ) -> ReadPage:
         session, expires_at_ms = subscription.visit.session, subscription.visit.expires_at_ms
         if expires_at_ms is not None:
@@ -116,6 +121,7 @@ class Tails:
             limit=_RECORDS_PER_READ,
             wants=subscription.selection.matches,
             wait_ms_max=wait_ms_max,
+            is_stream=is_stream,
         )
         if page.records:
             _check_login(subscription.visit)
@@ -135,7 +141,9 @@ class Tails:
                         for record in shown
                     )
                     sent_at = clock()
-                page = await self._read(subscription, page.next_offset, wait_ms_max=QUIET_MS_MAX)
+                page = await self._read(
+                    subscription, page.next_offset, wait_ms_max=QUIET_MS_MAX, is_stream=True
+                )
                 if self._is_stopping:
                     raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping")
                 # Also while a filter skips everything. The wait may end slightly early.

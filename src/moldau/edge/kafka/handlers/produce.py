@@ -30,7 +30,9 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
     if not -1 <= acks <= 1:
         return _refuse_all(call, request, ErrorCode.INVALID_REQUIRED_ACKS)
     transactional_id = request.transactional_id
-    if transactional_id is None and len(request.topics) == 1 and call.version < TOPIC_IDS_FROM:
+    # The fast path has no throttle time in its response.
+    is_plain = transactional_id is None and call.throttle is None
+    if is_plain and len(request.topics) == 1 and call.version < TOPIC_IDS_FROM:
         topic = request.topics[0]
         if len(topic.partitions) == 1:
             return _handle_single(call, acks, topic, request.timeout_ms)
