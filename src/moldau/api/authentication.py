@@ -147,10 +147,11 @@ class Authenticator:
         try:
             fitted = await passwords.fits(name, password, checked, mechanism)
         except asyncio.CancelledError:
-            # The client has left, but what it asked for is still computed.
-            self._throttle.failed(name, host, suspected=suspected)
+            # The client has left, but what it asked for is still computed. Who began it pays.
+            if suspected:
+                self._throttle.failed(name, host, suspected=True)
             raise
-        # Of a password that was changed meanwhile, the new one counts.
+        # Not against what the user had when the check began: the password may have changed since.
         if fitted and credential is not None and self._credential_of(name)[1] == credential:
             return None, suspected
         why = "has another password" if credential is not None else "does not exist"
