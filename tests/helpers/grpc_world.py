@@ -68,7 +68,8 @@ class Door:
     """A listener, and a channel to it."""
 
     listener: GrpcListener
-    entrance: Entrance
+    entrance: Any
+    """An Entrance, as the test made it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.loop = loop
@@ -87,7 +88,9 @@ class Door:
 
 @contextmanager
 def opened(
-    limits: GrpcLimits | None = None, broker: dict[str, Any] | None = None
+    limits: GrpcLimits | None = None,
+    broker: dict[str, Any] | None = None,
+    entrance: Callable[[Any], Entrance] = entrance_to,
 ) -> Iterator[Door]:
     """With parts of a broker beside the queues and the cluster, as a test needs them."""
     loop = uvloop.new_event_loop()
@@ -99,7 +102,7 @@ def opened(
         async def make() -> Door:
             door = Door(loop, port)
             parts = {"queues": door.queues, "cluster": door.cluster, "broker_id": 1}
-            door.entrance = entrance_to(broker_with(**parts, **(broker or {})))
+            door.entrance = entrance(broker_with(**parts, **(broker or {})))
             door.listener = GrpcListener(door.entrance, loop=loop, limits=limits or GrpcLimits())
             door.listener.bind("127.0.0.1", port)
             door.listener.start()
