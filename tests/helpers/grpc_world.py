@@ -12,7 +12,6 @@ from open_sessions import broker_with, entrance_to
 
 from moldau.api.entrance import Entrance
 from moldau.edge.grpc.listener import GrpcLimits, GrpcListener
-from moldau.model.topology import JoinReply, JoinRequest
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max
@@ -48,17 +47,10 @@ class FakeQueues:
 
 
 class FakeCluster:
-    """Lets everybody in, and lets everybody go."""
+    """Lets everybody go."""
 
     def __init__(self) -> None:
-        self.joined: list[JoinRequest] = []
         self.drained: list[int] = []
-
-    async def join(self, wanted: JoinRequest) -> JoinReply:
-        self.joined.append(wanted)
-        return JoinReply(
-            cluster_id="c", broker_id=7, epoch=1, image=b"", voters=(1,), learners=(7,)
-        )
 
     async def drain(self, broker: int) -> None:
         self.drained.append(broker)

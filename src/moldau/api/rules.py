@@ -149,7 +149,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.join_proven": Rule(
         needs={}, changes=True, open_because="the request proves that it may be made"
     ),
-    "cluster.join": _change({CLUSTER: Operation.CLUSTER_ACTION}),
     "cluster.drain": _change(_ALTER_CLUSTER),
     "cluster.keep": _change(_ALTER_CLUSTER),
     "cluster.reassign": _change(_ALTER_CLUSTER),
