@@ -123,7 +123,7 @@ class Authenticator:
             raise await self._too_many(host)
         if failure is not None:
             raise await self.refused(name, host, failure, began=began, suspected=is_suspected)
-        self._throttle.succeeded(name, host)
+        self._throttle.succeeded(name, host, suspected=is_suspected)
         return self._named(name)
 
     async def _check_password(
@@ -279,13 +279,15 @@ def _from_outside(name: str) -> Principal:
         raise AuthenticationError(reason=str(error)) from None
 
 
-class _PlainLogin:
+class _AnyLogin:
     def __init__(self, authenticator: Authenticator, host: str) -> None:
         self._authenticator = authenticator
         self._host = host
         self.principal: Principal | None = None
         self.expires_at_ms: int | None = None
 
+
+class _PlainLogin(_AnyLogin):
     async def step(self, message: bytes) -> bytes:
         try:
             login = parse_plain(message)
@@ -297,13 +299,10 @@ class _PlainLogin:
         return b""
 
 
-class _ScramLogin:
+class _ScramLogin(_AnyLogin):
     def __init__(self, authenticator: Authenticator, mechanism: ScramMechanism, host: str) -> None:
-        self._authenticator = authenticator
-        self._host = host
+        super().__init__(authenticator, host)
         self._server = authenticator.scram(mechanism)
-        self.principal: Principal | None = None
-        self.expires_at_ms: int | None = None
 
     async def step(self, message: bytes) -> bytes:
         server, authenticator = self._server, self._authenticator
@@ -319,13 +318,7 @@ class _ScramLogin:
         return reply
 
 
-class _BearerLogin:
-    def __init__(self, authenticator: Authenticator, host: str) -> None:
-        self._authenticator = authenticator
-        self._host = host
-        self.principal: Principal | None = None
-        self.expires_at_ms: int | None = None
-
+class _BearerLogin(_AnyLogin):
     async def step(self, message: bytes) -> bytes:
         try:
             token = parse_oauthbearer(message)

@@ -18,7 +18,7 @@ class Visit(NamedTuple):
     expires_at_ms: int | None = None
     """When the client's proof ends; a response that streams ends then. None: never."""
     is_unknown: bool = False
-    """Whether the client did not say who it is, to a listener that asks."""
+    """Whether the client did not say who it is, to a broker where that decides what it may do."""
 
 
 class Entrance:
@@ -33,7 +33,7 @@ class Entrance:
         tokens: LoginTokens | None = None,
         is_login_required: bool = False,
     ) -> None:
-        """Without an authenticator all clients are anonymous."""
+        """Without an authenticator all clients are anonymous, whatever they send."""
         self.sessions = sessions
         self._access = access
         self._authenticator = authenticator
@@ -59,7 +59,8 @@ class Entrance:
             authorization, host, certificate=certificate, is_public=is_public
         )
         session = self.sessions.session(principal, host, listener=self._access)
-        is_unknown = self._is_login_required and principal == ANONYMOUS
+        matters = self._is_login_required or self.sessions.authorizes
+        is_unknown = matters and principal == ANONYMOUS
         return Visit(session, expires_at_ms, is_unknown)
 
     async def log_in(self, name: str, password: str, host: str) -> IssuedToken:
