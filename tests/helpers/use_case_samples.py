@@ -39,7 +39,7 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.model.topology import Endpoint, JoinRequest, ProvenJoinRequest, Topology, TopologyTopic
+from moldau.model.topology import ProvenJoinRequest, Topology, TopologyTopic
 from moldau.queues.types import (
     AssignedPartition,
     Assignment,
@@ -192,13 +192,6 @@ STATS = GroupStats(
             topic="orders", partition=PartitionIndex(0), leader=BrokerId(1), is_here=True
         ),
     ),
-)
-JOINING = JoinRequest(
-    incarnation="i",
-    process="p",
-    kafka=Endpoint("h", 1),
-    raft=Endpoint("h", 2),
-    http=Endpoint("h", 3),
 )
 PROVEN = ProvenJoinRequest(request=b"{}", challenge=b"c", nonce=b"n", proof=b"p")
 TOPOLOGY = Topology(
@@ -434,7 +427,6 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "cluster.join_challenge": one(lambda s: s.cluster.join_challenge()),
     "cluster.join_proven": one(lambda s: s.cluster.join_proven(PROVEN)),
-    "cluster.join": one(lambda s: s.cluster.join(JOINING)),
     "cluster.drain": one(lambda s: s.cluster.drain(2)),
     "cluster.keep": one(lambda s: s.cluster.keep(2)),
     "cluster.reassign": one(lambda s: s.cluster.reassign("orders", 0, [1])),

@@ -130,7 +130,7 @@ class Authenticator:
             raise await self.refused(
                 PLAIN, name, host, failure, began=began, suspected=is_suspected
             )
-        return self.proved(PLAIN, name, host)
+        return self.proved(PLAIN, name, host, suspected=is_suspected)
 
     async def _check_password(
         self, name: str, password: bytes, host: str
@@ -153,10 +153,11 @@ class Authenticator:
         try:
             fitted = await passwords.fits(name, password, checked, mechanism)
         except asyncio.CancelledError:
-            # The client has left, but what it asked for is still computed.
-            self._throttle.failed(name, host, suspected=suspected)
+            # The client has left, but what it asked for is still computed. Who began it pays.
+            if suspected:
+                self._throttle.failed(name, host, suspected=True)
             raise
-        # Of a password that was changed meanwhile, the new one counts.
+        # Not against what the user had when the check began: the password may have changed since.
         if fitted and credential is not None and self._credential_of(name)[1] == credential:
             return None, suspected
         why = "has another password" if credential is not None else "does not exist"
@@ -251,9 +252,9 @@ class Authenticator:
         await asyncio.sleep(max(seconds, 0.0))
         return error
 
-    def proved(self, mechanism: str, name: str, host: str) -> Principal:
+    def proved(self, mechanism: str, name: str, host: str, *, suspected: bool = False) -> Principal:
         """Raises AuthenticationError for a name that nobody may have."""
-        self._throttle.succeeded(name, host)
+        self._throttle.succeeded(name, host, suspected=suspected)
         principal = LOCAL_ADMIN if name == LOCAL_ADMIN.name else _from_outside(name)
         self.logins.succeeded(mechanism, principal, host)
         return principal
@@ -304,13 +305,15 @@ def _from_outside(name: str) -> Principal:
         raise AuthenticationError(reason=str(error)) from None
 
 
-class _PlainLogin:
+class _AnyLogin:
     def __init__(self, authenticator: Authenticator, host: str) -> None:
         self._authenticator = authenticator
         self._host = host
         self.principal: Principal | None = None
         self.expires_at_ms: int | None = None
 
+
+class _PlainLogin(_AnyLogin):
     async def step(self, message: bytes) -> bytes:
         try:
             login = parse_plain(message)
@@ -322,14 +325,11 @@ class _PlainLogin:
         return b""
 
 
-class _ScramLogin:
+class _ScramLogin(_AnyLogin):
     def __init__(self, authenticator: Authenticator, mechanism: ScramMechanism, host: str) -> None:
-        self._authenticator = authenticator
-        self._host = host
+        super().__init__(authenticator, host)
         self._mechanism = mechanism.sasl_name
         self._server = authenticator.scram(mechanism)
-        self.principal: Principal | None = None
-        self.expires_at_ms: int | None = None
 
     async def step(self, message: bytes) -> bytes:
         server, authenticator = self._server, self._authenticator
@@ -347,13 +347,7 @@ class _ScramLogin:
         return reply
 
 
-class _BearerLogin:
-    def __init__(self, authenticator: Authenticator, host: str) -> None:
-        self._authenticator = authenticator
-        self._host = host
-        self.principal: Principal | None = None
-        self.expires_at_ms: int | None = None
-
+class _BearerLogin(_AnyLogin):
     async def step(self, message: bytes) -> bytes:
         try:
             token = parse_oauthbearer(message)

@@ -29,7 +29,7 @@ class Visit(NamedTuple):
     user: StoredUser | None = None
     """Whose deletion ends such a response, too; None: it is not stored here."""
     is_unknown: bool = False
-    """Whether the client did not say who it is, to a listener that asks."""
+    """Whether the client did not say who it is, to a broker where that decides what it may do."""
 
     def check(self) -> None:
         """Before each part of a stream. Raises AuthenticationError."""
@@ -57,7 +57,7 @@ class Entrance:
         tokens: LoginTokens | None = None,
         is_login_required: bool = False,
     ) -> None:
-        """Without an authenticator all clients are anonymous."""
+        """Without an authenticator all clients are anonymous, whatever they send."""
         self.sessions = sessions
         self._access = access
         self._authenticator = authenticator
@@ -86,7 +86,8 @@ class Entrance:
         session = self.sessions.session(principal, host, listener=self._access)
         if not is_public and (meter := session.meter()) is not None:
             meter.check(QuotaKey.REQUEST)
-        is_unknown = self._is_login_required and principal == ANONYMOUS
+        matters = self._is_login_required or self.sessions.authorizes
+        is_unknown = matters and principal == ANONYMOUS
         found = self._authenticator
         user = None if found is None else found.stored_user(principal)
         return Visit(session, expires_at_ms, user, is_unknown)

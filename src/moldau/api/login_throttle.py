@@ -19,6 +19,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable
+from functools import lru_cache
 from typing import Final
 
 from moldau.model.clock import Clock
@@ -30,6 +31,8 @@ REFUSAL_SECONDS: Final = 0.25
 REFUSAL_SECONDS_MAX: Final = 2.0
 WAIT_SECONDS_MAX: Final = 5.0
 """An attempt that would wait longer is refused without a look at its password."""
+FORGIVE_SECONDS: Final = 60.0
+"""A user at an address is forgiven its failures once in this time, when it logs in."""
 LOG_SECONDS: Final = 60.0
 _BEYOND_MAX: Final = 8
 _AT_ONCE_MAX: Final = 16
@@ -110,8 +113,8 @@ class LoginThrottle:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: OrderedDict[Hashable, _Failures] = OrderedDict()
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Users who have logged in, with their addresses."""
+        self._known: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """Users who have logged in, with their addresses; and when failures were forgiven."""
         self._logged: OrderedDict[str, _Logged] = OrderedDict()
         self._slots: dict[str, _Slots] = {}
         """Of addresses with attempts under way."""
@@ -173,12 +176,20 @@ class LoginThrottle:
         """
         self._count(_pair(user, host), _PAIR)
 
-    def succeeded(self, user: str, host: str) -> None:
-        # The address is not forgiven: an attacker who is also a user could reset it.
+    def succeeded(self, user: str, host: str, *, suspected: bool = False) -> None:
+        """A user has logged in, and its failures are forgiven, but seldom: a client that logs in
+        all the time would else make guesses of others at its address free.
+
+        The address is not forgiven: an attacker who is also a user could reset it."""
         pair = _pair(user, host)
-        self._failures.pop(pair, None)
-        self._known[pair] = None
-        self._known.move_to_end(pair)
+        now = self._clock.monotonic()
+        forgiven_at = self._known.pop(pair, float("-inf"))
+        if now - forgiven_at >= FORGIVE_SECONDS:
+            if self._failures.pop(pair, None) is not None:
+                forgiven_at = now
+        elif suspected and (failures := self._failures.get(pair)) is not None:
+            failures.count = max(failures.count - 1, 0.0)
+        self._known[pair] = forgiven_at
         if len(self._known) > _ENTRIES_MAX:
             self._known.popitem(last=False)
 
@@ -235,6 +246,7 @@ def _short(user: str) -> str:
     return user[:_NAME_CHARACTERS_MAX]
 
 
+@lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
     """What one client has of addresses: of IPv6, all of a network."""
     try:

@@ -154,7 +154,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.join_proven": Rule(
         needs={}, changes=True, open_because="the request proves that it may be made"
     ),
-    "cluster.join": _change({CLUSTER: Operation.CLUSTER_ACTION}),
     "cluster.drain": _OPERATE,
     "cluster.keep": _OPERATE,
     "cluster.reassign": _OPERATE,

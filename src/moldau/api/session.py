@@ -164,6 +164,11 @@ class Sessions:
         """The session of a client that has not said who it is."""
         return self.session(ANONYMOUS, host, listener=listener)
 
+    @property
+    def authorizes(self) -> bool:
+        """Whether clients have different rights."""
+        return self._super_users is not None
+
     def wake_fetches(self) -> None:
         """Completes all waiting fetches: the broker is stopping."""
         self._broker.fetch.complete_all()

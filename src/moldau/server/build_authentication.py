@@ -45,10 +45,7 @@ def super_users(config: ServerConfig) -> frozenset[Principal] | None:
     security = config.security
     if security.authorization is Authorization.NONE:
         return None
-    clients = [one for one in listeners_of(config) if one.protocol is not ListenerProtocol.PEERS]
-    if security.authorization is Authorization.AUTO and not any(
-        listener.authenticates for listener in clients
-    ):
+    if security.authorization is Authorization.AUTO and not has_users(config):
         return None
     named = {parse_principal(text) for text in security.super_user_list}
     return frozenset({LOCAL_ADMIN, *named})
@@ -57,6 +54,12 @@ def super_users(config: ServerConfig) -> frozenset[Principal] | None:
 def _login_audit(config: ServerConfig, machine: Machine) -> AuditLog | None:
     """Where everybody may do everything, logins are not recorded."""
     return None if super_users(config) is None else AuditLog(machine.clock, to_logger)
+
+
+def has_users(config: ServerConfig) -> bool:
+    """Whether a listener asks its clients who they are."""
+    clients = (one for one in listeners_of(config) if one.protocol is not ListenerProtocol.PEERS)
+    return any(listener.authenticates for listener in clients)
 
 
 class Authentication:
@@ -143,6 +146,9 @@ class Authentication:
         if listener is None:
             return Entrance(sessions)
         is_http = protocol is ListenerProtocol.HTTP
+        # Where nobody is asked and everybody may do everything, credentials mean nothing: such as
+        # those that a browser or a proxy in front adds, for something else.
+        has_meaning = has_users(self._config) or sessions.authorizes
         return Entrance(
             sessions,
             access=ListenerAccess(
@@ -150,7 +156,7 @@ class Authentication:
                 read_only=listener.read_only,
                 public_metrics=is_http and self._config.http.public_metrics,
             ),
-            authenticator=self.authenticator,
+            authenticator=self.authenticator if has_meaning else None,
             tokens=self._login_tokens,
             is_login_required=listener.authenticates,
         )

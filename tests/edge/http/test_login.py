@@ -137,3 +137,15 @@ def test_a_deleted_user_is_logged_out_everywhere_and_logins_are_on_record():
             ("User:reader", "OAUTHBEARER", True),
             ("User:moldau-admin", "OAUTHBEARER", True),
         } <= logins
+
+
+@pytest.mark.parametrize("authorization", ["Bearer x", "Basic eDp5", "Negotiate abc"])
+def test_a_broker_without_users_ignores_credentials(moldau_session_broker, authorization):
+    """Such as those that a browser or a proxy in front sends for something else."""
+    open_broker = SecuredBroker(moldau_session_broker)
+    headers = {"authorization": authorization}
+    assert open_broker.ask("nobody", "GET", "/api/v1/topology", headers=headers)[0] == 200
+    body = {"user": "reader", "password": "x"}
+    status, _, text = open_broker.ask("nobody", "POST", "/api/v1/login", body, headers=headers)
+    assert status == 400
+    assert "no login is needed" in text

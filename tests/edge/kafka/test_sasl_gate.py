@@ -8,6 +8,7 @@ import pytest
 from connections import framed
 from sasl_world import ADMIN_TOKEN, MECHANISMS, PASSWORD, sasl_world, stored
 
+from moldau.api.authentication import Authenticator
 from moldau.client.sasl import Sasl
 from moldau.edge.kafka import sasl_gate
 from moldau.model.errors import ErrorCode
@@ -165,6 +166,23 @@ async def test_old_clients_send_their_messages_without_a_header(mechanism: str):
         await client.handshake("PLAIN", version=0)
         client.writer.write(framed(b"\0alice\0wrong"))
         assert await client.is_closed()
+
+
+async def test_an_internal_error_during_a_login_without_headers_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def fail(*_: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(sasl_gate, "AUTHENTICATION_SECONDS_MAX", 3600)
+    monkeypatch.setattr(Authenticator, "check_secret", fail)
+    async with sasl_world() as (_, connect):
+        client = await connect()
+        await client.handshake("PLAIN", version=0)
+        client.writer.write(framed(b"\0alice\0" + PASSWORD.encode()))
+        assert await client.is_closed()
+    assert "internal error" in caplog.text
+    assert PASSWORD not in caplog.text
 
 
 async def test_a_session_expires_unless_the_client_authenticates_again():

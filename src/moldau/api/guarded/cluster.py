@@ -19,8 +19,6 @@ from moldau.metadata.leaders import Leader
 from moldau.model.ids import BrokerId
 from moldau.model.topology import (
     JoinChallenge,
-    JoinReply,
-    JoinRequest,
     ProvenJoinRequest,
     SealedJoinReply,
     Topology,
@@ -132,11 +130,6 @@ class GuardedCluster:
         """Lets a broker in that proves that it may join."""
         self._guard.check_listener("cluster.join_proven")
         return await self._broker.joins.join(proven)
-
-    async def join(self, request: JoinRequest) -> JoinReply:
-        """Registers a joining or restarted broker."""
-        self._guard.check("cluster.join", _CLUSTER, about=f"{request.kafka}")
-        return await self._service.join(request)
 
     async def drain(self, broker_id: int) -> None:
         self._guard.check("cluster.drain", _CLUSTER, about=f"broker {broker_id}")

@@ -99,6 +99,12 @@ _LOGIN_HINT: Final = "send authorization metadata: Basic, or Bearer with a token
 STOPPING: Final = ErrorStatus(
     queue_pb2.UNAVAILABLE, "the broker is stopping", "retry on another broker"
 )
+SILENT: Final = ErrorStatus(
+    queue_pb2.TIMED_OUT, "the request did not arrive in time", "send it when the call begins"
+)
+REPLACED: Final = ErrorStatus(
+    queue_pb2.BUSY, "too many health checks at once, and this was the oldest", "check again"
+)
 _INTERNAL_ERROR: Final = ErrorStatus(
     queue_pb2.INTERNAL, "internal error of the broker", "see the log of the broker"
 )

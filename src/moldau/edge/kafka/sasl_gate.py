@@ -120,6 +120,10 @@ class SaslGate:
             except AuthenticationError as error:
                 connection.close(str(error))
                 return
+            except Exception:
+                log.exception("internal error while %s logs in", connection.address)
+                connection.close("an internal error")
+                return
             reply.complete([len(answered).to_bytes(_LENGTH_BYTES, "big") + answered])
 
         login.is_stepping = True
