@@ -1,7 +1,8 @@
 """Lets brokers join and return that prove that they may: by the cluster's secret, or by a token.
 
 The reply has the whole metadata and the secret in it, and is encrypted under the key that was
-proved. `security/join_proof.py` has the proofs.
+proved. So is a refusal that follows a proof: a broker that was removed ends because of it, and must
+know that its cluster says so. `security/join_proof.py` has the proofs.
 """
 
 import hmac
@@ -17,6 +18,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import (
     JoinChallenge,
     JoinGrant,
+    JoinRefusal,
     JoinReply,
     JoinRequest,
     ProvenJoinRequest,
@@ -79,11 +81,23 @@ class JoinService:
         )
 
     async def join(self, proven: ProvenJoinRequest) -> SealedJoinReply:
-        """Raises RefusedError."""
+        """Raises RefusedError: without a proof, or if it can be tried again later."""
         made_at = self._check_challenge(proven.challenge)
         transcript = Transcript(proven.token_id, proven.nonce, proven.challenge, proven.request)
         key = self._proven_key(transcript, proven.proof)
         self._used[proven.challenge] = made_at
+        content: JoinGrant | JoinRefusal
+        try:
+            content = JoinGrant(reply=await self._register(proven), secret=self._secret)
+        except RefusedError as error:
+            if error.code.is_unavailable:
+                raise
+            content = JoinRefusal(code=error.code, message=str(error))
+        nonce = self._random_bytes(SEAL_NONCE_BYTES)
+        return SealedJoinReply(sealed=seal(key, transcript, msgspec.msgpack.encode(content), nonce))
+
+    async def _register(self, proven: ProvenJoinRequest) -> JoinReply:
+        """Raises RefusedError."""
         try:
             request = _request_of(proven.request)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -91,10 +105,7 @@ class JoinService:
         if proven.token_id and request.is_query:
             # It would use no token up, and so give the secret for one that is used or expired.
             raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
-        reply = await self._join(request, proven.token_id)
-        grant = JoinGrant(reply=reply, secret=self._secret)
-        nonce = self._random_bytes(SEAL_NONCE_BYTES)
-        return SealedJoinReply(sealed=seal(key, transcript, msgspec.msgpack.encode(grant), nonce))
+        return await self._join(request, proven.token_id)
 
     def _proven_key(self, transcript: Transcript, proof: bytes) -> bytes:
         """The key that the broker knows. Raises RefusedError."""
