@@ -10,6 +10,7 @@ import pytest
 
 from moldau.control import join_service
 from moldau.control.join_service import CHALLENGE_SECONDS_MAX, JoinService
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import (
@@ -52,7 +53,7 @@ class World:
         self.service = JoinService(
             join=self._join,
             tokens=lambda: tokens or {},
-            secret=SECRET,
+            secret=ClusterSecret(SECRET),
             clock=self.clock,
             random_bytes=random.Random(1).randbytes,
             local_secret_file="/data/cluster.secret",
@@ -115,6 +116,20 @@ def test_who_knows_the_secret_gets_a_reply_that_only_it_can_read() -> None:
     assert grant == JoinGrant(reply=REPLY, secret=SECRET)
     assert SECRET.hex() not in repr(grant)
     assert repr(SECRET) not in repr(grant)
+
+
+def test_while_the_secret_is_changed_brokers_return_with_either_and_get_both() -> None:
+    world = World()
+    new = secrets.token_bytes(32)
+    world.service._secret = ClusterSecret(new, SECRET)
+    for key in (new, SECRET):
+        wanted, transcript = world.proven(key=key)
+        content = unseal(key, transcript, world.join(wanted))
+        grant = msgspec.msgpack.decode(content, type=JoinGrant)
+        assert (grant.secret, grant.earlier_secret) == (new, SECRET)
+        assert repr(SECRET) not in repr(grant)
+    world.joined.clear()
+    world.refusal(world.proven(key=secrets.token_bytes(32))[0])
 
 
 def test_who_has_a_token_gets_the_secret_under_its_key() -> None:

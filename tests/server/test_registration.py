@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from http_cluster import SECRET, FakeCluster, Served, served
 from moldau.control.join_service import JoinService
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.commands import Command, CreateCluster, RegisterBroker
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.records import BrokerRegistered, MetadataRecord
@@ -18,7 +19,6 @@ from moldau.model.ids import BrokerId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.server import registration
-from moldau.server.cluster_secret import ClusterSecret
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership, Endpoints
@@ -380,7 +380,7 @@ def forge(monkeypatch: pytest.MonkeyPatch, code: ErrorCode) -> Callable[[], int]
 
 
 @FORGED
-def test_a_running_broker_does_not_end_because_a_stranger_says_that_it_was_removed(
+def test_a_running_broker_does_not_end_because_an_unproven_member_says_that_it_was_removed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
     asked = forge(monkeypatch, code)
@@ -393,7 +393,7 @@ def test_a_running_broker_does_not_end_because_a_stranger_says_that_it_was_remov
 
 
 @FORGED
-def test_a_start_does_not_fail_because_a_stranger_rejects_it(
+def test_a_start_does_not_fail_because_an_unproven_member_rejects_it(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
     asked = forge(monkeypatch, code)

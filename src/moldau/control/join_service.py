@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
@@ -55,7 +56,7 @@ class JoinService:
         *,
         join: Join,
         tokens: Callable[[], Mapping[str, JoinToken]],
-        secret: bytes,
+        secret: ClusterSecret,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         local_secret_file: str = "",
@@ -88,7 +89,9 @@ class JoinService:
         self._used[proven.challenge] = made_at
         content: JoinGrant | JoinRefusal
         try:
-            content = JoinGrant(reply=await self._register(proven), secret=self._secret)
+            reply = await self._register(proven)
+            secret = self._secret
+            content = JoinGrant(reply=reply, secret=secret.value, earlier_secret=secret.earlier)
         except RefusedError as error:
             if error.code.is_unavailable:
                 raise
@@ -110,8 +113,9 @@ class JoinService:
     def _proven_key(self, transcript: Transcript, proof: bytes) -> bytes:
         """The key that the broker knows. Raises RefusedError."""
         if not transcript.token_id:
-            if is_secret_proof(self._secret, transcript, proof):
-                return self._secret
+            for known in (self._secret.value, self._secret.earlier):
+                if known is not None and is_secret_proof(known, transcript, proof):
+                    return known
             self._warn("a broker could not prove that it knows the secret of this cluster")
             raise RefusedError(
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

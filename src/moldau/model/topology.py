@@ -101,6 +101,8 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, tag="granted"):
     reply: JoinReply
     secret: bytes
     """Of the cluster."""
+    earlier_secret: bytes | None = None
+    """That some brokers still have, while it is changed."""
 
     def __repr__(self) -> str:
         return f"JoinGrant(broker_id={self.reply.broker_id})"

@@ -21,6 +21,7 @@ from moldau.model.errors import ConfigError, ErrorCode
 from moldau.model.layout import SECRET_FILE
 from moldau.model.topology import (
     Endpoint,
+    JoinChallenge,
     JoinGrant,
     JoinRefusal,
     JoinRequest,
@@ -114,6 +115,24 @@ async def ask_member(
         missing = KeyMissingError("this broker needs a token to join the cluster")
         missing.hint = _TOKEN_HINT
         raise missing
+    try:
+        return await _ask_with(member, request, key, offered, machine)
+    except RejectedError as error:
+        if key.earlier is None or error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+    # The member does not have the new secret yet. A challenge can be used once.
+    offered = await member.join_challenge()
+    return await _ask_with(member, request, key.earlier, offered, machine)
+
+
+async def _ask_with(
+    member: MemberClient,
+    request: JoinRequest,
+    key: JoinKey,
+    offered: JoinChallenge,
+    machine: Machine,
+) -> JoinGrant:
+    """Raises ClientError, ProvenRefusalError."""
     transcript = Transcript(
         key.token_id, machine.secret_bytes(NONCE_BYTES), offered.challenge, _encoder.encode(request)
     )

@@ -131,7 +131,8 @@ class Machine:
         return secrets.token_bytes(count)
 
     def admin_token(self, root: Path, cluster_secret: bytes) -> str | None:
-        """The token of the local administrator, written to a data directory; None if it cannot be."""
+        """The token of the local administrator, which it finds in the data directory; None if it
+        cannot be written."""
         token = make_token(cluster_secret)
         return token if write_token(root, token) else None
 

@@ -21,7 +21,7 @@ from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.topology import Endpoint, JoinReply, JoinRequest
-from moldau.server.cluster_secret import JoinKey
+from moldau.server.cluster_secret import join_key
 from moldau.server.config.schema import ServerConfig
 from moldau.server.join import ProvenRefusalError, ask_member
 from moldau.server.machine import Machine
@@ -229,7 +229,7 @@ class Registration:
             is_query=is_query,
         )
         member = self._machine.member(address, _REQUEST_SECONDS)
-        key = JoinKey(membership.secret.value)
+        key = join_key(membership.secret)
         return (await ask_member(member, request, key, self._machine)).reply
 
     async def _register_with(self, address: Endpoint) -> bool:
