@@ -50,6 +50,7 @@ class World:
         self.clock = ManualClock()
         self.joined: list[tuple[JoinRequest, str]] = []
         self.failure: RefusedError | None = None
+        self.returned: list[JoinRequest] = []
         self.service = JoinService(
             join=self._join,
             tokens=lambda: tokens or {},
@@ -57,6 +58,7 @@ class World:
             clock=self.clock,
             random_bytes=random.Random(1).randbytes,
             local_secret_file="/data/cluster.secret",
+            on_return=self.returned.append,
         )
 
     async def _join(self, request: JoinRequest, token_id: str) -> JoinReply:
@@ -149,6 +151,22 @@ def test_a_token_does_not_give_the_secret_to_one_who_only_asks() -> None:
     wanted, transcript = world.proven(key=TOKEN.secret, token_id=TOKEN.id, request=query)
     refused = world.sealed_refusal(wanted, transcript, TOKEN.secret)
     assert refused.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_only_who_proves_the_secret_returns_to_where_it_says() -> None:
+    """Also if it cannot be registered now: that may need the broker itself."""
+    world = World(known_token())
+    world.failure = RefusedError(ErrorCode.NOT_CONTROLLER, "nobody leads")
+    query = msgspec.json.encode(msgspec.structs.replace(REQUEST, is_query=True))
+    for wanted, _ in (
+        world.proven(key=TOKEN.secret, token_id=TOKEN.id),
+        world.proven(key=b"x" * 32),
+        world.proven(request=query),
+    ):
+        world.refusal(wanted)
+    assert world.returned == []
+    world.refusal(world.proven()[0])
+    assert world.returned == [REQUEST]
 
 
 def test_a_refusal_after_the_proof_is_sealed() -> None:

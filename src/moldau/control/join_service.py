@@ -60,14 +60,17 @@ class JoinService:
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         local_secret_file: str = "",
+        on_return: Callable[[JoinRequest], None] = lambda _: None,
     ) -> None:
-        """`local_secret_file`: for brokers on this machine, if no others can ask."""
+        """`local_secret_file`: for brokers on this machine, if no others can ask. `on_return` gets
+        the request of a broker that proved the secret, before it is registered."""
         self._join = join
         self._tokens = tokens
         self._secret = secret
         self._clock = clock
         self._random_bytes = random_bytes
         self._local_secret_file = local_secret_file
+        self._on_return = on_return
         self._key = random_bytes(KEY_BYTES)
         """Of this process: signs challenges, so that none must be remembered before its use."""
         self._used: dict[bytes, float] = {}
@@ -108,6 +111,8 @@ class JoinService:
         if proven.token_id and request.is_query:
             # It would use no token up, and so give the secret for one that is used or expired.
             raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
+        if not proven.token_id and not request.is_query:
+            self._on_return(request)
         return await self._join(request, proven.token_id)
 
     def _proven_key(self, transcript: Transcript, proof: bytes) -> bytes:

@@ -66,8 +66,8 @@ def _peer_secret(secret: ClusterSecret, machine: Machine) -> PeerSecret:
 def build_join_service(
     membership: ClusterMembership,
     cluster: ClusterService,
+    links: PeerLinks,
     http: ReservedPort,
-    *,
     machine: Machine,
     storage: Storage,
 ) -> JoinService:
@@ -78,4 +78,5 @@ def build_join_service(
         clock=machine.clock,
         random_bytes=machine.secret_bytes,
         local_secret_file=str(storage.root / SECRET_FILE) if is_loopback(http.host) else "",
+        on_return=links.on_return,
     )
