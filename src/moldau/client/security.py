@@ -164,7 +164,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 def _private_file(text: str) -> Iterator[str]:
     """OpenSSL reads keys from files only: the path of one that no other user can open."""
     if hasattr(os, "memfd_create"):
-        # In memory, without a name: nothing is left behind, however the process ends.
+        # In memory, without a name: nothing remains of it, however the process ends.
         with open(os.memfd_create("moldau"), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
