@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from guarded_calls import ALICE, GuardedWorld, allow, outcome
 from handler_calls import topic
-from use_case_samples import CLUSTER, GROUP, NAMES, QUEUE, SAMPLES, TOPIC, TRANSACTION, Sample
+from msgspec.structs import replace
+from use_case_samples import (
+    CLUSTER,
+    GROUP,
+    NAMES,
+    PROVEN,
+    QUEUE,
+    SAMPLES,
+    TOPIC,
+    TRANSACTION,
+    Sample,
+)
 
 from moldau.api.guard import REFUSAL_CODES, ListenerAccess
 from moldau.api.rules import RULES
@@ -192,14 +203,18 @@ def test_a_read_only_listener_refuses_what_changes_something(name: str, sample: 
         assert not isinstance(found, RefusedError), found
 
 
-def test_a_read_only_listener_lets_no_broker_join() -> None:
+def test_through_a_read_only_listener_no_broker_joins_and_those_of_the_cluster_return() -> None:
+    """A broker with a token is a new one; one that proves the secret is of the cluster."""
     (sample,) = SAMPLES["cluster.join_proven"]
     made = world(sample)
-    found = outcome(sample.call, made.session(listener=ListenerAccess(read_only=True)))
+    listener = ListenerAccess(read_only=True)
+    by_token = replace(PROVEN, token_id="one")
+    found = outcome(lambda s: s.cluster.join_proven(by_token), made.session(listener=listener))
     assert isinstance(found, RefusedError)
     assert made.touched == []
-    outcome(sample.call, made.session())
-    assert made.touched == ["joins.join"]
+    outcome(sample.call, made.session(listener=listener))
+    outcome(lambda s: s.cluster.join_proven(by_token), made.session())
+    assert made.touched == ["joins.join", "joins.join"]
 
 
 @pytest.mark.parametrize(("name", "sample"), GUARDED)

@@ -4,12 +4,14 @@ Files are read when the options are parsed, and their content travels with the o
 needs no files of the driver, and a wrong file is reported before anything runs.
 """
 
+import contextlib
 import functools
 import ipaddress
+import os
 import re
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -146,12 +148,9 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     context.check_hostname = tls.checks_host
     context.minimum_version, context.maximum_version = tls.version_first, tls.version_last
     if tls.chain:
-        # OpenSSL reads keys from files only; this one is private, and deleted at once.
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-            file.write(tls.key + tls.chain)
-            file.flush()
+        with _private_file(tls.key + tls.chain) as path:
             try:
-                context.load_cert_chain(file.name, password=lambda: tls.key_password)
+                context.load_cert_chain(path, password=lambda: tls.key_password)
             except (ssl.SSLError, ValueError):
                 raise InvalidArgumentError(
                     f"options {tls.prefix}ssl.keystore…: the key cannot be read, or does not match "
@@ -159,6 +158,22 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
                     hint=f"is the key encrypted? see option {tls.prefix}ssl.key.password",
                 ) from None
     return context
+
+
+@contextlib.contextmanager
+def _private_file(text: str) -> Iterator[str]:
+    """OpenSSL reads keys from files only: the path of one that no other user can open."""
+    if hasattr(os, "memfd_create"):
+        # In memory, without a name: nothing remains of it, however the process ends.
+        with open(os.memfd_create("moldau"), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as named:
+        named.write(text)
+        named.flush()
+        yield named.name
 
 
 def plain_key(tls: Tls) -> str:

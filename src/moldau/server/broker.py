@@ -392,7 +392,7 @@ class BrokerServer:
             disk=self._disk,
         )
         self._joins = build_join_service(
-            membership, self._cluster, http, machine=self._machine, storage=self._storage
+            membership, self._cluster, self._peers, http, self._machine, self._storage
         )
         self._reconciler = Reconciler(
             me=self._broker_id,

@@ -97,7 +97,7 @@ class Authentication:
             threads=OsHashThreads(),
             decoy_key=hmac.digest(cluster_secret, _DECOY_LABEL, "sha256"),
             random_bytes=machine.secret_bytes,
-            admin_token=machine.admin_token(root),
+            admin_token=machine.admin_token(root, cluster_secret),
             tokens=self._login_tokens,
             certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
             audit=_login_audit(config, machine),
