@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from secure_front import identity
 
-from moldau.client.errors import InvalidArgumentError
+from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.security import Security, Tls, parse_security, tls_context
 
 CA = identity("authority")
@@ -169,3 +169,21 @@ def test_it_travels_to_tasks_and_its_text_shows_no_key() -> None:
 def test_plain_text_is_the_default() -> None:
     assert parse_security({}) == Security()
     assert parse_security({"security.protocol": "plaintext"}, "kafka.") == Security(prefix="kafka.")
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_password_for_this_machine_is_not_sent_to_others_in_plain_text(
+    mechanism: str, protocol: str
+) -> None:
+    login = {"sasl.mechanism": mechanism, "sasl.username": "ann", "sasl.password": "secret"}
+    security = parse_security({"security.protocol": protocol, **login})
+    here, there = ["localhost", "::1"], ["127.0.0.1", "queue.example"]
+    security.check_advertised("127.0.0.1", here)
+    # Who names another machine has decided.
+    security.check_advertised("other.example", there)
+    if mechanism == "PLAIN" and protocol == "SASL_PLAINTEXT":
+        with pytest.raises(ClientError, match="will not send a password or token to other"):
+            security.check_advertised("other.example", here)
+    else:
+        security.check_advertised("other.example", here)

@@ -356,8 +356,8 @@ class AioKafkaSasl:
                 auto_offset_reset="earliest",
             )
             received: list[bytes] = []
-            await consumer.start()
             try:
+                await consumer.start()
                 while not is_done(received):
                     for records in (await consumer.getmany(timeout_ms=500)).values():
                         received.extend(record.value for record in records)
