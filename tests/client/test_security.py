@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from secure_front import identity
 
-from moldau.client.errors import InvalidArgumentError
+from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.security import Security, Tls, parse_security, tls_context
 
 CA = identity("authority")
@@ -196,3 +196,21 @@ def test_a_key_is_in_no_directory_while_it_is_loaded(
     tls_context.__wrapped__(tls)
     assert seen[1][0] == str(tmp_path / seen[1][1][0])
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_password_for_this_machine_is_not_sent_to_others_in_plain_text(
+    mechanism: str, protocol: str
+) -> None:
+    login = {"sasl.mechanism": mechanism, "sasl.username": "ann", "sasl.password": "secret"}
+    security = parse_security({"security.protocol": protocol, **login})
+    here, there = ["localhost", "::1"], ["127.0.0.1", "queue.example"]
+    security.check_advertised("127.0.0.1", here)
+    # Who names another machine has decided.
+    security.check_advertised("other.example", there)
+    if mechanism == "PLAIN" and protocol == "SASL_PLAINTEXT":
+        with pytest.raises(ClientError, match="will not send a password or token to other"):
+            security.check_advertised("other.example", here)
+    else:
+        security.check_advertised("other.example", here)

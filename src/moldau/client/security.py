@@ -11,13 +11,13 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError, UnreachableError
-from moldau.client.sasl import Sasl, parse_sasl
+from moldau.client.sasl import READABLE, Sasl, parse_sasl
 
 PROTOCOL: Final = "security.protocol"
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -93,6 +93,16 @@ class Security:
     def authorization(self) -> str:
         """The header `authorization` of HTTP and gRPC; empty: none."""
         return "" if self.sasl is None else self.sasl.authorization
+
+    def check_advertised(self, host: str, bootstrap: Iterable[str]) -> None:
+        """Before a login at a broker that another one has named.
+
+        A password or token that the user sends to this machine only, in plain text, stays on it,
+        whatever address a broker advertises. Raises ClientError.
+        """
+        is_clear = self.tls is None and self.sasl is not None and self.sasl.mechanism in READABLE
+        if is_clear and all(map(is_loopback, bootstrap)):
+            check_may_send(host, self.prefix)
 
 
 PLAIN_TEXT: Final = Security()

@@ -150,11 +150,12 @@ class KafkaClient:
         return self._topics[topic]
 
     def connection(self, host: str, port: int) -> KafkaConnection:
-        """The connection to a broker, opened if necessary."""
+        """The connection to a broker, opened if necessary. Raises ClientError."""
         found = self._connections.get((host, port))
         if found is not None and found.is_expired:
             found.close()
         if found is None or found.closed:
+            self._security.check_advertised(host, [known for known, _ in self._bootstrap])
             found = KafkaConnection(
                 host,
                 port,
