@@ -3,22 +3,29 @@
 import json
 
 import pytest
+from tls_world import TlsWorld
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def directory(cli, tmp_path):
+def start(cli, tmp_path):
+    """Starts a cluster of one broker with these settings; returns its directory."""
     ports = [f"--{name}-port=0" for name in ("kafka", "http", "raft", "grpc")]
-    settings = ("--set", "kafka.sasl_mechanisms=SCRAM-SHA-512")
     directory = tmp_path / "cluster"
-    started = cli("cluster", "start", "-n", "1", "-d", "--data-dir", directory, *ports, *settings)
-    assert started.code == 0, started.err
-    yield directory
+
+    def run(*settings):
+        given = [word for setting in settings for word in ("--set", setting)]
+        started = cli("cluster", "start", "-n", "1", "-d", "--data-dir", directory, *ports, *given)
+        assert started.code == 0, started.err
+        return directory
+
+    yield run
     assert cli("cluster", "stop", "--data-dir", directory).code == 0
 
 
-def test_its_status_is_known(cli, directory):
+def test_its_status_is_known(cli, start):
+    directory = start("kafka.sasl_mechanisms=SCRAM-SHA-512")
     found = cli("cluster", "status", "--data-dir", directory, "-o", "json")
     assert found.code == 0, found.err + found.out
     assert json.loads(found.out)["problems"] == []
@@ -29,3 +36,15 @@ def test_its_status_is_known(cli, directory):
     refused = cli("cluster", "status", "--data-dir", directory, "-o", "json")
     assert refused.code == 1
     assert "does not respond at" in json.loads(refused.out)["problems"][0]
+
+
+def test_without_the_authority_of_its_certificates_the_reason_is_shown(cli, start, tmp_path):
+    world = TlsWorld(tmp_path)
+    files = (f"security.cert_file={world.cert_file}", f"security.key_file={world.key_file}")
+    directory = start("kafka.security=tls", "http.security=tls", *files)
+    status = ("cluster", "status", "--data-dir", directory)
+    assert cli(*status, "--cafile", world.ca_file).code == 0
+    refused = cli(*status)
+    assert refused.code == 1
+    assert "This listener uses TLS, and the request came without" in refused.err
+    assert "pass --cafile FILE" in refused.err

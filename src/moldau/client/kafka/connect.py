@@ -33,6 +33,10 @@ _WRONG_PORT_HINT = (
     "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
     "Raft address"
 )
+_CLOSED_AT_ONCE_HINT = (
+    "is it the Kafka address of a broker (kafka.addr), and does it use TLS? "
+    "see security.protocol · check it: moldau doctor"
+)
 _CLOSED_HINT = (
     "does the broker require a user or TLS? see security.protocol · check it: moldau doctor"
 )
@@ -87,7 +91,7 @@ def probe(
     security = str((extra or {}).get("security.protocol", ""))
     is_plain = is_kafka and not security.lower().endswith("ssl")
     reasons: list[str] = []
-    wrong = ""
+    wrong = hint = ""
     for host, port in split_brokers(brokers):
         try:
             with socket.create_connection((host, port), timeout=seconds_max) as connection:
@@ -98,8 +102,9 @@ def probe(
             if found in (Protocol.KAFKA, Protocol.UNKNOWN):
                 return
             wrong = f"{host}:{port} is {found}"
+            hint = _CLOSED_AT_ONCE_HINT if found is Protocol.CLOSED else _WRONG_PORT_HINT
     if wrong:
-        raise UnreachableError(wrong, hint=_WRONG_PORT_HINT)
+        raise UnreachableError(wrong, hint=hint)
     why = ", ".join(dict.fromkeys(reasons))
     raise UnreachableError(f"cannot reach {brokers} ({why})", hint=START_HINT)
 
