@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
-    RIGHTS_HINT,
     SECURITY_HINT,
     START_HINT,
     TOPIC_EXISTS_HINT,
@@ -68,10 +67,6 @@ _STATE = re.compile(r" \(after \d+ms in state [A-Z_]+[^)]*\)")
 _HINTS = {
     KafkaError.MSG_SIZE_TOO_LARGE: "send smaller messages, or raise the topic's max.message.bytes",
     KafkaError.TOPIC_ALREADY_EXISTS: TOPIC_EXISTS_HINT,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: RIGHTS_HINT,
-    KafkaError.GROUP_AUTHORIZATION_FAILED: RIGHTS_HINT,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: RIGHTS_HINT,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: RIGHTS_HINT,
     KafkaError._UNKNOWN_PARTITION: "list the partitions: moldau topic describe NAME",
 }
 
