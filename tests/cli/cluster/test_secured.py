@@ -3,27 +3,31 @@
 import json
 
 import pytest
+from tls_world import TlsWorld
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def brokers():
-    return 1
-
-
-@pytest.fixture
-def directory(cli, tmp_path, brokers):
+def start(cli, tmp_path):
+    """Starts a cluster with these settings; returns its directory."""
     ports = [f"--{name}-port=0" for name in ("kafka", "http", "raft", "grpc")]
-    settings = ("--set", "kafka.sasl_mechanisms=SCRAM-SHA-512", *ports)
     directory = tmp_path / "cluster"
-    started = cli("cluster", "start", "-n", brokers, "-d", "--data-dir", directory, *settings)
-    assert started.code == 0, started.err
-    yield directory
+
+    def run(*settings, brokers=1):
+        given = [word for setting in settings for word in ("--set", setting)]
+        started = cli(
+            "cluster", "start", "-n", brokers, "-d", "--data-dir", directory, *ports, *given
+        )
+        assert started.code == 0, started.err
+        return directory
+
+    yield run
     assert cli("cluster", "stop", "--data-dir", directory).code == 0
 
 
-def test_its_status_is_known(cli, directory):
+def test_its_status_is_known(cli, start):
+    directory = start("kafka.sasl_mechanisms=SCRAM-SHA-512")
     found = cli("cluster", "status", "--data-dir", directory, "-o", "json")
     assert found.code == 0, found.err + found.out
     assert json.loads(found.out)["problems"] == []
@@ -36,8 +40,8 @@ def test_its_status_is_known(cli, directory):
     assert "does not respond at" in json.loads(refused.out)["problems"][0]
 
 
-@pytest.mark.parametrize("brokers", [2])
-def test_the_directory_of_one_broker_administers_all(cli, directory, brokers, tmp_path):
+def test_the_directory_of_one_broker_administers_all(cli, start, tmp_path):
+    directory = start("kafka.sasl_mechanisms=SCRAM-SHA-512", brokers=2)
     found = json.loads(cli("cluster", "status", "--data-dir", directory, "-o", "json").out)
     first = next(broker for broker in found["brokers"] if broker["id"] == 1)
     local = ("-b", first["kafka"], "--data-dir", directory / "broker-1")
@@ -51,3 +55,15 @@ def test_the_directory_of_one_broker_administers_all(cli, directory, brokers, tm
     read = cli("consume", "orders", "--from-beginning", "--exit-at-end", *local)
     assert read.code == 0, read.err
     assert sorted(map(int, read.out.split())) == list(range(200))
+
+
+def test_without_the_authority_of_its_certificates_the_reason_is_shown(cli, start, tmp_path):
+    world = TlsWorld(tmp_path)
+    files = (f"security.cert_file={world.cert_file}", f"security.key_file={world.key_file}")
+    directory = start("kafka.security=tls", "http.security=tls", *files)
+    status = ("cluster", "status", "--data-dir", directory)
+    assert cli(*status, "--cafile", world.ca_file).code == 0
+    refused = cli(*status)
+    assert refused.code == 1
+    assert "This listener uses TLS, and the request came without" in refused.err
+    assert "pass --cafile FILE" in refused.err
