@@ -10,7 +10,6 @@ from typing import Any, Final
 import confluent_kafka.admin as admin_api
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from msgspec.structs import astuple
-from raw_client import RawClient
 
 from moldau.client.sasl import Sasl
 from moldau.client.security import Security
@@ -18,6 +17,7 @@ from moldau.client.wire.security_admin import AclRule, SecurityAdmin
 from moldau.security.acl import Acl
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
+from raw_client import RawClient
 
 TOPIC: Final = "vault"
 GROUP: Final = "vault-group"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from chunks import in_memory
 from msgspec.structs import replace
-from raw_client import records
 from secured_broker import PASSWORDS, SecuredBroker, secured_broker
 from security_world import rule
 
@@ -16,6 +16,7 @@ from moldau.security.acl import Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import user
 from moldau.security.roles import role_acls
 from moldau.testing.waiting import wait_seconds_max
+from raw_client import records
 
 pytestmark = pytest.mark.system
 
@@ -76,7 +77,7 @@ def readers(secured: SecuredBroker, topic: str) -> dict[str, bool]:
             streamed, code = [], error.code()
     seen = [
         *(bytes(record.value or b"") for record in records(by_name.records or b"")),
-        *(bytes(part.records or b"") for each in by_id.topics for part in each.partitions),
+        *(in_memory(part.records or b"") for each in by_id.topics for part in each.partitions),
         shown.encode(),
         *streamed,
     ]
@@ -105,9 +106,7 @@ def test_no_allow_overrides_it(secured, case):
     secured.put_topic(topic, "hidden")
     assert not any(readers(secured, topic).values())
     secured.put_rules(
-        *(
-            replace(each, resource_name=each.resource_name.format(topic)) for each in CASES[case]
-        )
+        *(replace(each, resource_name=each.resource_name.format(topic)) for each in CASES[case])
     )
     refused = readers(secured, topic)
     assert all(refused.values()), refused
