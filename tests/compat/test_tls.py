@@ -17,6 +17,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 from secure_front import identity
+from secured_broker import ManyListeners
 from tls_world import TlsWorld
 
 from moldau.testing.broker import Broker
@@ -291,15 +292,6 @@ def test_a_certificate_that_cannot_be_used_keeps_the_broker_from_starting(tmp_pa
     with pytest.raises(Exception, match="is not the key of the certificate") as caught:
         broker.start()
     assert "Traceback" not in str(caught.value)
-
-
-class ManyListeners(Broker):
-    """A broker whose Kafka listeners come from the setting `listeners`."""
-
-    def arguments(self) -> list[str]:
-        given = super().arguments()
-        at = given.index("--kafka-addr")
-        return given[:at] + given[at + 2 :]
 
 
 def test_clients_stay_on_the_listener_by_which_they_came(world, tmp_path) -> None:

@@ -32,6 +32,15 @@ SETTINGS: Final = {
 }
 
 
+class ManyListeners(Broker):
+    """Its Kafka listeners are those of the settings."""
+
+    def arguments(self) -> list[str]:
+        given = super().arguments()
+        at = given.index("--kafka-addr")
+        return given[:at] + given[at + 2 :]
+
+
 class SecuredBroker:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -149,8 +158,10 @@ def _fill(secured: SecuredBroker) -> None:
 
 
 @contextmanager
-def secured_broker(settings: dict[str, str] | None = None) -> Iterator[SecuredBroker]:
-    with Broker(settings={**SETTINGS, **(settings or {})}) as broker:
+def secured_broker(
+    settings: dict[str, str] | None = None, kind: type[Broker] = Broker
+) -> Iterator[SecuredBroker]:
+    with kind(settings={**SETTINGS, **(settings or {})}) as broker:
         secured = SecuredBroker(broker)
         _fill(secured)
         yield secured
