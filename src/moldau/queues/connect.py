@@ -209,9 +209,7 @@ class ConnectHandler:
             )
         return mode
 
-    async def _define(
-        self, options: ConnectOptions, check: DefinitionCheck | None
-    ) -> QueueGroup:
+    async def _define(self, options: ConnectOptions, check: DefinitionCheck | None) -> QueueGroup:
         command = DefineQueueGroup(
             name=options.group,
             topics=options.topics,
