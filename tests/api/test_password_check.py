@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from moldau.api.password_check import BUSY, OsHashThreads, PasswordCheck, UnavailableError
+from moldau.api.password_check import BUSY, OsHashThreads, PasswordCheck
 from moldau.security.scram import ScramMechanism, make_credential
 
 pytestmark = pytest.mark.inprocess

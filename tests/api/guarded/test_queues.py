@@ -3,7 +3,6 @@
 import pytest
 from guarded_calls import GuardedWorld, allow, outcome
 from handler_calls import brokers, image, topic
-
 from msgspec.structs import replace
 
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
