@@ -104,8 +104,8 @@ class JwksFetch:
 
 
 def _check_address(host: str, port: int | None) -> None:
-    """Raises JwksError, before anything is sent there. Services that give secrets of the machine to
-    whoever asks from it have such addresses, and no identity provider has."""
+    """Raises JwksError, before anything is sent there. Clouds serve credentials of the machine at
+    such addresses, to every process on it; no identity provider has one."""
     found = socket.getaddrinfo(host, port or HTTPS_PORT, type=socket.SOCK_STREAM)
     for address in {ipaddress.ip_address(each[4][0]) for each in found}:
         mapped = getattr(address, "ipv4_mapped", None)
