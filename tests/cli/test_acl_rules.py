@@ -83,7 +83,7 @@ def test_numbers_of_a_newer_broker_are_shown():
     assert row_of(AclRule(99, "n", 3, "User:a", "*", 98, 3))["resource"] == "99"
 
 
-def test_a_wrong_operation_is_told_with_what_it_belongs_to():
+def test_a_wrong_operation_is_reported_with_what_it_belongs_to():
     with pytest.raises(CommandError) as caught:
         made("write", groups=("g",))
     assert caught.value.hint == "it is an operation of: topic, transactional-id"
