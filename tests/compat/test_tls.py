@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from listeners_world import ManyListeners, metric
 from secure_front import identity
+from secured_broker import ManyListeners
 from tls_world import TlsWorld
 
 from moldau.testing.broker import Broker

@@ -1,19 +1,20 @@
 """The public keys of an identity provider, fetched by https and kept.
 
 The address is a setting of the operator, and nothing that a client sends changes it. Only https, no
-redirects, no proxies of the environment, a bounded answer in bounded time. While the provider is
-down, the keys that were fetched before stay in use.
+redirects, no link-local addresses, no proxies of the environment, a bounded answer in bounded time.
+While the provider is down, the keys that were fetched before stay in use.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Callable
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPS_PORT, HTTPException, HTTPSConnection
 from typing import Final
 
 from moldau.api.password_check import UnavailableError
@@ -78,6 +79,7 @@ class JwksFetch:
     def _get(self) -> bytes:
         deadline = time.monotonic() + FETCH_SECONDS_MAX
         url = self._url
+        _check_address(url.hostname or "", url.port)
         context = ssl.create_default_context(cafile=self._ca_file)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.hostname_checks_common_name = False
@@ -102,6 +104,16 @@ class JwksFetch:
             return bytes(body)
         finally:
             connection.close()
+
+
+def _check_address(host: str, port: int | None) -> None:
+    """Raises JwksError, before anything is sent there. Clouds serve credentials of the machine at
+    such addresses, to every process on it; no identity provider has one."""
+    found = socket.getaddrinfo(host, port or HTTPS_PORT, type=socket.SOCK_STREAM)
+    for address in {ipaddress.ip_address(each[4][0]) for each in found}:
+        mapped = getattr(address, "ipv4_mapped", None)
+        if (mapped or address).is_link_local:
+            raise JwksError(f"{host} is at the link-local address {address}, which is not used")
 
 
 def read_keys(body: bytes) -> tuple[PublicKey, ...]:
