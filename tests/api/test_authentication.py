@@ -194,9 +194,9 @@ async def test_an_exchange_under_way_does_not_prove_a_password_that_has_just_cha
     after: str | None,
 ):
     world = World()
-    client = ScramClient("alice", PASSWORD, "SCRAM-SHA-256")
+    client = ScramClient("alice", PASSWORD.encode())
     login = world.authenticator.exchange("SCRAM-SHA-256", HOST)
-    proof = client.final(await login.step(client.first()))
+    proof = client.final(await login.step(client.first))
     world.users = {} if after is None else {"alice": stored("alice", after)}
     assert (await refusal(login.step(proof)))[0] == WRONG_CREDENTIALS
     assert login.principal is None

@@ -13,7 +13,7 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from listeners_world import ManyListeners, metric
+from listeners_world import metric
 from secure_front import identity
 from secured_broker import ManyListeners
 from tls_world import TlsWorld

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 import confluent_kafka.admin as admin_api
 from https_keys import AUDIENCE, ISSUER, IdentityProvider
 from sasl_clients import ClientTls, Credentials, librdkafka_settings
+from secured_broker import ManyListeners
 from tls_world import TlsWorld
 
 from moldau.testing.broker import Broker
@@ -23,15 +24,6 @@ SASL: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 MTLS: Final = "mTLS"
 WAYS: Final = (*SASL, MTLS)
 PASSWORD: Final = "alice's planted secret"
-
-
-class ManyListeners(Broker):
-    """A broker whose Kafka listeners come from the setting `listeners`."""
-
-    def arguments(self) -> list[str]:
-        given = super().arguments()
-        at = given.index("--kafka-addr")
-        return given[:at] + given[at + 2 :]
 
 
 class ListenersWorld:

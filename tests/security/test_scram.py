@@ -310,7 +310,7 @@ def test_a_user_that_was_deleted_or_changed_during_the_exchange_is_refused(
 ) -> None:
     found: ScramCredential | None = USERS["alice"][SHA_256]
     exchange = ScramServer(SHA_256, find=lambda _: found, nonce="server", decoy_key=b"secret")
-    client = Client()
+    client = ScramClient()
     reply = exchange.first(client.first)
     found = now
     with pytest.raises(AuthenticationError):

@@ -30,7 +30,7 @@ def rights() -> list[str]:
     """The commands of the page."""
     section = PAGE.read_text().split("## Rights\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"^```bash\n(.*?)^```$", section, flags=re.M | re.S)
-    return block.strip().splitlines()
+    return str(block).strip().splitlines()
 
 
 @pytest.fixture(scope="module")

@@ -185,8 +185,7 @@ class ScramServer:
             raise _malformed(f"a proof of {len(proof)} bytes, not {len(signature)}")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         proved = hmac.compare_digest(hashlib.new(name, client_key).digest(), credential.stored_key)
-        if not proved or not self._exists or self._find(self.user) != credential:
-            # The last: the password has changed since the first message.
+        if not proved or not self._exists:
             raise AuthenticationError(
                 reason=f"wrong password for user {self.user!r}"
                 if self._exists
