@@ -77,16 +77,23 @@ $(VENV)/demo: $(BUILT_FROM) | $(VENV)/python
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
 	@exec $(BIN)/moldau dev
 
-# kcat is the one client that is no Python package. Where it cannot be installed its tests are
-# skipped, and pytest says so.
-.PHONY: kcat
+# Two programs of the tests are no Python packages: the client kcat, and a browser, whose pages attack
+# a broker. Where they cannot be installed their tests are skipped, and the end of the run says so.
+.PHONY: kcat chromium
 kcat:
-	@command -v kcat >/dev/null 2>&1 || { \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-			echo "installing kcat …"; \
-			(apt-get install -y -qq kcat || { apt-get update -qq && apt-get install -y -qq kcat; }) >/dev/null 2>&1 \
-				|| echo "skipped: kcat could not be installed; its tests will be skipped"; \
-		else echo "skipped: kcat is not installed (apt-get install kcat); its tests will be skipped"; fi; }
+	@command -v kcat >/dev/null 2>&1 || { $(call installed,kcat); }
+chromium:
+	@[ -n "$(MOLDAU_TEST_BROWSER)" ] || command -v chromium >/dev/null 2>&1 \
+		|| command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 \
+		|| { $(call installed,chromium); }
+
+define installed
+if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	echo "installing $(1) …"; get="apt-get install -y -qq --no-install-recommends $(1)"; \
+	($$get || { apt-get update -qq && $$get; }) >/dev/null 2>&1 \
+		|| echo "skipped: $(1) could not be installed; its tests will be skipped"; \
+else echo "skipped: $(1) is not installed (apt-get install $(1)); its tests will be skipped"; fi
+endef
 
 check: $(VENV)/check ## lint, types, layers
 	@$(BIN)/ruff check .
@@ -96,14 +103,14 @@ check: $(VENV)/check ## lint, types, layers
 
 # Each kind of test in processes of its own: see tests/run.py. A part of them, or options of pytest:
 # make test PYTEST_ARGS="tests/log -x"
-test: $(VENV)/test kcat check ## everything that must hold before a change lands (about 10 minutes)
+test: $(VENV)/test kcat chromium check ## everything that must hold before a change lands (about 10 minutes)
 	@$(BIN)/python tests/run.py -- $(PYTEST_ARGS)
 
 .PHONY: test-quick test-order
 test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clock (less than a minute)
 	@$(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)
 
-test-order: $(VENV)/test kcat ## all tests in a random order, and property tests with other examples: SEED=…
+test-order: $(VENV)/test kcat chromium ## all tests in a random order, and property tests with other examples: SEED=…
 	@$(BIN)/python tests/run.py --order-seed $(SEED) -- $(PYTEST_ARGS)
 
 .PHONY: test-long
@@ -156,8 +163,9 @@ bench-spark: $(VENV)/test ## measure reading topics with Spark, small batches an
 faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and check what clients saw (about an hour)
 	@$(BIN)/python -m faults --write-docs
 
-faults-quick: $(VENV)/check ## the same with few repetitions, and without the page (about 20 minutes)
+faults-quick: $(VENV)/check ## the same with few repetitions, some of it on a secured cluster, and without the page (about 25 minutes)
 	@$(BIN)/python -m faults --quick
+	@$(BIN)/python -m faults --quick --secured
 
 # Fuzzing wants an extra that has no wheel for every Python; without it the targets are skipped.
 $(VENV)/fuzz: $(BUILT_FROM) | $(VENV)/check

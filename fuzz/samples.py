@@ -1,12 +1,14 @@
 """Plausible messages of every API and version, made from the tables of fields, for seeds."""
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
 from moldau.wire.fields import Field
 from moldau.wire.schema import Message
+
+M = TypeVar("M", bound=Message)
 
 _TIME: Final = TimestampMs(1_790_000_000_000)
 _NUMBERS: Final = {"acks": -1, "replication_factor": 1, "num_partitions": 1, "throttle_time_ms": 0}
@@ -25,9 +27,9 @@ def batch(codec: Codec = Codec.NONE, count: int = 2, **options: Any) -> bytes:
     return build_batch(records(count), codec=codec, **options)
 
 
-def message(cls: Any, version: int) -> Message:
+def message(cls: type[M], version: int) -> M:
     """One of each: every array has one element, every text a word."""
-    made: Message = _struct(cls, version)
+    made: M = _struct(cls, version)
     return made
 
 

@@ -49,6 +49,8 @@ class Outcome:
     code: int = 0
     passed: int = 0
     skipped: int = 0
+    skips: dict[str, int] = field(default_factory=dict)
+    """How many tests were skipped, by reason."""
     failed: dict[str, bool] = field(default_factory=dict)
     """By test, whether it may be repeated."""
     seconds: float = 0.0
@@ -185,6 +187,9 @@ def conclude(outcomes: list[Outcome], flaky: list[str]) -> int:
     for one in outcomes:
         for test, may_repeat in one.failed.items():
             say(f"failed: {test}" + ("" if may_repeat else " (never repeated)"))
+    for one in outcomes:
+        for reason, count in one.skips.items():
+            say(f"skipped: {count} of {one.kind}: {reason}")
     if flaky:
         FLAKY.write_text("".join(f"{test}\n" for test in flaky))
         say(f"flaky: {', '.join(flaky)} (also in {FLAKY.relative_to(ROOT)})")

@@ -5,7 +5,7 @@ is encoded and decoded again, and must stay the same.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from fuzz.parts import in_memory
 from fuzz.samples import message
@@ -14,6 +14,8 @@ from moldau.model.errors import PeerProtocolError
 from moldau.wire.framing import frame_request, read_request_header, read_response_header
 from moldau.wire.registry import APIS, REQUESTS, RESPONSES, ApiKey, MessageTypes
 from moldau.wire.schema import Message
+
+M = TypeVar("M", bound=Message)
 
 _KEYS: Final = sorted(APIS)
 
@@ -59,7 +61,7 @@ def _read_headers(data: bytes) -> None:
         check(position <= len(data), "a response begins beyond the end of its frame")
 
 
-def _seeds(messages: MessageTypes[Message]) -> Iterator[tuple[str, bytes]]:
+def _seeds(messages: MessageTypes[M]) -> Iterator[tuple[str, bytes]]:
     for key in _KEYS:
         api = APIS[key]
         for version in sorted({api.versions.first, api.versions.last}):
@@ -70,7 +72,7 @@ def _seeds(messages: MessageTypes[Message]) -> Iterator[tuple[str, bytes]]:
 def _header_seeds() -> Iterator[tuple[str, bytes]]:
     for key in (ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE):
         for version in (key.versions.first, key.versions.last):
-            framed = frame_request(message(REQUESTS[key], version), version, 7, "client")  # type: ignore[arg-type]
+            framed = frame_request(message(REQUESTS[key], version), version, 7, "client")
             yield f"{key.name.lower()}-v{version}", in_memory(framed)[4:40]
 
 
@@ -88,13 +90,13 @@ TARGETS: Final = [
         about="every request in every version",
         run=_decode_request,
         allowed=(PeerProtocolError,),
-        seeds=lambda: _seeds(REQUESTS),  # type: ignore[arg-type]
+        seeds=lambda: _seeds(REQUESTS),
     ),
     Target(
         name="wire-responses",
         about="every response in every version",
         run=_decode_response,
         allowed=(PeerProtocolError,),
-        seeds=lambda: _seeds(RESPONSES),  # type: ignore[arg-type]
+        seeds=lambda: _seeds(RESPONSES),
     ),
 ]

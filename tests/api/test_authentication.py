@@ -2,14 +2,13 @@
 
 import asyncio
 import base64
-import hashlib
-import hmac
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 from handler_calls import LoopClock
+from scram_client import ScramClient
 
 from moldau.api.authentication import TOO_MANY, WRONG_TOKEN, Authenticator
 from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
@@ -22,6 +21,7 @@ from moldau.security.scram import ScramMechanism, make_credential
 HOST = "10.0.0.1"
 ADMIN_TOKEN = "token-of-the-data-directory"
 PASSWORD = "planted-secret-9f2c"
+_MECHANISMS = {each.sasl_name: each for each in ScramMechanism}
 
 
 class NoThreads:
@@ -83,51 +83,20 @@ class World:
     async def scram(
         self, name: str, password: str, mechanism: str = "SCRAM-SHA-256", host: str = HOST
     ) -> Principal | None:
-        client = ScramClient(name, password, mechanism)
+        client = ScramClient(name, password.encode(), mechanism=_MECHANISMS[mechanism])
         login = self.authenticator.exchange(mechanism, host)
-        challenge = await login.step(client.first())
+        challenge = await login.step(client.first)
         assert login.principal is None
-        client.verify(await login.step(client.final(challenge)))
+        final = client.final(challenge)
+        assert await login.step(final) == client.expected
         return login.principal
 
 
-class ScramClient:
-    """The client's side of RFC 5802, written for this test."""
-
-    def __init__(self, name: str, password: str, mechanism: str) -> None:
-        self.hash = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
-        self.password = password.encode()
-        self.nonce = os.urandom(12).hex()
-        self.bare = f"n={name},r={self.nonce}"
-        self.signed = b""
-        self.salted = b""
-
-    def first(self) -> bytes:
-        return b"n,," + self.bare.encode()
-
-    def final(self, challenge: bytes) -> bytes:
-        told = dict(part.split("=", 1) for part in challenge.decode().split(","))
-        self.salted = hashlib.pbkdf2_hmac(
-            self.hash, self.password, base64.b64decode(told["s"]), int(told["i"])
-        )
-        without_proof = f"c=biws,r={told['r']}"
-        self.signed = f"{self.bare},{challenge.decode()},{without_proof}".encode()
-        key = hmac.digest(self.salted, b"Client Key", self.hash)
-        signature = hmac.digest(hashlib.new(self.hash, key).digest(), self.signed, self.hash)
-        proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
-        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
-
-    def verify(self, answer: bytes) -> None:
-        server_key = hmac.digest(self.salted, b"Server Key", self.hash)
-        signature = hmac.digest(server_key, self.signed, self.hash)
-        assert answer == b"v=" + base64.b64encode(signature)
-
-
-async def refusal(attempt: object) -> tuple[str, float]:
+async def refusal(attempt: Awaitable[object]) -> tuple[str, float]:
     """The text that a client gets, and after how long."""
     began = asyncio.get_running_loop().time()
     with pytest.raises(AuthenticationError) as caught:
-        await attempt  # type: ignore[misc]
+        await attempt
     return str(caught.value), asyncio.get_running_loop().time() - began
 
 
@@ -206,14 +175,83 @@ async def test_a_password_that_fitted_is_not_hashed_again_until_it_changes():
 
 async def test_a_check_under_way_does_not_answer_for_a_password_that_has_just_changed():
     world = World()
-    first = asyncio.create_task(world.authenticator.check_password("alice", PASSWORD))
+    old = asyncio.create_task(world.authenticator.check_password("alice", PASSWORD))
     await asyncio.sleep(0)
     world.users = {"alice": stored("alice", "another")}
+    new = asyncio.create_task(world.authenticator.check_password("alice", "another"))
     with pytest.raises(AuthenticationError):
         await world.authenticator.check_password("alice", PASSWORD)
-    assert await first == user("alice")
+    # Begun before the change, but answered after it.
+    with pytest.raises(AuthenticationError):
+        await old
+    assert await new == user("alice")
     with pytest.raises(AuthenticationError):
         await world.authenticator.check_password("alice", PASSWORD)
+
+
+@pytest.mark.parametrize("after", ["another", None], ids=["changed", "deleted"])
+async def test_an_exchange_under_way_does_not_prove_a_password_that_has_just_changed(
+    after: str | None,
+):
+    world = World()
+    client = ScramClient("alice", PASSWORD.encode())
+    login = world.authenticator.exchange("SCRAM-SHA-256", HOST)
+    proof = client.final(await login.step(client.first))
+    world.users = {} if after is None else {"alice": stored("alice", after)}
+    assert (await refusal(login.step(proof)))[0] == WRONG_CREDENTIALS
+    assert login.principal is None
+
+
+@pytest.mark.parametrize("names", [1, 200], ids=["of-one-user", "of-many-users"])
+async def test_a_guess_that_is_cancelled_counts_as_one_that_failed(names: int):
+    loop = asyncio.get_running_loop()
+    world = World()
+    check = world.authenticator.check_password
+    for number in range(max(names, 10)):
+        name = "alice" if names == 1 else f"user-{number}"
+        runs = world.threads.runs
+        guess = asyncio.create_task(check(name, f"guess-{number}", HOST))
+        while world.threads.runs == runs:
+            await asyncio.sleep(0.001)
+        guess.cancel()
+        await asyncio.wait({guess})
+        assert guess.cancelled()
+    began = loop.time()
+    assert await check("alice", PASSWORD, HOST) == user("alice")
+    assert loop.time() - began > REFUSAL_SECONDS
+
+
+async def test_connections_that_share_a_check_and_leave_cost_their_user_one_failure():
+    world = World()
+    leaving = [
+        asyncio.create_task(world.authenticator.check_password("alice", PASSWORD, HOST))
+        for _ in range(10)
+    ]
+    while not world.threads.runs:
+        await asyncio.sleep(0)
+    for task in leaving:
+        task.cancel()
+    await asyncio.wait(leaving)
+    assert all(task.cancelled() for task in leaving)
+    # Whoever failed often waits from the second attempt on.
+    await refusal(world.authenticator.check_password("alice", "mistyped", HOST))
+    began = asyncio.get_running_loop().time()
+    assert await world.authenticator.check_password("alice", PASSWORD, HOST) == user("alice")
+    assert asyncio.get_running_loop().time() - began < REFUSAL_SECONDS
+
+
+async def test_a_busy_broker_counts_no_failure_of_its_clients(monkeypatch: pytest.MonkeyPatch):
+    world = World()
+    with monkeypatch.context() as patch:
+        patch.setattr("moldau.api.password_check._WAITING_MAX", 0)
+        for _ in range(10):
+            with pytest.raises(UnavailableError):
+                await world.authenticator.check_password("alice", PASSWORD, HOST)
+    assert world.threads.runs == 0
+    await refusal(world.authenticator.check_password("alice", "mistyped", HOST))
+    began = asyncio.get_running_loop().time()
+    assert await world.authenticator.check_password("alice", PASSWORD, HOST) == user("alice")
+    assert asyncio.get_running_loop().time() - began < REFUSAL_SECONDS
 
 
 async def test_many_connections_of_one_user_at_once_cost_one_hash_and_none_waits():
@@ -280,12 +318,12 @@ async def test_scram_guesses_wait_too():
 
 async def test_a_recorded_exchange_cannot_be_played_again():
     world = World()
-    client = ScramClient("alice", PASSWORD, "SCRAM-SHA-256")
+    client = ScramClient("alice", PASSWORD.encode())
     login = world.authenticator.exchange("SCRAM-SHA-256", HOST)
-    recorded = client.final(await login.step(client.first()))
+    recorded = client.final(await login.step(client.first))
     await login.step(recorded)
     again = world.authenticator.exchange("SCRAM-SHA-256", HOST)
-    await again.step(client.first())
+    await again.step(client.first)
     text, _ = await refusal(again.step(recorded))
     assert text == WRONG_CREDENTIALS
     assert again.principal is None

@@ -81,3 +81,9 @@ def test_a_rule_that_could_not_match_is_an_error(arguments, why):
 
 def test_numbers_of_a_newer_broker_are_shown():
     assert row_of(AclRule(99, "n", 3, "User:a", "*", 98, 3))["resource"] == "99"
+
+
+def test_a_wrong_operation_is_reported_with_what_it_belongs_to():
+    with pytest.raises(CommandError) as caught:
+        made("write", groups=("g",))
+    assert caught.value.hint == "it is an operation of: topic, transactional-id"

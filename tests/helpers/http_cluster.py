@@ -17,6 +17,7 @@ from open_sessions import broker_with, entrance_to
 from moldau.control.join_service import JoinService
 from moldau.edge.http.limits import HttpLimits
 from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JoinToken
 from moldau.model.topology import (
     Endpoint,
@@ -200,7 +201,7 @@ def served(
         joins=JoinService(
             join=lambda request, token: world.cluster.join(request, token),
             tokens=lambda: world.cluster.tokens,
-            secret=SECRET,
+            secret=ClusterSecret(SECRET),
             clock=SystemClock(),
             random_bytes=secrets.token_bytes,
             local_secret_file=world.cluster.secret_file,

@@ -6,6 +6,7 @@ Built on the package's own socket client, which sends what it is told and repair
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from moldau.client.security import PLAIN_TEXT, Security
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
@@ -126,8 +127,15 @@ class RawClient(KafkaConnection):
         *,
         client_id: str | None = "moldau",
         timeout: float | None = None,
+        security: Security = PLAIN_TEXT,
     ) -> None:
-        super().__init__(host, port, client_id=client_id, timeout=timeout or wait_seconds_max())
+        super().__init__(
+            host,
+            port,
+            client_id=client_id,
+            timeout=timeout or wait_seconds_max(),
+            security=security,
+        )
 
     def produce(
         self,

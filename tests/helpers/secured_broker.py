@@ -9,9 +9,15 @@ from typing import Any, Final
 
 import confluent_kafka.admin as admin_api
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from msgspec.structs import astuple
 
+from moldau.client.sasl import Sasl
+from moldau.client.security import Security
+from moldau.client.wire.security_admin import AclRule, SecurityAdmin
+from moldau.security.acl import Acl
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
+from raw_client import RawClient
 
 TOPIC: Final = "vault"
 GROUP: Final = "vault-group"
@@ -24,6 +30,15 @@ SETTINGS: Final = {
     "HTTP__AUTHENTICATION": "users",
     "GRPC__AUTHENTICATION": "users",
 }
+
+
+class ManyListeners(Broker):
+    """Its Kafka listeners are those of the settings."""
+
+    def arguments(self) -> list[str]:
+        given = super().arguments()
+        at = given.index("--kafka-addr")
+        return given[:at] + given[at + 2 :]
 
 
 class SecuredBroker:
@@ -61,6 +76,30 @@ class SecuredBroker:
             return response.status, response, "" if streams else response.read().decode()
         finally:
             connection.close()
+
+    def security(self, who: str, mechanism: str = "PLAIN") -> Security:
+        """What a Kafka client of a user, or of the administrator, needs."""
+        name, password = who, PASSWORDS.get(who, "")
+        if who == "admin":
+            name, password = "moldau-admin", self.admin_token
+        return Security(sasl=Sasl(mechanism=mechanism, username=name, password=password))
+
+    def kafka(self, who: str, mechanism: str = "PLAIN") -> RawClient:
+        """A connection that has logged in."""
+        broker = self.broker
+        return RawClient(broker.host, broker.port, security=self.security(who, mechanism))
+
+    def put_rules(self, *rules: Acl) -> None:
+        with SecurityAdmin(self.broker.bootstrap, self.security("admin")) as admin:
+            admin.create_acls([AclRule(*astuple(rule)) for rule in rules])
+
+    def put_topic(self, name: str, *values: str) -> None:
+        for path, body in (
+            ("/api/v1/topics", {"name": name, "partitions": 1}),
+            (f"/api/v1/topics/{name}/records", {"records": [{"value": each} for each in values]}),
+        ):
+            status, _, text = self.ask("admin", "POST", path, body)
+            assert status < 300, text
 
     def read(self, path: str) -> Any:
         """As the administrator."""
@@ -112,24 +151,17 @@ def _fill(secured: SecuredBroker) -> None:
     ]
     for future in admin.create_acls(rules).values():
         future.result(wait_seconds_max())
-    _create_topic(secured)
+    secured.put_topic(TOPIC, SECRET)
     offsets = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(TOPIC, 0, 1)])
     for future in admin.alter_consumer_group_offsets([offsets]).values():
         future.result(wait_seconds_max())
 
 
-def _create_topic(secured: SecuredBroker) -> None:
-    for path, body in (
-        ("/api/v1/topics", {"name": TOPIC, "partitions": 1}),
-        (f"/api/v1/topics/{TOPIC}/records", {"records": [{"value": SECRET}]}),
-    ):
-        status, _, text = secured.ask("admin", "POST", path, body)
-        assert status < 300, text
-
-
 @contextmanager
-def secured_broker(settings: dict[str, str] | None = None) -> Iterator[SecuredBroker]:
-    with Broker(settings={**SETTINGS, **(settings or {})}) as broker:
+def secured_broker(
+    settings: dict[str, str] | None = None, kind: type[Broker] = Broker
+) -> Iterator[SecuredBroker]:
+    with kind(settings={**SETTINGS, **(settings or {})}) as broker:
         secured = SecuredBroker(broker)
         _fill(secured)
         yield secured

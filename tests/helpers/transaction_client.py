@@ -17,6 +17,10 @@ from moldau.wire.messages.add_partitions_to_txn import (
 )
 from moldau.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from moldau.wire.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.wire.messages.produce import (
     ProducePartition,
@@ -52,10 +56,17 @@ class Client:
 
     def init(self, name: str, version: int = 5, timeout_ms: int = 60_000) -> Producer:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
-        found = wait_until(
-            lambda: _decided(self.connection.request(request, InitProducerIdResponse, version)),
-            "the transaction before is over",
-        )
+        coordinator = FindCoordinatorRequest(key=name, key_type=1)
+
+        def ask() -> InitProducerIdResponse | None:
+            answer = self.connection.request(request, InitProducerIdResponse, version)
+            if answer.error_code in LOADING:
+                # The first one makes the topic of transactions.
+                self.connection.request(coordinator, FindCoordinatorResponse, 3)
+                return None
+            return _decided(answer)
+
+        found = wait_until(ask, "the coordinator is ready, and the transaction before over")
         assert found is not None
         assert found.error_code == 0
         return Producer(name, found.producer_id, found.producer_epoch)

@@ -2,13 +2,13 @@
 
 import base64
 import hashlib
-import hmac
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.net.sasl.scram import ScramClient
+from kafka.net.sasl.scram import ScramClient as KafkaClient
+from scram_client import PASSWORD, ScramClient
 
 from moldau.security import scram
 from moldau.security.principal import user
@@ -26,7 +26,6 @@ from moldau.security.scram import (
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 SALT = b"0123456789abcdef"
-PASSWORD = b"pencil"
 USERS = {
     name: {each: make_credential(PASSWORD, SALT, 4096, each) for each in ScramMechanism}
     for name in ("alice", "a,b=c", "Žofie")
@@ -40,46 +39,6 @@ def server(mechanism: ScramMechanism = SHA_256, nonce: str = "server") -> ScramS
         nonce=nonce,
         decoy_key=b"secret of this cluster",
     )
-
-
-class Client:
-    """What a client sends, part by part, so that each part can be wrong."""
-
-    def __init__(
-        self,
-        name: str = "alice",
-        password: bytes = PASSWORD,
-        *,
-        mechanism: ScramMechanism = SHA_256,
-        header: str = "n,,",
-        nonce: str = "client",
-    ) -> None:
-        self.mechanism, self.password, self.header = mechanism, password, header
-        escaped = name.replace("=", "=3D").replace(",", "=2C")
-        self.bare = f"n={escaped},r={nonce}"
-
-    @property
-    def first(self) -> bytes:
-        return (self.header + self.bare).encode()
-
-    def final(
-        self, reply: bytes, *, nonce: str = "", channel: str = "", proof: bytes = b""
-    ) -> bytes:
-        fields = dict(field.split("=", 1) for field in reply.decode().split(","))
-        bound = base64.b64encode((channel or self.header).encode()).decode()
-        without_proof = f"c={bound},r={nonce or fields['r']}"
-        signed = f"{self.bare},{reply.decode()},{without_proof}".encode()
-        name = self.mechanism.hash_name
-        salted = hashlib.pbkdf2_hmac(
-            name, self.password, base64.b64decode(fields["s"]), int(fields["i"])
-        )
-        key = hmac.digest(salted, b"Client Key", name)
-        signature = hmac.digest(hashlib.new(name, key).digest(), signed, name)
-        made = bytes(a ^ b for a, b in zip(key, signature, strict=True))
-        self.expected = base64.b64encode(
-            hmac.digest(hmac.digest(salted, b"Server Key", name), signed, name)
-        )
-        return f"{without_proof},p={base64.b64encode(made).decode()}".encode()
 
 
 def reason_of(one: ScramServer, *messages: bytes) -> str:
@@ -117,7 +76,7 @@ def test_the_example_of_rfc_7677():
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
 def test_a_client_of_others_logs_in_and_knows_the_server(mechanism: ScramMechanism):
-    client = ScramClient("alice", PASSWORD.decode(), mechanism.sasl_name)
+    client = KafkaClient("alice", PASSWORD.decode(), mechanism.sasl_name)
     one = server(mechanism)
     client.process_server_first_message(one.step(client.first_message()))
     client.process_server_final_message(one.step(client.final_message()))
@@ -128,24 +87,24 @@ def test_a_client_of_others_logs_in_and_knows_the_server(mechanism: ScramMechani
 @pytest.mark.parametrize("header", ["n,,", "y,,"])
 @pytest.mark.parametrize("name", USERS)
 def test_every_kind_of_name_logs_in(name: str, header: str, mechanism: ScramMechanism):
-    client, one = Client(name, mechanism=mechanism, header=header), server(mechanism)
+    client, one = ScramClient(name, mechanism=mechanism, header=header), server(mechanism)
     final = client.final(one.step(client.first))
-    assert one.step(final) == b"v=" + client.expected
+    assert one.step(final) == client.expected
     assert one.principal == user(name)
 
 
 def test_a_client_may_name_itself_as_whom_it_acts_and_no_one_else():
-    client, one = Client(header="n,a=alice,"), server()
+    client, one = ScramClient(header="n,a=alice,"), server()
     one.step(client.final(one.step(client.first)))
     assert one.principal == user("alice")
-    assert "authorization id" in reason_of(server(), Client(header="n,a=root,").first)
-    assert "authorization id" in reason_of(server(), Client(header="n,alice,").first)
+    assert "authorization id" in reason_of(server(), ScramClient(header="n,a=root,").first)
+    assert "authorization id" in reason_of(server(), ScramClient(header="n,alice,").first)
 
 
 def test_a_wrong_password_and_an_unknown_user_get_the_same_response():
     texts = set()
     for name, password in (("alice", b"wrong"), ("nobody", PASSWORD)):
-        client, one = Client(name, password), server()
+        client, one = ScramClient(name, password), server()
         final = client.final(one.step(client.first))
         with pytest.raises(AuthenticationError) as caught:
             one.step(final)
@@ -166,35 +125,35 @@ def test_an_unknown_user_has_a_salt_as_others_have():
     assert salt_of("nobody").salt != salt_of("nobody", b"other").salt
     assert salt_of("nobody").iterations == ITERATIONS_DEFAULT
     assert len(salt_of("nobody").salt) == len(SALT)
-    first = server().first(Client("nobody").first)
-    assert server().first(Client("nobody").first) == first
+    first = server().first(ScramClient("nobody").first)
+    assert server().first(ScramClient("nobody").first) == first
     # Users made by other tools look different, and so does the decoy then.
     theirs = make_credential(PASSWORD, bytes(26), 5000, SHA_512)
     decoy = decoy_credential("nobody", b"k", SHA_512, theirs)
     assert (len(decoy.salt), decoy.iterations) == (26, 5000)
     assert len(decoy.stored_key) == len(decoy.server_key) == 64
     one = ScramServer(SHA_512, find=lambda name: None, nonce="s", decoy_key=b"k", decoy_like=theirs)
-    assert one.first(Client("nobody").first).endswith(b",i=5000")
+    assert one.first(ScramClient("nobody").first).endswith(b",i=5000")
 
 
 def test_no_password_fits_an_unknown_user(monkeypatch: pytest.MonkeyPatch):
     """Not even one that fits the decoy."""
     known = USERS["alice"][SHA_256]
     monkeypatch.setattr(scram, "decoy_credential", lambda *_: known)
-    client, one = Client("nobody"), server()
+    client, one = ScramClient("nobody"), server()
     final = client.final(one.step(client.first))
     assert "does not exist" in reason_of(one, final)
 
 
 def test_a_wrong_nonce_is_refused():
     for nonce in ("client", "server", "clientserve", "clientserver2", "xclientserver"):
-        client, one = Client(), server()
+        client, one = ScramClient(), server()
         final = client.final(one.step(client.first), nonce=nonce)
         assert "nonce" in reason_of(one, final)
 
 
 def test_a_replayed_message_is_refused():
-    client, one = Client(), server(nonce="first")
+    client, one = ScramClient(), server(nonce="first")
     first = client.first
     final = client.final(one.step(first))
     one.step(final)
@@ -211,29 +170,29 @@ def _again(one: ScramServer, message: bytes) -> str:
 
 
 def test_there_is_one_attempt_per_exchange():
-    client, one = Client(password=b"wrong"), server()
+    client, one = ScramClient(password=b"wrong"), server()
     reply = one.step(client.first)
     reason_of(one, client.final(reply))
-    assert "wrong place" in reason_of(one, Client().final(reply))
+    assert "wrong place" in reason_of(one, ScramClient().final(reply))
     broken = server()
     reason_of(broken, b"nonsense")
-    reason_of(broken, Client().first)
+    reason_of(broken, ScramClient().first)
 
 
 def test_the_messages_come_in_their_order():
     one = server()
     with pytest.raises(AuthenticationError):
         one.final(b"c=biws,r=x,p=AAAA")
-    one.first(Client().first)
+    one.first(ScramClient().first)
     with pytest.raises(AuthenticationError):
-        one.first(Client().first)
+        one.first(ScramClient().first)
 
 
 def test_channel_binding_is_refused_and_its_absence_checked():
-    assert "channel binding" in reason_of(server(), Client(header="p=tls-unique,,").first)
+    assert "channel binding" in reason_of(server(), ScramClient(header="p=tls-unique,,").first)
     # Someone in between has changed y to n, to hide that the client can do more.
     for sent, signed in (("n,,", "y,,"), ("y,,", "n,,"), ("n,,", "p=tls-unique,,")):
-        client, one = Client(header=sent), server()
+        client, one = ScramClient(header=sent), server()
         final = client.final(one.step(client.first), channel=signed)
         assert "channel binding" in reason_of(one, final)
 
@@ -292,12 +251,12 @@ def test_a_malformed_first_message_is_refused(message: bytes):
     ],
 )
 def test_a_malformed_final_message_is_refused(message: bytes):
-    reason_of(server(), Client().first, message)
+    reason_of(server(), ScramClient().first, message)
 
 
 def test_unknown_extensions_are_ignored_and_signed():
     one = server()
-    client = Client()
+    client = ScramClient()
     client.bare += ",ext=1,tokenauth=true"
     one.step(client.final(one.step(client.first)))
     assert one.principal == user("alice")
@@ -305,7 +264,7 @@ def test_unknown_extensions_are_ignored_and_signed():
 
 @given(st.binary(max_size=80), st.binary(max_size=80))
 def test_no_bytes_log_in_or_break_anything(first: bytes, final: bytes):
-    for message in (first, Client().first, b"n,,n=alice,r=" + first):
+    for message in (first, ScramClient().first, b"n,,n=alice,r=" + first):
         one = server()
         with suppress(AuthenticationError):
             one.step(message)
@@ -318,7 +277,7 @@ def test_no_bytes_log_in_or_break_anything(first: bytes, final: bytes):
 def test_any_name_comes_through_its_escapes(name: str):
     seen: list[str] = []
     one = ScramServer(SHA_256, find=seen.append, nonce="server", decoy_key=b"k")
-    one.first(Client(name).first)
+    one.first(ScramClient(name).first)
     assert seen == [name] == [one.user]
 
 
@@ -343,3 +302,17 @@ def test_a_credential_shows_nothing():
 def test_mechanisms_have_the_names_of_kafka():
     assert [each.sasl_name for each in ScramMechanism] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
     assert [each.hash_bytes for each in ScramMechanism] == [32, 64]
+
+
+@pytest.mark.parametrize("now", [None, make_credential(b"another", SALT, 4096, SHA_256)])
+def test_a_user_that_was_deleted_or_changed_during_the_exchange_is_refused(
+    now: ScramCredential | None,
+) -> None:
+    found: ScramCredential | None = USERS["alice"][SHA_256]
+    exchange = ScramServer(SHA_256, find=lambda _: found, nonce="server", decoy_key=b"secret")
+    client = ScramClient()
+    reply = exchange.first(client.first)
+    found = now
+    with pytest.raises(AuthenticationError):
+        exchange.final(client.final(reply))
+    assert exchange.principal is None

@@ -237,3 +237,26 @@ def test_results_say_what_failed_and_whether_it_may_be_repeated(project: Project
     results = json.loads((project.path / "results.json").read_text())
     assert (results["passed"], results["skipped"]) == (1, 0)
     assert results["failed"] == {"tests/test_system.py::test": True}
+
+
+def test_a_run_says_in_the_end_what_was_skipped_and_why(project: Project) -> None:
+    project.write(
+        "pure",
+        "pure",
+        """
+        def test_one(): pytest.skip("no browser here")
+        def test_two(): pytest.skip("no browser here")
+        @pytest.mark.skip(reason="not today")
+        def test_three(): pass
+        def test_fine(): pass
+        """,
+    )
+    done = subprocess.run(
+        [sys.executable, "tests/run.py", "--kind=pure", "--", "-n0"],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        timeout=wait_seconds_max(),
+    )
+    assert "skipped: 2 of pure: no browser here\nskipped: 1 of pure: not today\n" in done.stdout
+    assert done.stdout.endswith("1 passed, 0 failed, 3 skipped\n")

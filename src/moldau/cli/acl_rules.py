@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
+from msgspec.structs import astuple
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import ParamType, complete_groups, complete_topics, completions
@@ -148,13 +149,11 @@ def rules_for(
     rules = list(_combined(principal, operations, named, prefix, permission, hosts))
     for operation in operations:
         if all(rule.operation is not operation for rule in rules):
-            kinds = ", ".join(
-                _KINDS[each] for each, known in OPERATIONS.items() if operation in known
-            )
+            kinds = [_KINDS[each] for each, known in OPERATIONS.items() if operation in known]
             raise CommandError(
                 f"{operation_name(operation)} is not an operation of "
                 f"{' or '.join(dict.fromkeys(f'a {_KINDS[each.type]}' for each in named))}",
-                hint=f"it is one of: {', '.join(kinds)}",
+                hint=f"it is an operation of: {', '.join(kinds)}",
                 code=ExitCode.USAGE,
             )
     for rule in rules:
@@ -201,15 +200,7 @@ def wire_rule(acl: Acl) -> "AclRule":
     """The same for the client."""
     from moldau.client.wire.security_admin import AclRule
 
-    return AclRule(
-        resource_type=int(acl.resource_type),
-        resource_name=acl.resource_name,
-        pattern_type=int(acl.pattern_type),
-        principal=acl.principal,
-        host=acl.host,
-        operation=int(acl.operation),
-        permission=int(acl.permission),
-    )
+    return AclRule(*astuple(acl))
 
 
 def row_of(rule: "AclRule") -> dict[str, Any]:

@@ -1,19 +1,20 @@
 """The public keys of an identity provider, fetched by https and kept.
 
 The address is a setting of the operator, and nothing that a client sends changes it. Only https, no
-redirects, no proxies of the environment, a bounded answer in bounded time. While the provider is
-down, the keys that were fetched before stay in use.
+redirects, no link-local addresses, no proxies of the environment, a bounded answer in bounded time.
+While the provider is down, the keys that were fetched before stay in use.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Callable
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPS_PORT, HTTPException, HTTPSConnection
 from typing import Final
 
 from moldau.api.password_check import UnavailableError
@@ -29,6 +30,9 @@ _SOCKET_SECONDS_MAX: Final = 5.0
 ANSWER_BYTES_MAX: Final = 256 * 1024
 REFRESH_SECONDS: Final = 600.0
 """Keys that are older are fetched again, while the old ones are used."""
+STALE_SECONDS: Final = 2 * REFRESH_SECONDS
+"""Keys that are older are used only after an attempt to fetch them: after a quiet time the issuer
+may long have withdrawn them."""
 RETRY_SECONDS: Final = 30.0
 """Between two fetches, however many tokens have unknown keys: anyone can make up such tokens."""
 _CHUNK_BYTES: Final = 16 * 1024
@@ -75,6 +79,7 @@ class JwksFetch:
     def _get(self) -> bytes:
         deadline = time.monotonic() + FETCH_SECONDS_MAX
         url = self._url
+        _check_address(url.hostname or "", url.port)
         context = ssl.create_default_context(cafile=self._ca_file)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.hostname_checks_common_name = False
@@ -99,6 +104,16 @@ class JwksFetch:
             return bytes(body)
         finally:
             connection.close()
+
+
+def _check_address(host: str, port: int | None) -> None:
+    """Raises JwksError, before anything is sent there. Clouds serve credentials of the machine at
+    such addresses, to every process on it; no identity provider has one."""
+    found = socket.getaddrinfo(host, port or HTTPS_PORT, type=socket.SOCK_STREAM)
+    for address in {ipaddress.ip_address(each[4][0]) for each in found}:
+        mapped = getattr(address, "ipv4_mapped", None)
+        if (mapped or address).is_link_local:
+            raise JwksError(f"{host} is at the link-local address {address}, which is not used")
 
 
 def read_keys(body: bytes) -> tuple[PublicKey, ...]:
@@ -138,8 +153,11 @@ class Jwks:
         """The keys, fetched if there are none, they are old, or the last ones lack one that a token
         names. Raises UnavailableError."""
         now = self._clock.monotonic()
-        must_wait = self._keys is None or lacks_one
-        is_old = now - self._fetched_at > REFRESH_SECONDS
+        age = now - self._fetched_at
+        # While fetches fail, the old keys stay in use, and nobody waits for the next attempt.
+        is_stale = age > STALE_SECONDS and not self._failure
+        must_wait = self._keys is None or lacks_one or is_stale
+        is_old = age > REFRESH_SECONDS
         may_fetch = now - self._tried_at >= RETRY_SECONDS
         if self._running is None and may_fetch and (is_old or must_wait):
             self._tried_at = now

@@ -60,7 +60,7 @@ class KafkaServer:
         self._listeners: list[Listener] = []
         for listener in listeners_for(config, ListenerProtocol.KAFKA):
             access = ListenerAccess(name=listener.name, read_only=listener.read_only)
-            dispatcher = Dispatcher(sessions, APIS, access)
+            dispatcher = Dispatcher(sessions, APIS, access, sessions.quotas)
             handler, on_accepted = gate(listener, dispatcher, limits)
             self._dispatchers.append(dispatcher)
             self._listeners.append(

@@ -60,7 +60,15 @@ def test_one_that_others_can_read_is_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [f"profiles: [{SECRET}]", f"{SECRET}: {{", "profiles: {p: {x: 1}}"]
+    "text",
+    [
+        f"profiles: [{SECRET}]",
+        f"{SECRET}: {{",
+        "profiles: {p: {x: 1}}",
+        "current: 2026-99-99",
+        "[" * 5000,
+    ],
+    ids=["list", "unclosed", "unknown", "date", "deep"],
 )
 def test_a_broken_one_is_reported_without_its_content(saved: Path, text: str) -> None:
     saved.write_text(text)

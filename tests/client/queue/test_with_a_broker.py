@@ -138,6 +138,31 @@ def test_redrive_drops_doubles_and_skips_letters_of_other_groups(
     assert [(message.text, message.headers) for message in found] == [("x", only), ("x", only)]
 
 
+def test_a_made_up_dead_letter_is_sent_to_no_topic_that_its_group_does_not_have(
+    client: QueueClient, topic: str
+) -> None:
+    """Who may write to the dead-letter topic would have the rights of who redrives."""
+    group, dead, victim = f"{topic}.g", f"{topic}.g.dead", f"{topic}.victim"
+    client.connect(group, topic).close()
+    for name in (dead, victim):
+        client.create_topic(name, partitions=1)
+    letters = [
+        Outgoing(
+            "x",
+            headers={
+                "moldau-dead-group": group,
+                "moldau-dead-topic": where,
+                "moldau-dead-offset": str(number),
+            },
+        )
+        for number, where in enumerate((victim, topic, "__consumer_offsets"))
+    ]
+    client.send_many(dead, letters)
+    *_, sums = client.redrive(group, idle=0.5)
+    assert sums == (1, 0, 2)
+    assert list(client.read_from(victim)) == []
+
+
 def test_a_group_without_dead_letters_has_nothing_to_redrive(
     client: QueueClient, topic: str
 ) -> None:

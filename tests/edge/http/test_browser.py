@@ -1,14 +1,13 @@
 """A real browser: what a hostile page can read and change of a broker on the same machine."""
 
 import json
-from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 from browser import find_browser, serving, visiting
+from secured_broker import SETTINGS, SecuredBroker
 
 from moldau.testing.broker import Broker
-from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -36,19 +35,40 @@ const loaded = (element) => new Promise((resolve) => {
     element.onerror = () => resolve(false);
     document.body.append(element);
 });
-tried.script = await loaded(Object.assign(
-    document.createElement("script"), {src: BROKER + RECORDS}));
+for (const kind of ["script", "img", "video"]) {
+    tried[kind] = await loaded(Object.assign(
+        document.createElement(kind), {src: BROKER + RECORDS}));
+}
+tried.style = await loaded(Object.assign(
+    document.createElement("link"), {rel: "stylesheet", href: BROKER + RECORDS}));
+const opened = (source) => new Promise((resolve) => {
+    source.onopen = () => resolve("opened");
+    source.onmessage = (event) => resolve(event.data);
+    source.onerror = () => { source.close(); resolve("refused"); };
+});
+tried.events = await opened(
+    new EventSource(BROKER + "/api/v1/topics/t/tail?offset=earliest", {withCredentials: true}));
+tried.socket = await opened(
+    new WebSocket(BROKER.replace("http", "ws") + "/api/v1/topics/t/tail?offset=earliest"));
+tried.beacon = navigator.sendBeacon(BROKER + RECORDS, record);
+await attempt("with credentials", RECORDS, {credentials: "include"});
+await attempt("with a name", RECORDS, {headers: {authorization: "Bearer made-up"}});
+await attempt("login", "/api/v1/login", {method: "POST", mode: "no-cors",
+    body: JSON.stringify({user: "reader", password: "guess"})});
 const frame = Object.assign(document.createElement("iframe"), {src: BROKER + RECORDS, name: "f"});
 await loaded(frame);
 tried.frame = frame.contentDocument?.body?.innerText ?? "";
-const form = Object.assign(document.createElement("form"),
-    {method: "POST", action: BROKER + RECORDS, target: "f", enctype: "text/plain"});
-const body = {name: record.slice(0, -1), value: "}"};
-form.append(Object.assign(document.createElement("input"), body));
-document.body.append(form);
-const answered = new Promise((resolve) => { frame.onload = resolve; });
-form.submit();
-await answered;
+const encodings = ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"];
+for (const enctype of encodings) {
+    const form = Object.assign(document.createElement("form"),
+        {method: "POST", action: BROKER + RECORDS, target: "f", enctype});
+    const body = {name: record.slice(0, -1), value: "}"};
+    form.append(Object.assign(document.createElement("input"), body));
+    document.body.append(form);
+    const answered = new Promise((resolve) => { frame.onload = resolve; });
+    form.submit();
+    await answered;
+}
 await report(tried);
 """
 
@@ -56,9 +76,19 @@ REBOUND = """
 await report("loaded");
 for (;;) {
     try {
-        const reply = await fetch("/api/v1/topics/t/records?offset=earliest");
-        if (reply.status === 200 || reply.status === 421) {
-            await report([reply.status, await reply.text()]);
+        const address = "/api/v1/topics/t/records";
+        const reply = await fetch(address + "?offset=earliest");
+        if ([200, 401, 421].includes(reply.status)) {
+            const record = JSON.stringify({records: [{value: "from a page"}]});
+            const written = await fetch(address, {method: "POST", body: record,
+                headers: {"content-type": "application/json"}});
+            const deleted = await fetch("/api/v1/topics/t", {method: "DELETE"});
+            const followed = await fetch("/api/v1/topics/t/tail?offset=earliest");
+            const login = await fetch("/api/v1/login", {method: "POST",
+                body: JSON.stringify({user: "reader", password: "guess"}),
+                headers: {"content-type": "application/json"}});
+            const statuses = [reply, written, deleted, followed, login].map((one) => one.status);
+            await report([statuses, await reply.text() + await written.text()]);
             break;
         }
     } catch (error) { }
@@ -67,25 +97,13 @@ for (;;) {
 """
 
 
-def ask(broker: Broker, method: str, path: str, body: Any = None) -> Any:
-    connection = HTTPConnection(broker.http_address, timeout=wait_seconds_max())
-    try:
-        sent = None if body is None else json.dumps(body)
-        connection.request(method, path, sent, {"content-type": "application/json"})
-        response = connection.getresponse()
-        assert response.status < 300
-        return json.loads(response.read())
-    finally:
-        connection.close()
+def fill(secured: SecuredBroker) -> None:
+    """As the administrator: the same where all may do everything."""
+    secured.put_topic("t", SECRET)
 
 
-def fill(broker: Broker) -> None:
-    ask(broker, "POST", "/api/v1/topics", {"name": "t", "partitions": 1})
-    ask(broker, "POST", RECORDS, {"records": [{"value": SECRET}]})
-
-
-def values(broker: Broker) -> list[str]:
-    found = ask(broker, "GET", f"{RECORDS}?offset=earliest")
+def values(secured: SecuredBroker) -> list[str]:
+    found = secured.read(f"{RECORDS}?offset=earliest")
     return [record["value"] for record in found["records"]]
 
 
@@ -95,18 +113,25 @@ def attack(browser: str, broker: Broker, port: int = 0) -> Any:
         return page.next_report()
 
 
-def test_a_page_of_another_origin_can_neither_read_nor_write():
+@pytest.mark.parametrize("settings", [{}, SETTINGS], ids=["without users", "with users"])
+def test_a_page_of_another_origin_can_neither_read_nor_write(settings):
     browser = find_browser()
-    with Broker() as broker:
-        fill(broker)
+    with Broker(settings=settings) as broker:
+        secured = SecuredBroker(broker)
+        fill(secured)
         tried = attack(browser, broker)
         # Blind requests are sent, and their responses hidden; that they did nothing is seen below.
-        for name in ("read", "blind read", "write", "blind write", "delete", "tail"):
+        for name in (
+            *("read", "blind read", "write", "blind write", "delete", "tail"),
+            *("with credentials", "with a name", "login"),
+        ):
             assert tried[name].startswith("TypeError"), (name, tried)
-        assert tried["script"] is False
+        for name in ("script", "img", "video", "style"):
+            assert tried[name] is False, name
+        assert (tried["events"], tried["socket"]) == ("refused", "refused")
         assert tried["frame"] == ""
         assert SECRET not in json.dumps(tried)
-        assert values(broker) == [SECRET]
+        assert values(secured) == [SECRET]
 
 
 def test_a_page_whose_origin_is_allowed_can():
@@ -115,7 +140,8 @@ def test_a_page_whose_origin_is_allowed_can():
     with serving() as reserved:
         port = int(reserved.address.rpartition(":")[2])
     with Broker(settings={"HTTP__CORS_ORIGINS": f"http://127.0.0.1:{port}"}) as broker:
-        fill(broker)
+        secured = SecuredBroker(broker)
+        fill(secured)
         tried = attack(browser, broker, port)
         assert tried["read"][0] == 200
         assert SECRET in tried["read"][1]
@@ -123,10 +149,11 @@ def test_a_page_whose_origin_is_allowed_can():
         assert tried["delete"][0] == 200
 
 
-def test_a_page_whose_name_is_rebound_to_this_machine_reads_nothing():
+@pytest.mark.parametrize("settings", [{}, SETTINGS], ids=["without users", "with users"])
+def test_a_page_whose_name_is_rebound_to_this_machine_reads_and_writes_nothing(settings):
     """Its server gives way to the broker at the same address: the browser sees one origin."""
     browser = find_browser()
-    broker = Broker()
+    broker = Broker(settings=settings)
     with (
         serving() as reports,
         serving(f"globalThis.REPORTS = '{reports.address}';{REBOUND}", broker.http_port) as page,
@@ -136,6 +163,8 @@ def test_a_page_whose_name_is_rebound_to_this_machine_reads_nothing():
             assert reports.next_report() == "loaded"
             page.close()
             with broker:
-                fill(broker)
-                status, text = reports.next_report()
-                assert (status, SECRET in text) == (421, False)
+                secured = SecuredBroker(broker)
+                fill(secured)
+                statuses, text = reports.next_report()
+                assert (statuses, SECRET in text) == ([421] * 5, False)
+                assert values(secured) == [SECRET]

@@ -3,11 +3,11 @@
 Generated from the table of served APIs: a new API without a sample fails here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from guarded_calls import ALICE
+from guarded_calls import ALICE, allow
 from handler_calls import Asked
 from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk
 from refusal_world import served_versions, world
@@ -15,7 +15,10 @@ from refusal_world import served_versions, world
 from harness.virtual_loop import run_virtually
 from moldau.api.session import Session
 from moldau.edge.kafka.served_apis import APIS
+from moldau.groups.results import FetchOffsetsResult
 from moldau.model.errors import ErrorCode
+from moldau.security.acl import Operation, ResourceType
+from moldau.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Response, Struct
 
@@ -77,3 +80,20 @@ def test_a_client_without_rights_gets_nothing_and_changes_nothing(walk: Walk, ve
         text = repr(response)
         assert not any(name in text for name in ("orders", "billing", "payments"))
     assert set(made.touched) <= READS
+
+
+def test_a_right_that_comes_while_offsets_are_fetched_does_not_make_them_unset() -> None:
+    """A consumer that gets no offset and no error starts from the beginning."""
+    made = world()
+    made.grant([allow(Operation.DESCRIBE, ResourceType.GROUP, "billing")])
+
+    def fetch_offsets(group_id: str, partitions: Sequence[Any], **_: object) -> FetchOffsetsResult:
+        assert list(partitions) == []
+        made.grant([allow(Operation.ALL, ResourceType.TOPIC, "orders")])
+        return FetchOffsetsResult(error=ErrorCode.NONE, offsets={})
+
+    made.services["groups"].effects["fetch_offsets"] = fetch_offsets
+    topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+    request = OffsetFetchRequest(group_id="billing", topics=topics)
+    answer = ask(made.session(), Walk(request=request), 5)
+    assert list(errors_in(answer)) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]

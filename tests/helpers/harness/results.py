@@ -33,6 +33,8 @@ class _Results:
         self._root = root
         self._began = time.monotonic()
         self._counts: Counter[str] = Counter()
+        self._skips: Counter[str] = Counter()
+        """By reason."""
         self._failed: dict[str, bool] = {}
         """By test, whether it may be repeated."""
 
@@ -41,6 +43,7 @@ class _Results:
             self._failed[report.nodeid] = self._is_repeatable(report)
         elif report.skipped:
             self._counts["skipped"] += 1
+            self._skips[_reason(report)] += 1
         elif report.when == "call":
             self._counts["passed"] += 1
 
@@ -52,6 +55,7 @@ class _Results:
         outcome = {
             "passed": self._counts["passed"],
             "skipped": self._counts["skipped"],
+            "skips": self._skips,
             "failed": self._failed,
             "seconds": time.monotonic() - self._began,
         }
@@ -60,3 +64,8 @@ class _Results:
     def _is_repeatable(self, report: pytest.TestReport) -> bool:
         kind = kind_of(self._root / report.nodeid.partition("::")[0])
         return kind in (SYSTEM, SPARK) and not NEVER_REPEATED & report.keywords.keys()
+
+
+def _reason(report: pytest.TestReport) -> str:
+    found = report.longrepr
+    return found[2].removeprefix("Skipped: ") if isinstance(found, tuple) else str(found)

@@ -91,6 +91,14 @@ def test_a_file_with_dates_for_options_is_refused_by_their_names(tmp_path: Path)
         from_plain(read_file(file))
 
 
+@pytest.mark.parametrize("text", ["rows: 2026-99-99", "[" * 5000], ids=["date", "deep"])
+def test_a_file_that_cannot_be_parsed_is_refused_without_a_traceback(tmp_path: Path, text: str):
+    file = tmp_path / "p.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidArgumentError, match="neither YAML nor JSON"):
+        read_file(file)
+
+
 def test_json_is_fine_for_a_file_too(tmp_path: Path):
     file = tmp_path / "p.json"
     file.write_text(json.dumps(PLAIN))

@@ -76,7 +76,7 @@ def load_profiles() -> ProfileFile:
 
     try:
         return msgspec.convert(yaml.safe_load(data) or {}, ProfileFile)
-    except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError):
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError, RecursionError):
         # Without the reason: it could quote a token.
         raise CommandError(
             f"{path} is not a valid file of profiles",

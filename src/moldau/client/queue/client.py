@@ -289,6 +289,7 @@ class AsyncQueueClient:
         """Send the dead letters of a group back to their topics; yields its progress.
 
         `topic`: the dead-letter topic, if the group was deleted. `to`: send all to this topic.
+        Dead letters that say that they are of a topic which the group does not have are skipped.
         Ends after `idle` seconds without a dead letter.
         """
         if topic is None:
@@ -297,6 +298,8 @@ class AsyncQueueClient:
             if topic not in self._rpc.view.topics:
                 # It is created for the first dead letter: there is none yet.
                 return
+        # Of a deleted group nobody knows the topics.
+        topics = next((each.topics for each in await self.groups() if each.group == group), None)
         worker = await self.connect(group + REDRIVE_SUFFIX, topic)
 
         async def send_many(back: str, messages: list[pb.OutgoingMessage]) -> list[Sent]:
@@ -304,7 +307,7 @@ class AsyncQueueClient:
 
         async with worker:
             async for sums in redrive(
-                worker, send_many, group=group, limit=limit, idle=idle, to=to
+                worker, send_many, group=group, limit=limit, idle=idle, to=to, topics=topics
             ):
                 yield sums
 

@@ -5,7 +5,7 @@ After a failover a dead letter may be there twice; its origin identifies duplica
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Final, NamedTuple
 
 from moldau.client.errors import ClientError
@@ -42,7 +42,7 @@ class RedriveProgress(NamedTuple):
     duplicates: int
     """Duplicates that were dropped."""
     skipped: int
-    """Skipped: not a dead letter, of another group, or without its value or key."""
+    """Skipped: not a dead letter, of another group or topic, or without its value or key."""
 
 
 async def redrive(
@@ -53,11 +53,15 @@ async def redrive(
     limit: int | None,
     idle: float = IDLE_SECONDS,
     to: str | None = None,
+    topics: Collection[str] | None = None,
 ) -> AsyncIterator[RedriveProgress]:
     """Send dead letters back until none arrives for `idle` seconds, or `limit` were sent.
 
     Only the group that dead-lettered a message gets it again; other queue groups of the topic skip
     it. Messages sent to another topic, `to`, are for all its readers.
+
+    Headers name the topic of a dead letter, and who writes to the dead-letter topic can make them
+    up: none is sent to a topic that is not of `topics`, those of the group; None: any.
 
     A message is acked after it was sent: a crash in between sends it twice, and never loses it.
     """
@@ -75,6 +79,7 @@ async def redrive(
             if (
                 origin is None
                 or (group is not None and origin[0] != group)
+                or (to is None and topics is not None and not _is_of(origin, topics))
                 or _is_truncated(message)
             ):
                 sums = sums._replace(skipped=sums.skipped + 1)
@@ -119,6 +124,16 @@ def _origin(message: AsyncQueueMessage) -> Origin | None:
         headers.get(DEAD_PARTITION_HEADER, ""),
         headers.get(DEAD_OFFSET_HEADER, ""),
     )
+
+
+def _is_of(origin: Origin, topics: Collection[str]) -> bool:
+    if origin[1] in topics:
+        return True
+    log.warning(
+        "dead letter is not redriven: it says that it is of topic %r, which group %s does not have",
+        *(origin[1], origin[0]),
+    )
+    return False
 
 
 def _is_truncated(message: AsyncQueueMessage) -> bool:

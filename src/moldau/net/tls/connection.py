@@ -389,7 +389,7 @@ class TlsConnection(TlsWriting, Connection):
 
     @property
     def awaits_client(self) -> bool:
-        return not self._replies or bool(self._out or self._sealed)
+        return self._unmuting is None and (not self._replies or bool(self._out or self._sealed))
 
     def close(self, reason: str, level: int = logging.DEBUG) -> None:
         if self.is_closed:

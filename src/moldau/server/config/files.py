@@ -78,6 +78,7 @@ def _find_line(text: str, key: str) -> int:
 
 
 _YAML_MAP = "tag:yaml.org,2002:map"
+_YAML_VALUES_MAX = 100_000
 
 
 def _read_yaml(path: str, text: str) -> list[FileEntry]:
@@ -108,6 +109,7 @@ def _read_yaml(path: str, text: str) -> list[FileEntry]:
             return []
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError(f"{path} must contain keys and values at the top level")
+        _check_aliases(path, root)
         return list(entries("", root))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -117,6 +119,22 @@ def _read_yaml(path: str, text: str) -> list[FileEntry]:
         raise ConfigError(f"{path} is not valid YAML ({error})") from error
     finally:
         loader.dispose()
+
+
+def _check_aliases(path: str, root: object) -> None:
+    """A few lines of aliases of aliases stand for more values than any memory holds."""
+    sizes: dict[int, int] = {}
+
+    def size(node: object) -> int:
+        found = sizes.get(id(node))
+        if found is None:
+            parts = node if isinstance(node, tuple) else getattr(node, "value", ())
+            found = 1 if isinstance(parts, str) else 1 + sum(map(size, parts))
+            sizes[id(node)] = found
+        return found
+
+    if size(root) > _YAML_VALUES_MAX:
+        raise ConfigError(f"{path} is not valid YAML (it has more than {_YAML_VALUES_MAX} values)")
 
 
 def _read_toml(path: str, text: str) -> list[FileEntry]:

@@ -3,6 +3,8 @@
 import json
 import re
 
+import msgspec
+
 from moldau.model.topology import Endpoint
 from moldau.server.config.keys import nearest
 from moldau.server.config.scalars import BadValue, parse_address, parse_bool, parse_choice
@@ -72,7 +74,7 @@ def _parse_listener(number: int, entry: object) -> ListenerConfig:
         for field, value in entry.items()
         if value is not None and field != "name"
     }
-    return ListenerConfig(name=name, setting=f"listeners.{name}", **fields)  # type: ignore[arg-type]
+    return msgspec.convert({**fields, "name": name, "setting": f"listeners.{name}"}, ListenerConfig)
 
 
 def _parse_field(field: str, value: object) -> object:

@@ -48,7 +48,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """The content of a YAML or JSON file, for `from_plain`."""
     try:
         found = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
             f"{path} is neither YAML nor JSON: {' '.join(str(error).split())}"
         ) from error
