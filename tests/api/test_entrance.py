@@ -9,10 +9,16 @@ from open_sessions import broker_with
 
 from moldau.api.entrance import Entrance
 from moldau.api.session import Sessions
+from moldau.net.tls.contexts import PeerCertificate
 from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN, user
 from moldau.security.sasl import AuthenticationError
 
 BASIC = "Basic " + base64.b64encode(f"alice:{PASSWORDS['alice']}".encode()).decode()
+
+
+def certificate(expires_at: float) -> PeerCertificate:
+    """Of a world in which it is one second past 1970."""
+    return PeerCertificate(subject="CN=carol", expires_at=expires_at)
 
 
 def entrance_of(world: LoginWorld) -> Entrance:
@@ -39,11 +45,22 @@ async def test_a_client_that_is_not_stored_does_not_end_with_users() -> None:
     world = LoginWorld()
     entrance = entrance_of(world)
     anonymous = await entrance.enter([], HOST)
-    certified = await entrance.enter([], HOST, certificate="CN=carol")
+    certified = await entrance.enter([], HOST, certificate=certificate(2.0))
     assert anonymous.session.principal == ANONYMOUS
     world.users = {}
     anonymous.check()
     certified.check()
+
+
+@pytest.mark.parametrize("has_users", [True, False])
+async def test_a_certificate_that_has_expired_since_the_handshake_is_refused(
+    has_users: bool,
+) -> None:
+    entrance = entrance_of(LoginWorld()) if has_users else Entrance(GuardedWorld().sessions)
+    visit = await entrance.enter([], HOST, certificate=certificate(2.0))
+    assert visit.expires_at_ms == 2000
+    with pytest.raises(AuthenticationError, match="certificate has expired"):
+        await entrance.enter([], HOST, certificate=certificate(0.5))
 
 
 @pytest.mark.parametrize("authorizes", [True, False])

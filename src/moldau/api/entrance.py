@@ -11,6 +11,7 @@ from moldau.api.request_login import RequestLogin
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
 from moldau.api.stored_user import StoredUser
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.net.tls.contexts import PeerCertificate
 from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN
 from moldau.security.quotas import QuotaKey
 from moldau.security.sasl import AuthenticationError
@@ -18,6 +19,7 @@ from moldau.security.sasl import AuthenticationError
 T = TypeVar("T")
 
 DELETED: Final = "Authentication failed: the user was deleted"
+CERTIFICATE_EXPIRED: Final = "Authentication failed: the client's certificate has expired"
 
 
 class Visit(NamedTuple):
@@ -74,14 +76,15 @@ class Entrance:
         authorization: Sequence[str],
         host: str,
         *,
-        certificate: str | None = None,
+        certificate: PeerCertificate | None = None,
         is_public: bool = False,
     ) -> Visit:
-        """`authorization` are the headers of that name; `certificate` is the subject of a verified
-        certificate. What `is_public` is served to everyone. Raises AuthenticationError,
+        """`authorization` are the headers of that name; `certificate` is the verified one of the
+        connection. What `is_public` is served to everyone. Raises AuthenticationError,
         and QuotaExceededError to a client that has to wait."""
+        subject = None if certificate is None else certificate.subject
         principal, expires_at_ms = await self._login.caller(
-            authorization, host, certificate=certificate, is_public=is_public
+            authorization, host, certificate=subject, is_public=is_public
         )
         session = self.sessions.session(principal, host, listener=self._access)
         if not is_public and (meter := session.meter()) is not None:
@@ -90,7 +93,15 @@ class Entrance:
         is_unknown = matters and principal == ANONYMOUS
         found = self._authenticator
         user = None if found is None else found.stored_user(principal)
-        return Visit(session, expires_at_ms, user, is_unknown)
+        if certificate is None:
+            return Visit(session, expires_at_ms, user, is_unknown)
+        # It was valid when the connection began, and may have expired since.
+        ends_at_ms = int(certificate.expires_at * 1000)
+        if expires_at_ms is not None:
+            ends_at_ms = min(ends_at_ms, expires_at_ms)
+        if session.clock.wall_ms() >= ends_at_ms:
+            raise AuthenticationError(CERTIFICATE_EXPIRED)
+        return Visit(session, ends_at_ms, user, is_unknown)
 
     async def log_in(self, name: str, password: str, host: str) -> IssuedToken:
         """A token for a password. Raises AuthenticationError, RefusedError."""

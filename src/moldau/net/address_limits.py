@@ -8,7 +8,10 @@ from moldau.net.address_rates import AddressRates
 class AddressLimits:
     """Of one listener."""
 
-    def __init__(self, at_once_max: int, rates: AddressRates | None = None) -> None:
+    def __init__(
+        self, at_once_max: int, rates: AddressRates | None = None, *, what: str = "connections"
+    ) -> None:
+        self._what = what
         self._at_once_max = at_once_max
         self._rates = rates
         self._open: Counter[str] = Counter()
@@ -16,9 +19,9 @@ class AddressLimits:
     def refusal(self, host: str) -> str:
         """Why one more connection is refused; empty if it may come, and it counts for the rate."""
         if self._open[host] >= self._at_once_max:
-            return f"limit of {self._at_once_max} connections per address reached"
+            return f"limit of {self._at_once_max} {self._what} per address reached"
         if self._rates is not None and not self._rates.allows(host):
-            return f"limit of {self._rates.per_second_max:g} connections per second reached"
+            return f"limit of {self._rates.per_second_max:g} {self._what} per second reached"
         return ""
 
     def opened(self, host: str) -> None:

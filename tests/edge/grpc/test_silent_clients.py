@@ -106,6 +106,19 @@ def test_a_client_that_sends_no_request_makes_room_after_a_while(
         wait_until(lambda: is_served(door), "there is room")
 
 
+def test_one_address_cannot_take_all_calls(silence: threading.Event) -> None:
+    with opened(GrpcLimits(calls_max=CALLS_MAX, calls_per_address_max=5)) as door:
+        door.queues.answers["ack"] = [DONE]
+        held = [begin(door.channel, "Ack", silence) for _ in range(CALLS_MAX)]
+        wait_until(lambda: sum(call.done() for call in held) == CALLS_MAX - 5, "five calls wait")
+        refused = [call for call in held if call.done()]
+        assert {call.code() for call in refused} == {StatusCode.RESOURCE_EXHAUSTED}
+        assert {call.details() for call in refused} == {"limit of 5 calls per address reached"}
+        for call in held:
+            call.cancel()
+        wait_until(lambda: is_served(door), "there is room")
+
+
 @pytest.mark.parametrize("method", UNARY)
 def test_a_call_that_ends_without_a_request_is_refused(method: str) -> None:
     with opened() as door:

@@ -4,6 +4,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from moldau.net.tls.contexts import PeerCertificate, described
+
 if TYPE_CHECKING:
     from grpc import aio
 
@@ -30,14 +32,14 @@ def authorization_of(context: "Context") -> list[str]:
     ]
 
 
-def certificate_of(context: "Context") -> str | None:
-    """The subject of the certificate that gRPC has verified; None: there is none."""
+def certificate_of(context: "Context") -> PeerCertificate | None:
+    """The certificate that gRPC has verified; None: there is none."""
     found = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
-    return None if found is None else _subject(found)
+    return None if found is None else _certificate(found)
 
 
 @lru_cache(maxsize=1024)
-def _subject(pem: bytes) -> str:
+def _certificate(pem: bytes) -> PeerCertificate:
     from cryptography import x509
 
-    return x509.load_pem_x509_certificate(pem).subject.rfc4514_string()
+    return described(x509.load_pem_x509_certificate(pem))

@@ -25,10 +25,16 @@ from moldau.edge.grpc.errors import (
     internal_error,
     short,
     status_of,
+    too_many_calls,
     unknown_caller,
 )
 from moldau.model.errors import MoldauError
+from moldau.net.address_limits import AddressLimits
 from moldau.security.sasl import AuthenticationError
+
+CALLS_PER_ADDRESS_MAX: Final = 6144
+"""Concurrent ones: an address cannot take the place of all others. gRPC accepts connections
+itself, and has no limit for those of one address."""
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -96,8 +102,15 @@ def decoded(request: Q | _Malformed, kind: type[Q]) -> Q:
 class Calls:
     """Creates handlers, and tracks the calls that wait."""
 
-    def __init__(self, entrance: Entrance, *, request_seconds_max: float = 30.0) -> None:
+    def __init__(
+        self,
+        entrance: Entrance,
+        *,
+        request_seconds_max: float = 30.0,
+        calls_per_address_max: int = CALLS_PER_ADDRESS_MAX,
+    ) -> None:
         self._entrance = entrance
+        self._addresses = AddressLimits(calls_per_address_max, what="calls")
         self._request_seconds_max = request_seconds_max
         self._waiting: set[asyncio.Task[Any]] = set()
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -183,10 +196,17 @@ class Calls:
     ) -> "Callable[[object, Context], Awaitable[T]]":
         async def enter(context: "Context") -> T:
             self._check_running()
-            visit = await self._entrance.enter(
-                authorization_of(context), host_of(context), certificate=certificate_of(context)
-            )
-            return await visit.charged(serve(visit, context))
+            host = host_of(context)
+            if reason := self._addresses.refusal(host):
+                raise RefusedCallError(too_many_calls(reason))
+            self._addresses.opened(host)
+            try:
+                visit = await self._entrance.enter(
+                    authorization_of(context), host, certificate=certificate_of(context)
+                )
+                return await visit.charged(serve(visit, context))
+            finally:
+                self._addresses.closed(host)
 
         return self.public(enter)
 

@@ -105,6 +105,12 @@ SILENT: Final = ErrorStatus(
 REPLACED: Final = ErrorStatus(
     queue_pb2.BUSY, "too many health checks at once, and this was the oldest", "check again"
 )
+
+
+def too_many_calls(reason: str) -> ErrorStatus:
+    return ErrorStatus(queue_pb2.BUSY, reason, "end other calls first, or retry later")
+
+
 _INTERNAL_ERROR: Final = ErrorStatus(
     queue_pb2.INTERNAL, "internal error of the broker", "see the log of the broker"
 )

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
 from moldau.api.entrance import Entrance
-from moldau.edge.grpc.calls import Calls
+from moldau.edge.grpc.calls import CALLS_PER_ADDRESS_MAX, Calls
 from moldau.edge.grpc.health import HEALTH_SERVICE, HealthChecks
 from moldau.edge.grpc.service import SERVICE, handlers
 from moldau.edge.grpc.tls_credentials import server_credentials
@@ -41,6 +41,7 @@ class GrpcLimits(Struct, frozen=True, kw_only=True):
     connections_max: int = 1024
     calls_max: int = 8192
     """Concurrent calls; most of them wait."""
+    calls_per_address_max: int = CALLS_PER_ADDRESS_MAX
     calls_per_connection_max: int = 1024
     health_calls_max: int = 64
     """Of those; anyone may make them."""
@@ -95,7 +96,11 @@ class GrpcListener:
         if self._reserved is None:
             raise RuntimeError("bind first")
         limits = self._limits
-        self._calls = Calls(self._entrance, request_seconds_max=limits.request_ms_max / 1000)
+        self._calls = Calls(
+            self._entrance,
+            request_seconds_max=limits.request_ms_max / 1000,
+            calls_per_address_max=limits.calls_per_address_max,
+        )
         self._health = HealthChecks(calls_max=limits.health_calls_max)
         server = self._make_server()
         try:

@@ -33,7 +33,7 @@ METRICS: Final = ("GET", "/metrics")
 """Served to everyone if `http.public_metrics` says so."""
 
 CERTIFICATE: Final = "moldau.certificate"
-"""In the state of a connection: the subject of the certificate that its client has proved."""
+"""In the state of a connection: the certificate that its client has proved."""
 _VISIT: Final = "moldau.visit"
 _CHALLENGES: Final = (
     (b"www-authenticate", b'Bearer realm="moldau"'),

@@ -107,11 +107,11 @@ class BoundedProtocol(H11Protocol):
         self.counted.open = len(self.connections)
 
     def _keep_certificate(self, transport: Transport) -> None:
-        """The subject of the client's certificate, for all requests of the connection."""
+        """The certificate of the client, for all requests of the connection."""
         encrypted = transport.get_extra_info("ssl_object")
         found = None if encrypted is None else peer_certificate(encrypted)
         if found is not None:
-            self.app_state = {**self.app_state, CERTIFICATE: found.subject}
+            self.app_state = {**self.app_state, CERTIFICATE: found}
             self._expires_ms = found.expires_at * 1000
 
     def _set_tcp_timeout(self, transport: Transport) -> None:

@@ -176,9 +176,12 @@ def peer_certificate(connection: ssl.SSLObject) -> PeerCertificate | None:
         return None
     from cryptography import x509
 
-    found = x509.load_der_x509_certificate(encoded)
+    return described(x509.load_der_x509_certificate(encoded))
+
+
+def described(certificate: "x509.Certificate") -> PeerCertificate:
     return PeerCertificate(
-        subject=found.subject.rfc4514_string(), expires_at=_expiry(found).timestamp()
+        subject=certificate.subject.rfc4514_string(), expires_at=_expiry(certificate).timestamp()
     )
 
 
