@@ -1,19 +1,15 @@
-"""Requests become sessions: which clients are unknown, and when what lasts of them ends."""
-
-import base64
+"""Requests become sessions: which clients are unknown, and which are refused."""
 
 import pytest
 from guarded_calls import HOST, GuardedWorld
-from login_world import ADMIN_TOKEN, PASSWORDS, LoginWorld
+from login_world import ADMIN_TOKEN, LoginWorld
 from open_sessions import broker_with
 
 from moldau.api.entrance import Entrance
 from moldau.api.session import Sessions
 from moldau.net.tls.contexts import PeerCertificate
-from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN, user
+from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN
 from moldau.security.sasl import AuthenticationError
-
-BASIC = "Basic " + base64.b64encode(f"alice:{PASSWORDS['alice']}".encode()).decode()
 
 
 def certificate(expires_at: float) -> PeerCertificate:
@@ -23,33 +19,6 @@ def certificate(expires_at: float) -> PeerCertificate:
 
 def entrance_of(world: LoginWorld) -> Entrance:
     return Entrance(GuardedWorld().sessions, authenticator=world.authenticator, tokens=world.tokens)
-
-
-async def test_what_lasts_ends_with_the_user_however_it_logged_in() -> None:
-    world = LoginWorld()
-    entrance = entrance_of(world)
-    headers = [BASIC, f"Bearer {world.tokens.issue('alice').token}"]
-    visits = [await entrance.enter([header], HOST) for header in headers]
-    for visit in visits:
-        assert visit.session.principal == user("alice")
-        visit.check()
-    world.users = {}
-    for visit, header in zip(visits, headers, strict=True):
-        with pytest.raises(AuthenticationError, match="deleted"):
-            visit.check()
-        with pytest.raises(AuthenticationError):
-            await entrance.enter([header], HOST)
-
-
-async def test_a_client_that_is_not_stored_does_not_end_with_users() -> None:
-    world = LoginWorld()
-    entrance = entrance_of(world)
-    anonymous = await entrance.enter([], HOST)
-    certified = await entrance.enter([], HOST, certificate=certificate(2.0))
-    assert anonymous.session.principal == ANONYMOUS
-    world.users = {}
-    anonymous.check()
-    certified.check()
 
 
 @pytest.mark.parametrize("has_users", [True, False])

@@ -10,6 +10,7 @@ from queue_world import QueueWorld, values_of
 
 from moldau.data.fetch import FetchService
 from moldau.metadata.commands import DropQueueGroup
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex
@@ -47,6 +48,7 @@ class World:
         """Whether they are of the queue."""
         self.owned = [0]
         self.beats: list[MemberHeartbeatRequest] = []
+        self.described: list[str] = []
         self.told_gone: list[tuple[str, str]] = []
         self.submitted: list[Any] = []
         self.defects: list[BaseException] = []
@@ -111,6 +113,7 @@ class World:
         )
 
     async def describe(self, group: str) -> GroupDescription:
+        self.described.append(group)
         is_queue = group == "g"
         return GroupDescription(
             members=[
@@ -245,6 +248,9 @@ async def test_what_is_for_queues_only_is_refused_for_others() -> None:
             await call
         return caught.value.reason
 
+    assert await reason(service.stats("o")) is ErrorReason.UNKNOWN_GROUP
+    assert world.described == []
+    world.broker.topics[CONSUMER_OFFSETS_TOPIC] = world.broker.topics["t"]
     assert await world.reason("m", visibility_ms=5) is ErrorReason.INVALID_ARGUMENT
     assert await reason(service.extend("o", "m", [b"x"], visibility_ms=5)) is ErrorReason.OTHER_MODE
     assert await reason(service.stats("o")) is ErrorReason.OTHER_MODE

@@ -15,7 +15,7 @@ from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
 from moldau.leases.commands import BACKOFF, Ack, Extend, Nack
 from moldau.metadata.commands import DropQueueGroup
-from moldau.metadata.image import Image, Topic
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.clock import Clock
@@ -398,7 +398,9 @@ class QueueService:
         known = await self._lookup(name)
         if known is not None:
             return known
-        if (await self._calls.describe(name)).exists:
+        # Without their topic there was never a group, and the search for one would create it.
+        are_stored = self._image.topic(CONSUMER_OFFSETS_TOPIC) is not None
+        if are_stored and (await self._calls.describe(name)).exists:
             # It may have been created meanwhile, as a queue.
             known = (await self._connect_handler.fresh()).queue_groups.get(name)
             if known is not None:
