@@ -96,12 +96,12 @@ class Meter:
         if seconds := self.wait(key):
             self.count(key, seconds)
         while seconds:
-            # In short steps, since quotas may change meanwhile; none so short that it is no time.
+            # In short steps: quotas may change meanwhile. But some time must pass.
             await asyncio.sleep(max(_STEP_SECONDS_MIN, min(seconds, _STEP_SECONDS_MAX)))
             seconds = self.wait(key)
 
     def count(self, key: QuotaKey, seconds: float) -> None:
-        """The client was told to wait, for a request."""
+        """A request made the client wait."""
         self._quotas.throttled[key] += 1
         self._quotas.throttled_seconds[key] += seconds
 

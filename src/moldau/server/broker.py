@@ -24,7 +24,7 @@ from moldau.control.producer_ids import ProducerIds
 from moldau.control.reconciler import Reconciler
 from moldau.control.security_service import SecurityService
 from moldau.control.topic_service import TopicService
-from moldau.data.cleaner import Cleaner, CleanerConfig
+from moldau.data.cleaner import Cleaner
 from moldau.data.disk_space import DiskGuard
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
@@ -60,7 +60,7 @@ from moldau.server.cluster_secret import keep_first_secret
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
-from moldau.server.derived_config import read_only_configs, topic_defaults
+from moldau.server.derived_config import cleaner_config, read_only_configs, topic_defaults
 from moldau.server.info import BrokerInfo
 from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
@@ -423,11 +423,7 @@ class BrokerServer:
         config = self._config.log
         self._cleaner_process = self._machine.log_cleaner(self._storage.root)
         return Cleaner(
-            config=CleanerConfig(
-                check_seconds=config.compaction_check_ms / 1000,
-                retry_seconds=config.compaction_check_ms / 1000,
-                map_bytes_max=config.compaction_map_bytes,
-            ),
+            config=cleaner_config(self._config),
             partitions=self._partitions,
             flusher=self._flusher,
             clock=self._clock,

@@ -1,5 +1,6 @@
 """Derives Kafka's broker configs, warnings and service settings from the configuration."""
 
+from moldau.data.cleaner import CleanerConfig
 from moldau.data.maintenance import MaintenanceConfig
 from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
 from moldau.server.config.listeners import listeners_for
@@ -83,6 +84,15 @@ def config_warnings(config: ServerConfig) -> list[str]:
             "topic.min_insync_replicas is 1"
         )
     return found
+
+
+def cleaner_config(config: ServerConfig) -> CleanerConfig:
+    log = config.log
+    return CleanerConfig(
+        check_seconds=log.compaction_check_ms / 1000,
+        retry_seconds=log.compaction_check_ms / 1000,
+        map_bytes_max=log.compaction_map_bytes,
+    )
 
 
 def upkeep_config(config: ServerConfig) -> MaintenanceConfig:
