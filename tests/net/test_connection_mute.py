@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def mutes(seconds: float) -> Callable[[Connection, bytes], None]:
 
     def answer(connection: Connection, frame: bytes) -> None:
         if frame == b"mute":
-            connection.mute(seconds)
+            ends = time.monotonic() + seconds
+            connection.mute(lambda: ends - time.monotonic())
         echo(connection, frame)
 
     return answer
@@ -69,19 +71,37 @@ async def test_after_the_mute_all_requests_are_handled_in_order(tls: bool, tmp_p
         writer.close()
 
 
-async def test_a_second_mute_does_not_shorten_the_first() -> None:
+async def test_a_mute_lasts_for_as_long_as_there_is_time_left() -> None:
+    left = [LONG]
+
     def answer(connection: Connection, frame: bytes) -> None:
-        connection.mute(LONG)
-        connection.mute(SHORT / 10)
+        if frame == b"mute":
+            connection.mute(lambda: left[0])
+            # Of the same client, and of no effect on the first.
+            connection.mute(lambda: 0.0)
         echo(connection, frame)
 
     handler = Recorder(answer)
     async with listening(handler) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"mute") + framed(b"next"))
+        assert await read_frame(reader) == b"mute"
+        assert handler.frames == [b"mute"]
+        # As when a quota is taken back.
+        left[0] = 0.0
+        assert await read_frame(reader) == b"next"
+        writer.close()
+
+
+async def test_no_time_is_no_mute() -> None:
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.mute(lambda: 0.0)
+        echo(connection, frame)
+
+    async with listening(Recorder(answer)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"first") + framed(b"second"))
-        assert await read_frame(reader) == b"first"
-        await asyncio.sleep(SHORT)
-        assert handler.frames == [b"first"]
+        assert [await read_frame(reader) for _ in range(2)] == [b"first", b"second"]
         writer.close()
 
 
