@@ -174,3 +174,33 @@ async def test_a_large_request_that_was_begun_before_the_mute_arrives_whole() ->
         assert await read_frame(reader) == body
         assert await read_frame(reader) == b"end"
         writer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_muted_connections_leave_half_of_the_memory_to_others(
+    tls: bool, tmp_path: Path
+) -> None:
+    world = TlsWorld(tmp_path) if tls else None
+    budget = ByteBudget(1 << 18)
+    handler = Recorder(mutes(LONG))
+    async with listening(handler, budget=budget, tls=world.contexts() if world else None) as (
+        listener,
+        port,
+    ):
+        writers = []
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1",
+                port,
+                ssl=world.client() if world else None,
+                server_hostname="localhost" if world else None,
+            )
+            writers.append(writer)
+            writer.write(framed(b"mute") + framed(os.urandom(24_000)))
+            # Also those that are closed then have their reply.
+            assert await read_frame(reader) == b"mute"
+        await until(lambda: listener.connection_count < 8, "some are closed")
+        assert listener.connection_count >= 2
+        assert not budget.exhausted
+        for writer in writers:
+            writer.close()

@@ -241,6 +241,9 @@ class Connection(SocketWriter):
                 self.close("internal error while handling a request", level=logging.ERROR)
         if self.is_closed:
             return
+        if position < end and self._is_muted_and_memory_short:
+            self._close_muted()
+            return
         self._keep_rest(view, position, end)
         self._flush()
 
@@ -365,6 +368,17 @@ class Connection(SocketWriter):
             self._pause()
         elif self._unmuting is not None:
             self._unmute()
+
+    @property
+    def _is_muted_and_memory_short(self) -> bool:
+        """What muted connections keep may fill half of the budget: the rest is for others."""
+        return self._unmuting is not None and self._budget.used > self._budget.bytes_max // 2
+
+    def _close_muted(self) -> None:
+        """Replies that are ready are still sent."""
+        if not self._writing:
+            self._write()
+        self.close("muted, with unread requests that would take too much memory")
 
     def _unmute(self) -> None:
         self._unmuting = None
