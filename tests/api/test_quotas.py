@@ -1,13 +1,16 @@
 """Who is charged, what for, and who has to wait."""
 
+import ast
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from guarded_calls import ALICE, GuardedWorld, outcome
 
+import moldau.edge
 from harness.virtual_loop import run_virtually
 from moldau.api.entrance import Entrance
 from moldau.api.quotas import CLIENT_ID, Quotas, bytes_of, timed
@@ -102,6 +105,9 @@ METERED: dict[str, tuple[str, Callable[[Session], Any]]] = {
 }
 
 
+CHARGED = {name.partition(".")[2] for name in METERED if name.startswith("fetch.")}
+
+
 def _calls(world: GuardedWorld) -> list[str]:
     """Without those that only find out about rights."""
     return [name for name in world.touched if name != "queues.topics_of"]
@@ -140,6 +146,30 @@ def test_a_client_without_a_quota_of_this_kind_is_not_refused(use_case, monkeypa
     session = world_with(**others).session(Principal("User", "root"))
     for _ in range(3):
         assert not isinstance(outcome(call, session), RefusedError)
+
+
+BY_THE_DISPATCHER = {"produce", "transactional_produce", "fetch"}
+"""Services that Kafka requests use, which are charged by their bytes on the wire."""
+
+
+def test_no_other_protocol_uses_what_only_the_kafka_server_charges():
+    edge = Path(moldau.edge.__file__).parent
+    found = []
+    for path in sorted(edge.rglob("*.py")):
+        if path.is_relative_to(edge / "kafka"):
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        charged = {
+            node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr in CHARGED
+        }
+        found += [
+            f"{path.name}:{node.lineno}"
+            for node in nodes
+            if isinstance(node, ast.Attribute)
+            and node.attr in BY_THE_DISPATCHER
+            and node not in charged
+        ]
+    assert found == []
 
 
 def test_a_topic_that_exists_is_no_change():

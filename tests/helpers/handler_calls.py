@@ -125,8 +125,8 @@ class FakeConnection:
     def no_reply(self) -> None:
         pass
 
-    def mute(self, seconds: float) -> None:
-        self.muted.append(seconds)
+    def mute(self, seconds: Callable[[], float]) -> None:
+        self.muted.append(seconds())
 
     def close(self, reason: str, **_: object) -> None:
         self.closed_because = reason

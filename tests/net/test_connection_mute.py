@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def mutes(seconds: float) -> Callable[[Connection, bytes], None]:
 
     def answer(connection: Connection, frame: bytes) -> None:
         if frame == b"mute":
-            connection.mute(seconds)
+            ends = time.monotonic() + seconds
+            connection.mute(lambda: ends - time.monotonic())
         echo(connection, frame)
 
     return answer
@@ -69,19 +71,37 @@ async def test_after_the_mute_all_requests_are_handled_in_order(tls: bool, tmp_p
         writer.close()
 
 
-async def test_a_second_mute_does_not_shorten_the_first() -> None:
+async def test_a_mute_lasts_for_as_long_as_there_is_time_left() -> None:
+    left = [LONG]
+
     def answer(connection: Connection, frame: bytes) -> None:
-        connection.mute(LONG)
-        connection.mute(SHORT / 10)
+        if frame == b"mute":
+            connection.mute(lambda: left[0])
+            # Of the same client, and of no effect on the first.
+            connection.mute(lambda: 0.0)
         echo(connection, frame)
 
     handler = Recorder(answer)
     async with listening(handler) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"mute") + framed(b"next"))
+        assert await read_frame(reader) == b"mute"
+        assert handler.frames == [b"mute"]
+        # As when a quota is taken back.
+        left[0] = 0.0
+        assert await read_frame(reader) == b"next"
+        writer.close()
+
+
+async def test_no_time_is_no_mute() -> None:
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.mute(lambda: 0.0)
+        echo(connection, frame)
+
+    async with listening(Recorder(answer)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"first") + framed(b"second"))
-        assert await read_frame(reader) == b"first"
-        await asyncio.sleep(SHORT)
-        assert handler.frames == [b"first"]
+        assert [await read_frame(reader) for _ in range(2)] == [b"first", b"second"]
         writer.close()
 
 
@@ -154,3 +174,33 @@ async def test_a_large_request_that_was_begun_before_the_mute_arrives_whole() ->
         assert await read_frame(reader) == body
         assert await read_frame(reader) == b"end"
         writer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_muted_connections_leave_half_of_the_memory_to_others(
+    tls: bool, tmp_path: Path
+) -> None:
+    world = TlsWorld(tmp_path) if tls else None
+    budget = ByteBudget(1 << 18)
+    handler = Recorder(mutes(LONG))
+    async with listening(handler, budget=budget, tls=world.contexts() if world else None) as (
+        listener,
+        port,
+    ):
+        writers = []
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1",
+                port,
+                ssl=world.client() if world else None,
+                server_hostname="localhost" if world else None,
+            )
+            writers.append(writer)
+            writer.write(framed(b"mute") + framed(os.urandom(24_000)))
+            # Also those that are closed then have their reply.
+            assert await read_frame(reader) == b"mute"
+        await until(lambda: listener.connection_count < 8, "some are closed")
+        assert listener.connection_count >= 2
+        assert not budget.exhausted
+        for writer in writers:
+            writer.close()

@@ -127,6 +127,19 @@ def test_a_wait_ends_when_the_debt_is_paid():
     assert bucket.is_paid(world.now + 3)
 
 
+def test_many_connections_of_a_client_do_not_exceed_its_rate():
+    """Each sends one request as soon as none has to wait, and all of them at once."""
+    world = World(alice=1000)
+    bucket = world.buckets.of("alice", "app", world.now)[QuotaKey.PRODUCE]
+    began, taken = world.now, 0
+    for _ in range(20):
+        for _ in range(100):
+            bucket.take(1000, world.now)
+            taken += 1000
+        world.now += bucket.wait(world.now)
+    assert taken <= 1000 * (world.now - began + BURST_SECONDS) * (1 + 1e-6)
+
+
 def test_the_smallest_quota_divides_by_nothing():
     world = World(QuotaKey.REQUEST, alice=5e-324)
     assert world.take("alice", 1.0) == pytest.approx(WAIT_SECONDS_MAX)

@@ -52,21 +52,34 @@ class Quotas:
     def meter(self, principal: Principal, client_id: str | None) -> "Meter | None":
         """None if the client has no quota. The local administrator has none, so that any quota can
         be changed."""
-        if self.active is None or principal == LOCAL_ADMIN:
+        if principal == LOCAL_ADMIN:
             return None
-        buckets = self.active.of(principal.name, client_id or "", self._clock.monotonic())
-        return Meter(self, buckets, self._clock) if buckets else None
+        return self.meter_of(principal.name, client_id or "")
+
+    def meter_of(self, user: str, client_id: str) -> "Meter | None":
+        if self.active is None:
+            return None
+        buckets = self.active.of(user, client_id, self._clock.monotonic())
+        return Meter(self, user, client_id, buckets, self._clock) if buckets else None
 
 
 class Meter:
     """Charges one client."""
 
-    __slots__ = ("_buckets", "_clock", "_quotas")
+    __slots__ = ("_buckets", "_client_id", "_clock", "_quotas", "_user")
 
-    def __init__(self, quotas: Quotas, buckets: ClientBuckets, clock: Clock) -> None:
+    def __init__(
+        self, quotas: Quotas, user: str, client_id: str, buckets: ClientBuckets, clock: Clock
+    ) -> None:
         self._quotas = quotas
+        self._user = user
+        self._client_id = client_id
         self._buckets = buckets
         self._clock = clock
+
+    def current(self) -> "Meter | None":
+        """That of the same client by the quotas of now."""
+        return self._quotas.meter_of(self._user, self._client_id)
 
     def rate(self, key: QuotaKey) -> float | None:
         """None: no quota of this kind."""
@@ -96,12 +109,13 @@ class Meter:
         if seconds := self.wait(key):
             self.count(key, seconds)
         while seconds:
-            # In short steps, since quotas may change meanwhile; none so short that it is no time.
+            # In short steps: quotas may change meanwhile. But some time must pass.
             await asyncio.sleep(max(_STEP_SECONDS_MIN, min(seconds, _STEP_SECONDS_MAX)))
-            seconds = self.wait(key)
+            meter = self.current()
+            seconds = 0.0 if meter is None else meter.wait(key)
 
     def count(self, key: QuotaKey, seconds: float) -> None:
-        """The client was told to wait, for a request."""
+        """A request made the client wait."""
         self._quotas.throttled[key] += 1
         self._quotas.throttled_seconds[key] += seconds
 

@@ -8,7 +8,7 @@ reused buffer is several times faster than streams, and transports do not allow 
   `no_reply` or `defer` per frame.
 - A handler sets `overlaps` to the kind of frames that may be handled while its reply is pending;
   other frames wait for that reply, and see its effects.
-- `mute` stops reading for a time; replies are still sent.
+- `mute` stops reading for as long as a function says; replies are still sent.
 - Reading pauses while too much is pending or unsent, per connection and over all connections
   (ByteBudget). So a slow client slows down only itself; and one that sends requests without pause
   is handled for a few milliseconds before the others get their turn.
@@ -44,6 +44,8 @@ _TLS_LENGTHS = range(0x16030000, 0x16030500)
 """The first bytes of a TLS handshake, read as the length of a request."""
 _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
+_MUTE_SECONDS_MIN = 0.001
+_MUTE_SECONDS_MAX = 1.0
 _EAGER_BYTES = 4 * 1024 * 1024
 """A larger frame gets its memory step by step: most clients send none, and any can announce one."""
 
@@ -114,7 +116,6 @@ class Connection(SocketWriter):
         "_inflight_bytes",
         "_is_incomplete",
         "_limits",
-        "_muted_until",
         "_on_close",
         "_parsing",
         "_partial",
@@ -190,7 +191,6 @@ class Connection(SocketWriter):
         self._draining = False
         self._unmuting: TimerHandle | None = None
         """The end of the current mute."""
-        self._muted_until = 0.0
         loop.add_reader(sock, self._on_readable)
 
     # ---- reading
@@ -242,6 +242,9 @@ class Connection(SocketWriter):
                 # The handler raised: the order of replies is lost, so the connection must close.
                 self.close("internal error while handling a request", level=logging.ERROR)
         if self.is_closed:
+            return
+        if position < end and self._is_muted_and_memory_short:
+            self._close_muted()
             return
         self._keep_rest(view, position, end)
         self._flush()
@@ -353,16 +356,31 @@ class Connection(SocketWriter):
         self._waits_for_budget = False
         self._loop.call_soon(self._maybe_resume)
 
-    def mute(self, seconds: float) -> None:
-        """Read nothing for this long, or for the rest of a mute that is longer."""
-        until = self._loop.time() + seconds
-        if self.is_closed or self._draining or until <= self._muted_until:
-            return
-        if self._unmuting is not None:
-            self._unmuting.cancel()
-        self._muted_until = until
-        self._unmuting = self._loop.call_at(until, self._unmute)
-        self._pause()
+    def mute(self, seconds: Callable[[], float]) -> None:
+        """Read nothing while `seconds` says how long; it is called again, as it may change."""
+        if self._unmuting is None and not self.is_closed and not self._draining:
+            self._mute_on(seconds)
+
+    def _mute_on(self, seconds: Callable[[], float]) -> None:
+        left = seconds()
+        if left > 0:
+            # Not too short either: some time must pass.
+            step = max(_MUTE_SECONDS_MIN, min(left, _MUTE_SECONDS_MAX))
+            self._unmuting = self._loop.call_later(step, self._mute_on, seconds)
+            self._pause()
+        elif self._unmuting is not None:
+            self._unmute()
+
+    @property
+    def _is_muted_and_memory_short(self) -> bool:
+        """What muted connections keep may fill half of the budget: the rest is for others."""
+        return self._unmuting is not None and self._budget.used > self._budget.bytes_max // 2
+
+    def _close_muted(self) -> None:
+        """Replies that are ready are still sent."""
+        if not self._writing:
+            self._write()
+        self.close("muted, with unread requests that would take too much memory")
 
     def _unmute(self) -> None:
         self._unmuting = None

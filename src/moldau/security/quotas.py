@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 DEFAULT_NAME: Final = ""
 """In a quota entity: all users, or all client ids, without a quota of their own."""
-WAIT_SECONDS_MAX: Final = 20.0
-"""Longer waits would exceed the request timeouts of clients, which then send everything again."""
+WAIT_SECONDS_MAX: Final = 300.0
+"""Long enough for many connections of a client that each send one large request, and short enough
+that nobody is shut out for hours because of one."""
 BURST_SECONDS: Final = 1.0
 """What a client may take at once, in seconds of its rate."""
 CLIENTS_MAX: Final = 20_000

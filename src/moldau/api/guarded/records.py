@@ -228,7 +228,8 @@ class GuardedFetch:
         if (meter := self._guard.meter()) is not None:
             if is_stream:
                 await meter.admitted(QuotaKey.FETCH)
-            meter.check(QuotaKey.FETCH)
+            else:
+                meter.check(QuotaKey.FETCH)
         page = await read_page(
             self._service,
             topic,

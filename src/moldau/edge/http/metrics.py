@@ -228,7 +228,7 @@ def _traffic(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily
         expiry.add(round(expires_at - view.clock.wall_ms() / 1000), {"file": file})
     yield expiry
     throttled = counter("moldau_throttled_requests_total", "Requests over a quota, by its name.")
-    waits = counter("moldau_throttled_seconds_total", "Waits that clients were told, by quota.")
+    waits = counter("moldau_throttled_seconds_total", "How long their clients have to wait.")
     for key, count in sources.quotas.throttled.items():
         throttled.add(count, {"quota": key})
         waits.add(sources.quotas.throttled_seconds[key], {"quota": key})

@@ -27,7 +27,7 @@ _FETCH_SECONDS: Final = 10
 class Throttle:
     """What one request takes. Clients without quotas have none."""
 
-    __slots__ = ("_began", "_connection", "_counted", "_meter", "_seconds")
+    __slots__ = ("_began", "_connection", "_exceeded", "_meter", "_seconds")
 
     def __init__(self, meter: Meter, connection: Connection, began: float) -> None:
         self._meter = meter
@@ -36,7 +36,7 @@ class Throttle:
         """When the current step of the handler began; None between steps."""
         self._seconds = 0.0
         """How long the client has to wait."""
-        self._counted: set[QuotaKey] = set()
+        self._exceeded: set[QuotaKey] = set()
 
     # ---- the request
 
@@ -94,7 +94,12 @@ class Throttle:
         if seconds <= 0:
             return
         self._seconds = max(self._seconds, seconds)
-        self._connection.mute(seconds)
-        if key not in self._counted:
-            self._counted.add(key)
+        if key not in self._exceeded:
+            self._exceeded.add(key)
             self._meter.count(key, seconds)
+        self._connection.mute(self._seconds_left)
+
+    def _seconds_left(self) -> float:
+        """Other connections of the client may take more meanwhile, and its quotas may change."""
+        meter = self._meter.current()
+        return 0.0 if meter is None else max(meter.wait(key) for key in self._exceeded)

@@ -293,6 +293,9 @@ class TlsConnection(TlsWriting, Connection):
     def _hold_input(self, tls: TlsChannel) -> None:
         """Count what waits in OpenSSL because the connection is paused."""
         if self._paused and not self.is_closed:
+            if tls.has_input and self._is_muted_and_memory_short:
+                self._close_muted()
+                return
             self._held = tls.input_bytes
             self._budget.acquire(self._held)
 
