@@ -45,6 +45,15 @@ class Entrance:
     def has_public_metrics(self) -> bool:
         return self._access.public_metrics
 
+    @property
+    def asks(self) -> bool:
+        """Whether it matters what clients say of themselves."""
+        return self._authenticator is not None
+
+    def anonymous(self, host: str) -> Visit:
+        """As `enter`, where nobody is asked."""
+        return Visit(self.sessions.anonymous(host, listener=self._access))
+
     async def enter(
         self,
         authorization: Sequence[str],

@@ -34,6 +34,8 @@ class Asked(Entrance):
         super().__init__(entrance.sessions)
         self.count = 0
 
+    asks = True
+
     async def enter(self, authorization: Any, *args: Any, **named: Any) -> Any:
         self.count += 1
         if not authorization:
