@@ -150,7 +150,7 @@ class LoginThrottle:
         if _pair(user, host) in self._known:
             yield await self.admit(user, host)
             return
-        network = _network(host)
+        network = network_of(host)
         slots = self._slots.setdefault(network, _Slots())
         slots.users += 1
         try:
@@ -195,7 +195,7 @@ class LoginThrottle:
 
     def failed(self, user: str, host: str, *, suspected: bool = False) -> float:
         """Count a failure; the seconds that its refusal takes."""
-        self._count(_network(host), _ADDRESS)
+        self._count(network_of(host), _ADDRESS)
         if not suspected:
             self.suspect(user, host)
         return REFUSAL_SECONDS + _USER.seconds(self._count((None, _short(user)), _USER))
@@ -221,7 +221,7 @@ class LoginThrottle:
     def log_failure(self, host: str, reason: str) -> None:
         """Once per reason and address in a while, with the number of those left out."""
         now = self._clock.monotonic()
-        network = _network(host)
+        network = network_of(host)
         seen = self._logged.get(network)
         left_out = 0
         if seen is None or now - seen.since >= LOG_SECONDS:
@@ -239,7 +239,7 @@ class LoginThrottle:
 
 
 def _pair(user: str, host: str) -> tuple[str, str]:
-    return _short(user), _network(host)
+    return _short(user), network_of(host)
 
 
 def _short(user: str) -> str:
@@ -247,7 +247,8 @@ def _short(user: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _network(host: str) -> str:
+def network_of(host: str) -> str:
+    """What counts as one address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
