@@ -66,8 +66,9 @@ everything: keep it on loopback.
 A request has at most %(request)d MiB, and must arrive within %(arrival)d seconds. A response of
 Poll or ReadFrom stays below 4 MiB, the default limit of clients; a single message may exceed it.
 Each broker accepts %(connections)s connections and %(calls)s concurrent calls, of them %(checks)d
-health checks; of more, the oldest ends with RESOURCE_EXHAUSTED. Clients may send keepalive pings every %(ping)d seconds.
-A connection without calls is closed after %(idle)d minutes; clients reconnect by themselves.
+health checks; of more, the oldest ends with RESOURCE_EXHAUSTED. Clients may send
+keepalive pings every %(ping)d seconds. A connection without calls is closed after %(idle)d minutes;
+clients reconnect by themselves.
 
 """
 _REFUSED = """\
