@@ -63,10 +63,12 @@ PERMISSION_DENIED. A stream ends when its token expires. Health checks need no u
 needs one, but no rights. Without authentication, every client that reaches the address can do
 everything: keep it on loopback.
 
-A request has at most %(request)d MiB. A response of Poll or ReadFrom stays below 4 MiB, the
-default limit of clients; a single message may exceed it. Each broker accepts %(connections)s
-connections and %(calls)s concurrent calls. Clients may send keepalive pings every %(ping)d seconds.
-A connection without calls is closed after %(idle)d minutes; clients reconnect by themselves.
+A request has at most %(request)d MiB, and must arrive within %(arrival)d seconds. A response of
+Poll or ReadFrom stays below 4 MiB, the default limit of clients; a single message may exceed it.
+Each broker accepts %(connections)s connections and %(calls)s concurrent calls, of them %(checks)d
+health checks; of more, the oldest ends with RESOURCE_EXHAUSTED. Clients may send
+keepalive pings every %(ping)d seconds. A connection without calls is closed after %(idle)d minutes;
+clients reconnect by themselves.
 
 """
 _REFUSED = """\
@@ -103,6 +105,8 @@ def render() -> str:
             "request": limits.request_bytes_max // 2**20,
             "connections": f"{limits.connections_max:,}",
             "calls": f"{limits.calls_max:,}",
+            "checks": limits.health_calls_max,
+            "arrival": limits.request_ms_max // 1000,
             "ping": limits.ping_ms_min // 1000,
             "idle": limits.idle_ms_max // 60_000,
         },

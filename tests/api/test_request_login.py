@@ -1,11 +1,19 @@
 """Who sent a request: by password, token or certificate, and who is refused."""
 
+import asyncio
 import base64
 
 import pytest
 from login_world import ADMIN_TOKEN, PASSWORDS, LoginWorld
 
-from moldau.api.request_login import NEEDED, NOBODY, Caller, RequestLogin
+from moldau.api.password_check import UnavailableError
+from moldau.api.request_login import (
+    CHECKS_PER_ADDRESS_MAX,
+    NEEDED,
+    NOBODY,
+    Caller,
+    RequestLogin,
+)
 from moldau.security.principal import LOCAL_ADMIN, user
 from moldau.security.sasl import AuthenticationError
 
@@ -79,3 +87,28 @@ async def test_without_users_everyone_is_nobody_and_none_can_be_asked_for():
     assert found == NOBODY
     with pytest.raises(ValueError, match="authenticator"):
         RequestLogin(None, is_required=True)
+
+
+async def test_an_address_has_few_proofs_checked_at_once_and_others_are_checked_meanwhile():
+    """A refusal takes a quarter of a second at least, and a call waits for it."""
+    world = LoginWorld()
+    login = RequestLogin(world.authenticator, is_required=True)
+
+    async def outcome(authorization: str, host: str) -> type[Exception] | Caller:
+        try:
+            return await login.caller([authorization], host)
+        except AuthenticationError as error:
+            return type(error)
+
+    flood = [
+        asyncio.create_task(outcome(f"Bearer {number}", "10.0.0.1"))
+        for number in range(CHECKS_PER_ADDRESS_MAX + 10)
+    ]
+    await asyncio.sleep(0)
+    right = basic("alice", PASSWORDS["alice"])
+    assert await outcome(right, "10.0.0.2") == Caller(user("alice"))
+    found = await asyncio.gather(*flood)
+    assert found.count(UnavailableError) == 10
+    assert found.count(AuthenticationError) == CHECKS_PER_ADDRESS_MAX
+    assert await outcome(right, "10.0.0.1") == Caller(user("alice"))
+    assert not login._checked

@@ -71,6 +71,18 @@ class Entrance:
     def has_public_metrics(self) -> bool:
         return self._access.public_metrics
 
+    @property
+    def asks(self) -> bool:
+        """Whether it matters what clients say of themselves."""
+        return self._authenticator is not None
+
+    def anonymous(self, host: str) -> Visit:
+        """As `enter`, where nobody is asked. Raises QuotaExceededError."""
+        session = self.sessions.anonymous(host, listener=self._access)
+        if (meter := session.meter()) is not None:
+            meter.check(QuotaKey.REQUEST)
+        return Visit(session)
+
     async def enter(
         self,
         authorization: Sequence[str],

@@ -7,9 +7,13 @@ from typing import Final, NamedTuple
 
 from moldau.api.authentication import Authenticator
 from moldau.api.login_record import UNKNOWN
+from moldau.api.login_throttle import network_of
+from moldau.api.password_check import BUSY, UnavailableError
 from moldau.security.principal import ANONYMOUS, Principal
 from moldau.security.sasl import AuthenticationError
 
+CHECKS_PER_ADDRESS_MAX: Final = 1024
+"""More than a program begins at once, and less than all calls that a broker serves at once."""
 NEEDED: Final = "Authentication is needed"
 MALFORMED: Final = "Authentication failed: send Authorization: Basic or Bearer"
 
@@ -33,6 +37,8 @@ class RequestLogin:
             raise ValueError("a listener that asks who its clients are needs an authenticator")
         self._authenticator = authenticator
         self._is_required = is_required
+        self._checked: dict[str, int] = {}
+        """Proofs that are being checked, by address."""
 
     async def caller(
         self,
@@ -58,16 +64,31 @@ class RequestLogin:
     async def _proved(
         self, authenticator: Authenticator, authorization: Sequence[str], host: str
     ) -> Caller:
-        scheme, _, credentials = authorization[0].strip().partition(" ")
-        credentials = credentials.strip()
-        if len(authorization) == 1 and credentials:
-            if scheme.lower() == "bearer":
-                return Caller(*await authenticator.check_bearer(credentials, host))
-            pair = _user_and_password(credentials) if scheme.lower() == "basic" else None
-            if pair is not None:
-                return Caller(await authenticator.check_password(*pair, host))
-        error = AuthenticationError(MALFORMED, reason="a malformed authorization header")
-        raise await authenticator.refused(UNKNOWN, None, host, error)
+        """Few at once of an address: failures take long, and hold a place of others meanwhile."""
+        address, checked = network_of(host), self._checked
+        count = checked.get(address, 0)
+        if count >= CHECKS_PER_ADDRESS_MAX:
+            raise UnavailableError(BUSY, reason="too many logins of this address at once")
+        checked[address] = count + 1
+        try:
+            return await _check(authenticator, authorization, host)
+        finally:
+            checked[address] -= 1
+            if not checked[address]:
+                del checked[address]
+
+
+async def _check(authenticator: Authenticator, authorization: Sequence[str], host: str) -> Caller:
+    scheme, _, credentials = authorization[0].strip().partition(" ")
+    credentials = credentials.strip()
+    if len(authorization) == 1 and credentials:
+        if scheme.lower() == "bearer":
+            return Caller(*await authenticator.check_bearer(credentials, host))
+        pair = _user_and_password(credentials) if scheme.lower() == "basic" else None
+        if pair is not None:
+            return Caller(await authenticator.check_password(*pair, host))
+    error = AuthenticationError(MALFORMED, reason="a malformed authorization header")
+    raise await authenticator.refused(UNKNOWN, None, host, error)
 
 
 def _user_and_password(text: str) -> tuple[str, str] | None:

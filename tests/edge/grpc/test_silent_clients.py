@@ -34,6 +34,8 @@ class Asked(Entrance):
         super().__init__(entrance.sessions)
         self.count = 0
 
+    asks = True
+
     async def enter(self, authorization: Any, *args: Any, **named: Any) -> Any:
         self.count += 1
         if not authorization:
@@ -83,7 +85,7 @@ def made_with(limits: GrpcLimits) -> Any:
 
 
 @pytest.mark.parametrize("method", UNARY)
-def test_a_stranger_who_sends_no_request_is_refused_before_it(
+def test_an_unknown_client_that_sends_no_request_is_refused_before_it(
     method: str, silence: threading.Event
 ) -> None:
     with made_with(GrpcLimits(calls_max=CALLS_MAX)) as door:
@@ -141,7 +143,7 @@ def test_a_stop_does_not_wait_for_requests(silence: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("kind", ["silent", "watching"])
-def test_strangers_who_hold_health_checks_keep_neither_calls_nor_checks_out(
+def test_unknown_clients_that_hold_health_checks_keep_neither_calls_nor_checks_out(
     kind: str, silence: threading.Event
 ) -> None:
     limits = GrpcLimits(calls_max=CALLS_MAX, health_calls_max=5)

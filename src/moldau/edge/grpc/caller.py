@@ -17,7 +17,13 @@ _CERTIFICATE: Final = "x509_pem_cert"
 
 def host_of(context: "Context") -> str:
     """The address of the client; empty if it has none."""
-    scheme, _, rest = unquote(context.peer()).partition(":")
+    return _host(context.peer())
+
+
+@lru_cache(maxsize=1024)
+def _host(peer: str) -> str:
+    """Of all calls of a connection, the same."""
+    scheme, _, rest = unquote(peer).partition(":")
     if scheme not in ("ipv4", "ipv6"):
         return ""
     return rest.rpartition(":")[0].strip("[]")

@@ -74,7 +74,7 @@ class Call(Generic[Q, R]):
         """The next request; None: the client sent the last one. Raises QueueRefusedError."""
         request: Q | _Malformed | object = await self._context.read()
         self.check()
-        return None if request is aio.EOF else decoded(cast(Q | _Malformed, request), self._kind)
+        return None if request is aio.EOF else decoded(cast("Q | _Malformed", request), self._kind)
 
     async def write(self, response: R) -> None:
         """Returns when the response is accepted by flow control."""
@@ -111,16 +111,22 @@ class Calls:
     ) -> None:
         self._entrance = entrance
         self._addresses = AddressLimits(calls_per_address_max, what="calls")
+        self._loop = asyncio.get_running_loop()
         self._request_seconds_max = request_seconds_max
+        self._silent: dict[asyncio.Task[Any], float] = {}
+        """Calls whose request has not arrived, and until when it must; the oldest one first."""
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._waiting: set[asyncio.Task[Any]] = set()
-        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stopping: asyncio.Future[None] = self._loop.create_future()
         """Done when the broker stops."""
 
     def stop(self) -> None:
         """Fail waiting calls and all new ones."""
         if not self.stopping.done():
             self.stopping.set_result(None)
-        for task in self._waiting:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+        for task in (*self._waiting, *self._silent):
             task.cancel()
 
     @contextmanager
@@ -196,14 +202,17 @@ class Calls:
     ) -> "Callable[[object, Context], Awaitable[T]]":
         async def enter(context: "Context") -> T:
             self._check_running()
-            host = host_of(context)
+            entrance, host = self._entrance, host_of(context)
             if reason := self._addresses.refusal(host):
                 raise RefusedCallError(too_many_calls(reason))
             self._addresses.opened(host)
             try:
-                visit = await self._entrance.enter(
-                    authorization_of(context), host, certificate=certificate_of(context)
-                )
+                if entrance.asks:
+                    visit = await entrance.enter(
+                        authorization_of(context), host, certificate=certificate_of(context)
+                    )
+                else:
+                    visit = entrance.anonymous(host)
                 return await visit.charged(serve(visit, context))
             finally:
                 self._addresses.closed(host)
@@ -227,15 +236,37 @@ class Calls:
 
     async def request(self, context: "Context", kind: type[Q]) -> Q:
         """The request of a call with one. Raises QueueRefusedError, RefusedCallError."""
+        task, now = current_task(), self._loop.time()
+        # One timer for all: a timeout for each would cost as much as all else here.
+        self._silent[task] = now + self._request_seconds_max
+        if self._silence_timer is None:
+            self._watch_silence(now)
         try:
-            with self.waiting():
-                async with asyncio.timeout(self._request_seconds_max):
-                    request: Q | _Malformed | object = await context.read()
-        except TimeoutError:
+            request: Q | _Malformed | object = await context.read()
+        except asyncio.CancelledError:
+            if task in self._silent:
+                raise
             raise RefusedCallError(SILENT) from None
+        finally:
+            self._silent.pop(task, None)
         if request is aio.EOF:
             raise invalid("the call has no request")
-        return decoded(cast(Q | _Malformed, request), kind)
+        return decoded(cast("Q | _Malformed", request), kind)
+
+    def _watch_silence(self, now: float) -> None:
+        """Again when the time of the call that has been silent for longest is over."""
+        first = next(iter(self._silent.values()), now + self._request_seconds_max)
+        self._silence_timer = self._loop.call_later(max(first - now, 0), self._end_silent)
+
+    def _end_silent(self) -> None:
+        self._silence_timer = None
+        now = self._loop.time()
+        for task, until in list(self._silent.items()):
+            if until > now:
+                self._watch_silence(now)
+                return
+            del self._silent[task]
+            task.cancel()
 
     def _check_running(self) -> None:
         if self.stopping.done():

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from grpc import StatusCode
 
+from moldau.api.password_check import UnavailableError
 from moldau.api.queues import ErrorReason, QueueRefusedError
 from moldau.model.errors import ErrorCode, MoldauError, QuotaExceededError, RefusedError
 from moldau.proto.trailers import (
@@ -129,6 +130,9 @@ def status_of(error: MoldauError) -> ErrorStatus:
 
 
 def unknown_caller(error: AuthenticationError) -> ErrorStatus:
+    if isinstance(error, UnavailableError):
+        # The client may be right.
+        return ErrorStatus(queue_pb2.UNAVAILABLE, error.text, "retry later")
     return ErrorStatus(queue_pb2.UNAUTHENTICATED, error.text, _LOGIN_HINT)
 
 

@@ -1,9 +1,9 @@
 """Health checks for load balancers: they need no user, and say only whether calls are served.
 
 Since anyone may send them, they get few of the places for calls: where there are too many, the
-oldest one ends. So strangers who watch or say nothing keep neither calls nor other checks out.
-Those of grpcio-health-checking have no bound, and a watcher who reads nothing holds a lock that the
-others, and the stop of the broker, wait for.
+oldest one ends. So unknown clients that watch or say nothing keep neither calls nor other checks
+out. Those of grpcio-health-checking have no bound, and a watcher that reads nothing holds a lock
+that the others, and the stop of the broker, wait for.
 """
 
 import asyncio
