@@ -21,6 +21,7 @@ LOCAL = {
     *(
         "certs dev",
         "cluster secret create",
+        "cluster secret rotate",
         "config show",
         "completion",
         "logout",

@@ -25,7 +25,8 @@ from http_cluster import (
 from moldau.api import metadata_changes
 from moldau.edge.http import responses
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.topology import Endpoint, JoinRequest
+from moldau.model.topology import Endpoint, JoinRefusal, JoinRequest, ProvenJoinRequest
+from moldau.security.join_proof import Transcript, unseal
 from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.inprocess
@@ -140,10 +141,14 @@ def test_a_query_parameter_that_means_nothing_is_refused(world):
     assert "topic" in body["detail"]
 
 
-def ask_to_join(world, request: bytes, secret: bytes = SECRET):
+def to_join(world, request: bytes, secret: bytes = SECRET) -> ProvenJoinRequest:
     status, headers, offered = world.ask("GET", "/api/v1/cluster/join/challenge")
     assert (status, headers["cache-control"]) == (200, "no-store")
-    wanted = proven(base64.b64decode(offered["challenge"]), request, secret)
+    return proven(base64.b64decode(offered["challenge"]), request, secret)
+
+
+def ask_to_join(world, request: bytes, secret: bytes = SECRET):
+    wanted = to_join(world, request, secret)
     return world.ask("POST", "/api/v1/cluster/join", msgspec.json.encode(wanted))
 
 
@@ -292,9 +297,14 @@ def test_a_body_that_does_not_fit_is_refused(world, body):
 def test_a_joiner_must_say_who_it_is(world, missing):
     said = msgspec.to_builtins(JOIN)
     del said[missing]
-    status, _, body = ask_to_join(world, json.dumps(said).encode())
-    assert (status, body["error"]) == (400, "INVALID_REQUEST")
-    assert missing in body["detail"]
+    wanted = to_join(world, json.dumps(said).encode())
+    status, _, body = world.ask("POST", "/api/v1/cluster/join", msgspec.json.encode(wanted))
+    # It proved the secret: what it is told is for it alone.
+    transcript = Transcript("", wanted.nonce, wanted.challenge, wanted.request)
+    told = unseal(SECRET, transcript, base64.b64decode(body["sealed"]))
+    refusal = msgspec.msgpack.decode(told, type=JoinRefusal)
+    assert (status, refusal.code) == (200, ErrorCode.INVALID_REQUEST)
+    assert missing in refusal.message
     assert world.cluster.asked == []
 
 
