@@ -7,6 +7,8 @@ from java_tools import JavaTools, fetch, why_missing
 from listeners_world import MTLS, PASSWORD, WAYS, ListenersWorld, listeners_world
 from sasl_clients import ClientTls, Credentials
 
+from moldau.testing.waiting import wait_until
+
 pytestmark = [pytest.mark.compat, pytest.mark.system, pytest.mark.timeout(1200)]
 
 SCRAM = "SCRAM-SHA-512"
@@ -51,6 +53,36 @@ def test_the_console_sends_and_reads_what_it_may(
         "kafka-console-consumer", bootstrap, alice, *on, "--group", new_name("a-group"), *CONSUME
     )
     assert read.splitlines()[:3] == ["one", "two", "three"], read
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("way", [SCRAM, MTLS])
+def test_the_console_goes_on_while_certificates_are_rotated(
+    tools: JavaTools, world: ListenersWorld, way: str, new_name: Callable[[str], str]
+) -> None:
+    bootstrap, alice = world.bootstrap(way), world.credentials(way)
+    on = ("--topic", world.create_topic(new_name("a-topic")))
+    group = ("--group", new_name("a-group"), "--from-beginning")
+    with (
+        tools.started("kafka-console-consumer", bootstrap, alice, *on, *group) as reader,
+        tools.started("kafka-console-producer", bootstrap, alice, *on) as writer,
+    ):
+
+        def sent() -> list[str]:
+            """One more line, when it was read."""
+            line = f"line {len(reader.lines())}"
+            writer.type(line)
+            wait_until(lambda: line in reader.lines(), f"{line} is read", describe=reader.lines)
+            return reader.lines()
+
+        sent()
+        connections, old = world.connections(), world.certificate(way)
+        world.tls.renew()
+        wait_until(lambda: sent() and world.shows_another(way, old), "a new certificate")
+        printed = [sent() for _ in range(5)][-1]
+        assert printed == [f"line {number}" for number in range(len(printed))]
+        assert world.connections() == connections
+        assert "ERROR" not in "".join(writer.lines())
 
 
 @pytest.mark.parametrize("way", [SCRAM, MTLS])

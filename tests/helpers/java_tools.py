@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +51,22 @@ def fetch(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
+class Started:
+    """A tool that runs."""
+
+    process: subprocess.Popen[str]
+    _printed: Path
+
+    def type(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def lines(self) -> list[str]:
+        return self._printed.read_text().splitlines()
+
+
+@dataclass(frozen=True)
 class JavaTools:
     """The tools in `folder`, with a file of properties for who runs them."""
 
@@ -58,15 +76,8 @@ class JavaTools:
         self, tool: str, bootstrap: str, who: Credentials, *arguments: str, given: str = ""
     ) -> str:
         """What it prints, errors included: some of the tools end with 0 after an error."""
-        properties, options = self._properties(who)
         done = subprocess.run(
-            [
-                *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-                *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *options),
-                *("-cp", f"{self.folder}/lib/*", CLASSES[tool]),
-                *("--bootstrap-server", bootstrap),
-                *(CONFIG.get(tool, "--command-config"), str(properties), *arguments),
-            ],
+            self._command(tool, bootstrap, who, *arguments),
             input=given,
             capture_output=True,
             text=True,
@@ -74,6 +85,36 @@ class JavaTools:
             check=False,
         )
         return done.stdout + done.stderr
+
+    @contextmanager
+    def started(
+        self, tool: str, bootstrap: str, who: Credentials, *arguments: str
+    ) -> Iterator["Started"]:
+        """The tool while it runs."""
+        printed = self.folder / f"{tool}.out"
+        with printed.open("w") as output:
+            process = subprocess.Popen(
+                self._command(tool, bootstrap, who, *arguments),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+            )
+        try:
+            yield Started(process, printed)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def _command(self, tool: str, bootstrap: str, who: Credentials, *arguments: str) -> list[str]:
+        properties, options = self._properties(who)
+        return [
+            *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *options),
+            *("-cp", f"{self.folder}/lib/*", CLASSES[tool]),
+            *("--bootstrap-server", bootstrap),
+            *(CONFIG.get(tool, "--command-config"), str(properties), *arguments),
+        ]
 
     def _properties(self, who: Credentials) -> tuple[Path, list[str]]:
         """A file of properties, and options of Java."""

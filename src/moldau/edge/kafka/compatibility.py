@@ -34,10 +34,9 @@ _CLIENTS = """
 ## Clients over TLS
 
 Tested unmodified: each client by each SASL mechanism over TLS and by a certificate (mTLS), with
-rights, without them, and with wrong credentials; by SCRAM-SHA-512 and mTLS also while the broker
-gets a new certificate. On request, Java's console clients by all of them with rights, and by
-SCRAM-SHA-512 and mTLS without; `kafka-acls` and `kafka-configs` manage rules, passwords, quotas and
-topics.
+rights, without them (Java's: by SCRAM-SHA-512 and mTLS), and with wrong credentials; by
+SCRAM-SHA-512 and mTLS also while the broker gets a new certificate. Java's clients are tested on
+request; with them, `kafka-acls` and `kafka-configs` manage rules, passwords, quotas and topics.
 
 """
 LOGINS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "mTLS")
