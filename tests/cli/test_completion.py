@@ -47,6 +47,12 @@ def test_topics_are_completed_from_the_broker(mock_brokers, cli):
     assert complete(["moldau", "consume", "-b", mock_brokers, "nothing"]) == []
 
 
+def test_topics_are_completed_after_a_login(admin, secured):
+    assert admin("topic", "create", "tabbed-secured").code == 0
+    at = ("-b", secured.bootstrap, "--data-dir", str(secured.data_dir))
+    assert offered(["moldau", "topic", "describe", *at, "tabbed-s"]) == ["tabbed-secured"]
+
+
 def test_topics_of_queue_commands_are_completed_over_grpc(moldau_session_broker, cli, new_name):
     name, grpc = new_name("tabbed-queue"), moldau_session_broker.grpc_address
     assert cli("topic", "create", name, "-b", moldau_session_broker.bootstrap).code == 0

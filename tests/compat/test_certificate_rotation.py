@@ -86,50 +86,21 @@ def wait_for_more(running: list[Stream], when: str) -> None:
     )
 
 
-class Broker:
-    """What the broker shows to those who look at it."""
-
-    def __init__(self, world: ListenersWorld) -> None:
-        self._world = world
-        self._looks = 0
-
-    def certificate(self, way: str) -> bytes:
-        tls = self._world.credentials(way).tls
-        assert tls is not None
-        host, port = self._world.bootstrap(way).split(":")
-        self._looks += 1
-        with (
-            socket.create_connection((host, int(port))) as raw,
-            tls.context().wrap_socket(raw, server_hostname=host) as connection,
-        ):
-            found = connection.getpeercert(binary_form=True)
-        assert found is not None
-        return found
-
-    def shows_another(self, way: str, certificate: bytes) -> bool:
-        return self.certificate(way) != certificate
-
-    def connections(self) -> float:
-        """Accepted so far, without our own."""
-        return self._world.metric("moldau_kafka_connections_accepted_total") - self._looks
-
-
 @pytest.mark.safety
 def test_certificates_are_rotated_in_mid_stream_without_a_lost_message_or_connection(
     tmp_path: Path,
 ) -> None:
     with listeners_world(tmp_path) as world:
-        broker = Broker(world)
         with streams(world) as running:
             wait_for_more(running, "before")
-            connections = broker.connections()
+            connections = world.connections()
             for _ in range(2):
-                old = {way: broker.certificate(way) for way in WAYS}
+                old = {way: world.certificate(way) for way in WAYS}
                 world.tls.renew()
                 for way, seen in old.items():
-                    wait_until(partial(broker.shows_another, way, seen), f"a new one for {way}")
+                    wait_until(partial(world.shows_another, way, seen), f"a new one for {way}")
                 wait_for_more(running, "after")
-            assert broker.connections() == connections
+            assert world.connections() == connections
         for stream in running:
             sent, received = stream.result()
             assert received == sent
@@ -138,13 +109,12 @@ def test_certificates_are_rotated_in_mid_stream_without_a_lost_message_or_connec
 
 def test_a_certificate_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
     with listeners_world(tmp_path) as world:
-        broker = Broker(world)
         expiry = f'moldau_certificate_expiry_seconds{{file="{world.tls.cert_file}"}}'
         assert world.metric(expiry) > 3600
-        old = {way: broker.certificate(way) for way in WAYS}
+        old = {way: world.certificate(way) for way in WAYS}
         world.tls.install("garbage", "garbage")
         wait_until(lambda: "the old one stays" in world.broker.output, "a log line")
-        assert {way: broker.certificate(way) for way in WAYS} == old
+        assert {way: world.certificate(way) for way in WAYS} == old
         host, port = world.bootstrap(MTLS).split(":")
         with contextlib.closing(socket.create_connection((host, int(port)))) as raw:
             raw.sendall(b"\0\0\0\4abcd")

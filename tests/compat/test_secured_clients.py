@@ -20,6 +20,8 @@ from listeners_world import (
 from sasl_clients import CLIENTS, ClientTls, Credentials, SaslClient, consume, refusal_of
 from secure_front import identity
 
+from moldau.edge.kafka.compatibility import JAVA, LOGINS, TESTED_CLIENTS
+
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
 VALUES = [b"value-%d" % number for number in range(20)]
@@ -29,6 +31,11 @@ OWN_NAMES = {
     "aiokafka": ("TopicAuthorizationFailedError", "GroupAuthorizationFailedError"),
 }
 """Each client's own errors for a topic and for a group."""
+
+
+def test_the_documented_clients_are_those_that_are_tested() -> None:
+    assert {*CLIENTS, JAVA} == set(TESTED_CLIENTS)
+    assert WAYS == LOGINS
 
 
 @pytest.fixture(scope="module")

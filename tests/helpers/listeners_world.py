@@ -4,6 +4,7 @@ It has two listeners, since a client with a certificate does not log in by SASL.
 """
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ class ListenersWorld:
     def __init__(self, folder: Path, provider: IdentityProvider) -> None:
         self.tls = TlsWorld(folder)
         self.provider = provider
+        self._looks = 0
         ports = free_ports(2)
         self._ports = dict(zip(("sasl", "certificates"), ports, strict=True))
         self.broker = ManyListeners(data_dir=folder / "data", settings=self._settings())
@@ -82,6 +84,27 @@ class ListenersWorld:
         """The local administrator, who can read the data directory."""
         login = self.credentials("SCRAM-SHA-512", "moldau-admin", self.admin_token())
         return admin_api.AdminClient(librdkafka_settings(self.bootstrap("SCRAM-SHA-512"), login))
+
+    def certificate(self, way: str) -> bytes:
+        """What a new connection is shown now."""
+        tls = self.credentials(way).tls
+        assert tls is not None
+        host, port = self.bootstrap(way).split(":")
+        self._looks += 1
+        with (
+            socket.create_connection((host, int(port))) as raw,
+            tls.context().wrap_socket(raw, server_hostname=host) as connection,
+        ):
+            found = connection.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+    def shows_another(self, way: str, certificate: bytes) -> bool:
+        return self.certificate(way) != certificate
+
+    def connections(self) -> float:
+        """Accepted so far, without those of `certificate`."""
+        return self.metric("moldau_kafka_connections_accepted_total") - self._looks
 
     def metric(self, name: str) -> float:
         return metric(self.broker, name, {"authorization": f"Bearer {self.admin_token()}"})

@@ -129,12 +129,14 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _topic_names(brokers: str, ctx: click.Context) -> list[str]:
+    from moldau.cli.connection.preflight import check_login
     from moldau.client.kafka.connect import probe
 
     try:
         properties = properties_in(ctx, ask=False)
         # Completion must not take longer than a second.
         probe(brokers, 0.5, extra=properties)
+        check_login(brokers, properties)
     except MoldauError:
         return []
     from confluent_kafka import KafkaException
@@ -157,9 +159,7 @@ def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str)
     try:
         properties = properties_in(ctx, ask=False)
         probe(brokers, 0.5, extra=properties)
-        from moldau.client.kafka.admin import Admin
-
-        names = [group.name for group in Admin(brokers, properties).groups()]
+        names = [group.name for group in open_admin(brokers, tuple(properties.items())).groups()]
     except MoldauError:
         return []
     return completions(incomplete, dict.fromkeys(names, ""))

@@ -1,4 +1,4 @@
-"""Generates the table of served Kafka APIs from the handlers.
+"""Generates the tables of served Kafka APIs, from the handlers, and of clients that log in.
 
 Run as a program, it writes `docs/reference/compatibility.md`, or the given file.
 """
@@ -6,6 +6,7 @@ Run as a program, it writes `docs/reference/compatibility.md`, or the given file
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from moldau.edge.kafka.handler import Api
 from moldau.edge.kafka.served_apis import APIS
@@ -29,6 +30,24 @@ _NOT_SERVED = """
 The broker does not advertise these APIs; it closes the connection on such a request, as Kafka does.
 
 """
+_CLIENTS = """
+## Clients over TLS
+
+Tested unmodified: each client by each SASL mechanism over TLS and by a certificate (mTLS), with
+rights, without them (Java's: by SCRAM-SHA-512 and mTLS), and with wrong credentials; by
+SCRAM-SHA-512 and mTLS also while the broker gets a new certificate. Java's clients are tested on
+request; with them, `kafka-acls` and `kafka-configs` manage rules, passwords, quotas and topics.
+
+"""
+LOGINS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "mTLS")
+JAVA: Final = "Java's console clients"
+TESTED_CLIENTS: Final = {
+    "confluent-kafka": "",
+    "kafka-python": "a consumer logs that it may not see a topic, and raises nothing",
+    "aiokafka": "a refused certificate is a closed connection; an expired session, a new one",
+    JAVA: "on request",
+}
+"""Names and notes; a test compares them with the clients that are tested."""
 
 
 def render(apis: Iterable[Api]) -> str:
@@ -49,7 +68,13 @@ def render(apis: Iterable[Api]) -> str:
     ]
     keys = {int(api.key) for api in served}
     missing = [f"- {key.title} ({int(key)})" for key in sorted(ApiKey) if int(key) not in keys]
-    return _HEAD + _table(rows) + _NOT_SERVED + "\n".join(missing) + "\n"
+    return _HEAD + _table(rows) + _NOT_SERVED + "\n".join(missing) + "\n" + _clients()
+
+
+def _clients() -> str:
+    rows: list[tuple[str, ...]] = [("Client", *LOGINS, "Note")]
+    rows += [(name, *("yes" for _ in LOGINS), note) for name, note in TESTED_CLIENTS.items()]
+    return _CLIENTS + _table(rows)
 
 
 def _range(first: int, last: int) -> str:
