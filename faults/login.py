@@ -56,13 +56,13 @@ def _log_in(connection: socket.socket, mechanism: str, user: str, password: str)
     nonce = secrets.token_urlsafe(18)
     bare = f"n={user},r={nonce}"
     first = _authenticate(connection, f"n,,{bare}")
-    told = dict(part.split("=", 1) for part in first.split(","))
-    if not told["r"].startswith(nonce):
+    given = dict(part.split("=", 1) for part in first.split(","))
+    if not given["r"].startswith(nonce):
         raise ConnectionError("the broker answered with another nonce")
     name = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
-    salt = base64.b64decode(told["s"])
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, int(told["i"]))
-    without_proof = f"c=biws,r={told['r']}"
+    salt = base64.b64decode(given["s"])
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, int(given["i"]))
+    without_proof = f"c=biws,r={given['r']}"
     signed = f"{bare},{first},{without_proof}".encode()
     client_key = hmac.digest(salted, b"Client Key", name)
     signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)

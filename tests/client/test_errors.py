@@ -15,6 +15,7 @@ from moldau import (
     RejectedError,
     UnavailableError,
 )
+from moldau.model.errors import ErrorCode
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,11 @@ def test_hints_name_python_arguments() -> None:
         Producer("a:http")
     assert "bootstrap_servers=" in caught.value.hint
     assert " -b " not in caught.value.hint
+
+
+def test_who_lacks_a_right_learns_how_to_get_it() -> None:
+    refused = RejectedError("failed", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert "moldau acl add" in refused.hint
+    own = RejectedError("failed", ErrorCode.TOPIC_AUTHORIZATION_FAILED, hint="do")
+    assert own.hint == "do"
+    assert RejectedError("failed", ErrorCode.NOT_LEADER_OR_FOLLOWER).hint == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from secured_cluster import SecuredCluster, secured_cluster
+from secured_cluster import ADMIN, ADMIN_PASSWORD, SecuredCluster, secured_cluster
 
 from moldau.client.librdkafka_security import security_of
 from moldau.client.wire.client import KafkaClient
@@ -50,7 +50,7 @@ def options(secured: SecuredCluster) -> dict[str, str]:
 
 
 def write_orders(secured: SecuredCluster, first: int) -> None:
-    login = security_of(secured.login("root", "planted-password-of-root"))
+    login = security_of(secured.login(ADMIN, ADMIN_PASSWORD))
     records = [
         Record(Offset(0), TimestampMs(1), None, b"v%d" % number, [])
         for number in range(first, first + ROWS)
@@ -85,7 +85,7 @@ def test_the_query_of_the_page_writes_each_row_once_though_a_leader_is_killed(
     write_orders(secured, ROWS)
     run_query(spark, options, tmp_path / "checkpoint")
     leader.start()
-    login = {f"kafka.{k}": v for k, v in secured.login("root", "planted-password-of-root").items()}
+    login = {f"kafka.{k}": v for k, v in secured.login(ADMIN, ADMIN_PASSWORD).items()}
     found = (
         spark.read.format("moldau")
         .options(**{**options, **login}, subscribe=SINK, isolation="read_committed")
