@@ -163,8 +163,9 @@ bench-spark: $(VENV)/test ## measure reading topics with Spark, small batches an
 faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and check what clients saw (about an hour)
 	@$(BIN)/python -m faults --write-docs
 
-faults-quick: $(VENV)/check ## the same with few repetitions, and without the page (about 20 minutes)
+faults-quick: $(VENV)/check ## the same with few repetitions, some of it on a secured cluster, and without the page (about 25 minutes)
 	@$(BIN)/python -m faults --quick
+	@$(BIN)/python -m faults --quick --secured
 
 # Fuzzing wants an extra that has no wheel for every Python; without it the targets are skipped.
 $(VENV)/fuzz: $(BUILT_FROM) | $(VENV)/check

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from faults import report
-from faults.catalogue import BY_BROKERS, Scenario
+from faults.catalogue import BY_BROKERS, SECURED, Scenario
 from faults.namespaces import NamespaceError, cannot_use_namespaces
 from faults.nodes import NodeError
 from faults.report import Played
@@ -27,6 +27,12 @@ def arguments() -> argparse.Namespace:
         metavar="NAME",
         help=f"play only this one (may be repeated): {', '.join(names)}",
     )
+    parser.add_argument(
+        "--secured",
+        action="store_true",
+        help="mTLS between brokers, clients that log in by SCRAM over TLS, ACLs with the least "
+        "rights; three brokers, and without --only these scenarios: " + ", ".join(SECURED),
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the scenarios that draw faults")
     parser.add_argument("--quick", action="store_true", help="few repetitions")
     parser.add_argument(
@@ -40,15 +46,23 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--render", action="store_true", help="only write it, from the results of earlier runs"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.secured:
+        if options.write_docs or options.render:
+            parser.error("the page shows no secured runs: leave out --secured or the page")
+        options.only = options.only or list(SECURED)
+        options.brokers = options.brokers or 3
+    return options
 
 
-def play(scenario: Scenario, home: Path, *, quick: bool, seed: int = 1) -> Played:
+def play(
+    scenario: Scenario, home: Path, *, quick: bool, seed: int = 1, secured: bool = False
+) -> Played:
     """One scenario, from start to verdict."""
     if missing := scenario.missing(home.parent):
         return Played(scenario=scenario, missing=missing, quick=quick)
     started = time.monotonic()
-    run = Run(home, quick=quick, load=scenario.load, seed=seed)
+    run = Run(home, quick=quick, load=scenario.load, seed=seed, secured=secured)
     try:
         with run:
             scenario.play(run)
@@ -61,14 +75,18 @@ def play(scenario: Scenario, home: Path, *, quick: bool, seed: int = 1) -> Playe
 def play_all(options: argparse.Namespace, brokers: int, directory: Path) -> list[Played]:
     """The chosen scenarios of one size, each kept and reported as it ends."""
     all_played = []
-    print(f"{brokers} broker{'s' if brokers > 1 else ''}:", flush=True)
+    kind = ", secured" if options.secured else ""
+    print(f"{brokers} broker{'s' if brokers > 1 else ''}{kind}:", flush=True)
     for scenario in BY_BROKERS[brokers]:
         if options.only and scenario.name not in options.only:
             continue
         home = directory / f"{brokers}-{scenario.name}"
-        played = play(scenario, home, quick=options.quick, seed=options.seed)
+        played = play(
+            scenario, home, quick=options.quick, seed=options.seed, secured=options.secured
+        )
         all_played.append(played)
-        report.keep(brokers, played)
+        if not options.secured:
+            report.keep(brokers, played)
         print(report.line(played), flush=True)
         if not options.keep and has_passed(played):
             shutil.rmtree(home, ignore_errors=True)

@@ -23,7 +23,7 @@ class Application(Drive):
         history = self.home / f"{name}.jsonl"
         history.touch()
         self._histories.append(history)
-        command = [*self.network.command(), sys.executable, "-m", "faults.worker", role]
+        command = [*self.client(), sys.executable, "-m", "faults.worker", role]
         command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--output", output]
         command += ["--partitions", str(self.load.partitions), "--history", str(history)]
         return [*command, *more]

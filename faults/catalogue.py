@@ -500,4 +500,8 @@ THREE_BROKERS: list[Scenario] = [
     ),
 ]
 
+SECURED: tuple[str, ...] = ("1", "6", "10", "21", "23", "24", "25", "groups")
+"""Of three brokers, those that a secured run plays unless others are named: each kind of client,
+new connections of brokers and clients under faults, and brokers that join."""
+
 BY_BROKERS: dict[int, list[Scenario]] = {1: ONE_BROKER, 3: THREE_BROKERS}

@@ -31,6 +31,8 @@ from typing import Any, TextIO
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from faults import login
+
 OUTSTANDING_MAX = 2_000
 """Sends without an outcome: the load stays bounded while the broker is away."""
 FLUSH_SECONDS_MAX = 60.0
@@ -51,6 +53,7 @@ COMMON: dict[str, Any] = {
     "reconnect.backoff.max.ms": 250,
     "topic.metadata.refresh.fast.interval.ms": 100,
     "log_level": 0,
+    **login.properties(),
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from faults.network import Network
 from faults.nodes import Node, NodeError
+from faults.secured import Secured
 
 NO_LEADER: Final = -1
 _ANSWER_SECONDS_MAX: Final = 5.0
@@ -33,10 +34,17 @@ class Lead:
 class Cluster:
     """The brokers of a run, looked at from outside."""
 
-    def __init__(self, nodes: Sequence[Node], network: Network, topic: str) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        network: Network,
+        topic: str,
+        security: Secured | None = None,
+    ) -> None:
         self._nodes = nodes
         self._network = network
         self._topic = topic
+        self._security = security
 
     def ask(
         self, node: Node, path: str, body: dict[str, Any] | None = None, *, method: str = ""
@@ -47,6 +55,10 @@ class Cluster:
         try:
             data = None if body is None else json.dumps(body)
             headers = {"Host": node.http, "Content-Type": "application/json"}
+            if self._security is not None:
+                host = node.http.rpartition(":")[0]
+                connection.sock = self._security.wrap(connection.sock, host)
+                headers["Authorization"] = f"Bearer {node.admin_token}"
             connection.request(method or ("GET" if body is None else "POST"), path, data, headers)
             answer = connection.getresponse()
             text = answer.read()

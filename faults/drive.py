@@ -11,6 +11,7 @@ from typing import Final
 from faults.checker import read_history
 from faults.network import CLIENTS
 from faults.record import ROOT, TOPIC, Load, ScenarioError
+from faults.secured import OPERATOR, WORKLOAD
 from faults.world import World
 from moldau.testing.waiting import slowdown
 
@@ -24,17 +25,29 @@ class Drive(World):
     """Clients at work. What is waited for in vain is put on record, and the run goes on."""
 
     def __init__(
-        self, home: Path, *, quick: bool = False, load: Load | None = None, seed: int = 1
+        self,
+        home: Path,
+        *,
+        quick: bool = False,
+        load: Load | None = None,
+        seed: int = 1,
+        secured: bool = False,
     ) -> None:
-        super().__init__(home, quick=quick, load=load, seed=seed)
+        super().__init__(home, quick=quick, load=load, seed=seed, secured=secured)
         self._clients: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._reads = 0
 
     def _command(
-        self, role: str, name: str, *more: str, where: str = CLIENTS, bootstrap: str = ""
+        self,
+        role: str,
+        name: str,
+        *more: str,
+        where: str = CLIENTS,
+        bootstrap: str = "",
+        user: str = WORKLOAD,
     ) -> list[str]:
         load = self.load
-        command = [*self.network.command(where), sys.executable, "-m", "faults.clients", role]
+        command = [*self.client(where, user), sys.executable, "-m", "faults.clients", role]
         command += ["--bootstrap", bootstrap or self.bootstrap, "--topic", TOPIC, "--name", name]
         command += ["--partitions", str(load.partitions), "--rate", str(load.rate)]
         command += ["--size", str(load.record_bytes), *more]
@@ -55,9 +68,9 @@ class Drive(World):
             command += ["--keys", str(load.keys)]
         return command
 
-    def _run_client(self, role: str, name: str, *more: str) -> int:
+    def _run_client(self, role: str, name: str, *more: str, user: str = WORKLOAD) -> int:
         done = subprocess.run(
-            self._command(role, name, *more),
+            self._command(role, name, *more, user=user),
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -70,8 +83,10 @@ class Drive(World):
 
     def create_topic(self, topic: str = TOPIC) -> None:
         settings = [word for pair in self.load.topic_settings for word in ("--set", pair)]
+        if self.security is not None:
+            self.security.admit(self.network.command(), self.nodes[0])
         # The last of an option that is given twice counts.
-        self._run_client("create", "admin", *settings, "--topic", topic)
+        self._run_client("create", "admin", *settings, "--topic", topic, user=OPERATOR)
 
     def start_load(self) -> None:
         """Make the topic, start the clients, and wait for the first acks."""
@@ -119,7 +134,7 @@ class Drive(World):
         history = self.home / f"{name}.jsonl"
         history.touch()
         self._histories.append(history)
-        command = [*self.network.command(), sys.executable, "-m", "faults.transactor", role]
+        command = [*self.client(), sys.executable, "-m", "faults.transactor", role]
         command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--name", name]
         command += ["--partitions", str(self.load.partitions), "--history", str(history)]
         return [*command, *more]
@@ -129,7 +144,7 @@ class Drive(World):
         history = self.home / "w1.jsonl"
         history.touch()
         self._histories.append(history)
-        command = [*self.network.command(), sys.executable, "-m", "faults.raw", "--name", "w1"]
+        command = [*self.client(), sys.executable, "-m", "faults.raw", "--name", "w1"]
         command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--history", str(history)]
         command += ["--partitions", str(self.load.partitions)]
         client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
@@ -139,7 +154,7 @@ class Drive(World):
         """A client that makes and deletes topics and commits offsets; judged by stop_churn."""
         history = self.home / "x1.jsonl"
         self._histories.append(history)
-        command = [*self.network.command(), sys.executable, "-m", "faults.churn"]
+        command = [*self.client(user=OPERATOR), sys.executable, "-m", "faults.churn"]
         command += ["--bootstrap", self.bootstrap, "--replication", str(self.load.replication)]
         command += ["--pause", str(pause_seconds)]
         command += ["--topic", TOPIC, "--name", "x1", "--history", str(history)]
@@ -221,7 +236,8 @@ class Drive(World):
 
     def operate(self, *words: str) -> bool:
         """A command of an operator; whether it succeeded."""
-        command = [sys.executable, "-m", "moldau", *words, "--brokers", self.bootstrap]
+        login = self.security.as_user(OPERATOR) if self.security else []
+        command = [*login, sys.executable, "-m", "moldau", *words, "--brokers", self.bootstrap]
         done = subprocess.run(
             command,
             capture_output=True,

@@ -48,6 +48,11 @@ def cannot_use_namespaces() -> str:
     return ""
 
 
+def address_of(index: int) -> str:
+    """Of a node, by its place in the list of all."""
+    return f"10.213.{index}.2"
+
+
 class Namespaces:
     """Some nodes that reach each other through a hub."""
 
@@ -56,7 +61,7 @@ class Namespaces:
         self._hub = f"{self._prefix}-hub"
         self._made: list[str] = []
         self._rules: list[tuple[str, str]] = []
-        self.addresses = {name: f"10.213.{i}.2" for i, name in enumerate(nodes, 1)}
+        self.addresses = {name: address_of(i) for i, name in enumerate(nodes, 1)}
         try:
             self._make(self._hub)
             _ip("netns", "exec", self._hub, "sysctl", "-q", "-w", "net.ipv4.ip_forward=1")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from moldau.model.layout import ADMIN_TOKEN_FILE
 from moldau.testing.ports import free_ports
 
 _READY: Final = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
@@ -84,6 +85,11 @@ class Node:
     def pid(self) -> int:
         # `ip netns exec` replaces itself by the command, so this is the broker's own.
         return self._running().pid
+
+    @property
+    def admin_token(self) -> str:
+        """Of the broker's local administrator. Raises OSError."""
+        return (self.data_dir / ADMIN_TOKEN_FILE).read_text("ascii").strip()
 
     @property
     def output(self) -> str:

@@ -13,13 +13,14 @@ Routing is done here, so that no mistake of our client can hide one of the broke
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import random
 import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -27,6 +28,7 @@ import grpc
 from confluent_kafka import Consumer, TopicPartition
 
 from faults.clients import COMMON, EXIT_UNREAD, History
+from faults.login import properties
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
 
@@ -53,6 +55,28 @@ def poison(place: str, offset: int) -> str:
     return POISON if offset % 101 == 7 else ""
 
 
+class _Login(grpc.AuthMetadataPlugin):
+    """Sends the user and the password with each call."""
+
+    def __init__(self, user: str, password: str) -> None:
+        pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._metadata = (("authorization", f"Basic {pair}"),)
+
+    def __call__(self, context: Any, callback: Callable[..., None]) -> None:
+        callback(self._metadata, None)
+
+
+def _channel(address: str) -> grpc.aio.Channel:
+    given = properties()
+    if not given:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    credentials = grpc.composite_channel_credentials(
+        grpc.ssl_channel_credentials(Path(given["ssl.ca.location"]).read_bytes()),
+        grpc.metadata_call_credentials(_Login(given["sasl.username"], given["sasl.password"])),
+    )
+    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+
+
 class Brokers:
     """A channel to each, and the leaders as far as known."""
 
@@ -64,8 +88,7 @@ class Brokers:
     def at(self, address: str) -> Any:
         stub = self._stubs.get(address)
         if stub is None:
-            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-            stub = self._stubs[address] = queue_pb2_grpc.QueueStub(channel)
+            stub = self._stubs[address] = queue_pb2_grpc.QueueStub(_channel(address))
         return stub
 
     def any(self) -> Any:

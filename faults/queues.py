@@ -31,7 +31,7 @@ class Queues(Application):
         history.touch()
         if history not in self._histories:
             self._histories.append(history)
-        command = [*self.network.command(), sys.executable, "-m", "faults.queue_worker", role]
+        command = [*self.client(), sys.executable, "-m", "faults.queue_worker", role]
         command += ["--brokers", ",".join(node.grpc for node in self.nodes)]
         group = ORDERED_GROUP if role == "order" else GROUP
         command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--group", group]

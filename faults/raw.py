@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from faults.clients import History, Stop
+from faults.login import secure
 
 _FETCH: Final = 1
 _VERSION: Final = 4
@@ -71,8 +72,9 @@ class Connection:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), _CONNECT_SECONDS_MAX)
-        self._socket.settimeout(_ANSWER_SECONDS_MAX)
+        opened = socket.create_connection((host, int(port)), _CONNECT_SECONDS_MAX)
+        opened.settimeout(_ANSWER_SECONDS_MAX)
+        self._socket = secure(opened, host)
 
     def fetch(
         self, topic: str, partition: int, offset: int, *, stable: bool, wait_ms: int

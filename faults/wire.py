@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from faults.clients import payload
+from faults.login import properties
 from moldau.client.errors import ClientError, RejectedError
+from moldau.client.security import parse_security
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
@@ -95,6 +97,7 @@ class Wire:
         self._bootstrap = [(host, int(port)) for host, _, port in pairs]
         self._topic = topic
         self._name = name
+        self._security = parse_security(properties())
         self._rng = random.Random(name)
         self._connections: dict[_Address, KafkaConnection] = {}
         self._leaders: dict[int, _Address] = {}
@@ -132,7 +135,12 @@ class Wire:
     def _connection(self, address: _Address) -> KafkaConnection:
         found = self._connections.get(address)
         if found is None or found.closed:
-            found = KafkaConnection(*address, client_id=self._name, timeout=ANSWER_SECONDS_MAX)
+            found = KafkaConnection(
+                *address,
+                client_id=self._name,
+                timeout=ANSWER_SECONDS_MAX,
+                security=self._security,
+            )
             self._connections[address] = found
         return found
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from faults.cluster import Cluster
 from faults.namespaces import Namespaces
-from faults.network import Network, ProxyNetwork, SpaceNetwork, make_network
+from faults.network import CLIENTS, Network, ProxyNetwork, SpaceNetwork, make_network
 from faults.nodes import Node
 from faults.proxy import Link
 from faults.record import TOPIC, Load, Record
+from faults.secured import WORKLOAD, Secured
 from faults.storage.volumes import Volume
 from moldau.model.layout import SECRET_FILE
 
@@ -19,9 +20,18 @@ class World(Record):
     """Brokers that are started, paused, and started again."""
 
     def __init__(
-        self, home: Path, *, quick: bool = False, load: Load | None = None, seed: int = 1
+        self,
+        home: Path,
+        *,
+        quick: bool = False,
+        load: Load | None = None,
+        seed: int = 1,
+        secured: bool = False,
     ) -> None:
         super().__init__(home, quick=quick, load=load, seed=seed)
+        self._is_secured = secured
+        self.security: Secured | None = None
+        """Of a secured run, from its first broker on."""
         self.nodes: list[Node] = []
         self.network = Network()
         self.cluster = Cluster(self.nodes, self.network, TOPIC)
@@ -51,8 +61,10 @@ class World(Record):
         """
         self.network = make_network(network, count, others)
         self._stack.callback(self.network.close)
-        self.cluster = Cluster(self.nodes, self.network, TOPIC)
-        self._settings = settings or {}
+        if self._is_secured:
+            self.security = Secured(self.home / "secured")
+        self.cluster = Cluster(self.nodes, self.network, TOPIC, self.security)
+        self._settings = {**(self.security.settings if self.security else {}), **(settings or {})}
         for index in range(count):
             environment = (environments or {}).get(index + 1)
             node = self.add_node(
@@ -115,6 +127,11 @@ class World(Record):
         self.launch(*nodes)
         for node in nodes:
             node.await_ready()
+
+    def client(self, where: str = CLIENTS, user: str = WORKLOAD) -> list[str]:
+        """What to put before the command of a client: where it runs, and as whom if that counts."""
+        login = self.security.as_user(user) if self.security else []
+        return [*self.network.command(where), *login]
 
     @property
     def links(self) -> list[Link]:

@@ -75,7 +75,8 @@ _REFUSED = """\
 
 A failed call has a gRPC status and a message. Its trailers have `moldau-reason` for programs, and
 optionally `moldau-hint`, what to do next, percent-encoded, since trailers are ASCII.
-`moldau-uncertain` is `true` if a send failed but may have been stored.
+`moldau-uncertain` is `true` if a send failed but may have been stored. `moldau-retry-ms` is how
+long a client over its quota has to wait.
 
 """
 _REASONS_ANCHOR = "errors"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from moldau.log.secret_file import SECRET_BYTES, write_secret
+from moldau.log.secret_file import SECRET_BYTES, ClusterSecret, write_secret
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId
@@ -57,7 +57,7 @@ class Cluster:
         self.lines: list[str] | None = None
         """What happened, for people; None: nobody wants to know."""
         self.counts: Counter[str] = Counter()
-        self.secret = random.Random(f"{seed}/secret").randbytes(SECRET_BYTES)
+        self.secret = ClusterSecret(random.Random(f"{seed}/secret").randbytes(SECRET_BYTES))
         """Each directory has it from the beginning: no broker needs a token."""
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
         self._retired: list[Node] = []

@@ -268,12 +268,10 @@ class _ServerEnd(Frames):
 
     async def _run(self, number: int, handler: Any, context: _Context) -> None:
         try:
-            if handler.request_streaming:
+            if handler.response_streaming:
                 await handler.stream_stream(None, context)
-            elif handler.response_streaming:
-                await handler.unary_stream(await context.read(), context)
             else:
-                await context.write(await handler.unary_unary(await context.read(), context))
+                await context.write(await handler.stream_unary(None, context))
             status = Frame(number, Kind.STATUS)
         except aio.AbortError:
             assert context.aborted is not None

@@ -188,7 +188,7 @@ class SimMachine(Machine):
     def secret_bytes(self, count: int) -> bytes:
         return self.rng.randbytes(count)
 
-    def admin_token(self, root: Path) -> str | None:
+    def admin_token(self, root: Path, cluster_secret: bytes) -> str | None:
         return None
 
     def join_token(self) -> str:

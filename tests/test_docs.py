@@ -104,33 +104,36 @@ def empty_directory(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def three_in_a_row() -> int:
-    """The first of three neighbouring ports that are free."""
+def in_a_row(count: int) -> int:
+    """The first of so many neighbouring ports that are free."""
     while True:
         first = free_ports(1)[0]
         with contextlib.ExitStack() as bound:
             try:
-                for port in range(first, first + 3):
+                for port in range(first, first + count):
                     bound.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
                 continue
             return first
 
 
-def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
-    (shell,) = blocks("README.md", "bash", "Three brokers")
+def run_cluster_story(shell: str, ports: tuple[int, ...], directory: Path) -> str:
+    """Paste a block that starts a cluster and stops it; all that it printed.
+
+    `ports` are those of its first broker, which are replaced, with those of three others.
+    """
     taken: list[int] = []
-    for usual in (9192, 19192, 8180, 8100):
-        first = three_in_a_row()
+    for usual in ports:
+        first = in_a_row(4)
         # They are free until the brokers start, so that two may share some of them.
-        while any(abs(first - other) < 3 for other in taken):
-            first = three_in_a_row()
+        while any(abs(first - other) < 4 for other in taken):
+            first = in_a_row(4)
         taken.append(first)
-        for number in range(3):
+        for number in range(4):
             shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
     environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    output = empty_directory / "output"
+    output = directory / "output"
     with output.open("w") as sink:
         # A file, since a command that hangs would keep a pipe open beyond the shell's end.
         done = subprocess.run(
@@ -139,19 +142,38 @@ def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
             stderr=subprocess.STDOUT,
             timeout=program_seconds_max(),
             env=environment,
-            cwd=empty_directory,
+            cwd=directory,
         )
     said = output.read_text()
     assert done.returncode == 0, said
+    # The supervisor has let go of the cluster, and ends.
+    wait_until(
+        lambda: processes_in(directory) == [],
+        "nothing runs",
+        describe=lambda: processes_in(directory),
+    )
+    return said
+
+
+def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
+    (shell,) = blocks("README.md", "bash", "Three brokers")
+    said = run_cluster_story(shell, (9192, 19192, 8180, 8100), empty_directory)
     assert "killed broker" in said
     assert "is running and in sync" in said
     assert "every message once, in order\n" in said
-    # The supervisor has let go of the cluster, and ends.
-    wait_until(
-        lambda: processes_in(empty_directory) == [],
-        "nothing runs",
-        describe=lambda: processes_in(empty_directory),
-    )
+
+
+def test_a_secured_cluster_works_as_pasted(empty_directory: Path) -> None:
+    (shell,) = blocks("docs/security.md", "bash", "A secured cluster")
+    said = run_cluster_story(shell, (9292, 19292, 8280, 8200), empty_directory)
+    assert "killed broker" in said
+    assert "broker 4 has joined" in said
+    assert "is running and in sync" in said
+    assert "every message once, in order\n" in said
+    assert "Not authorized to create topic 'other'" in said
+    assert "refused\n" in said
+    for name in ("root", "app"):
+        assert (empty_directory / f"{name}.password").read_text().strip() not in said
 
 
 def test_the_first_steps_work_as_pasted(moldau_broker: Broker) -> None:

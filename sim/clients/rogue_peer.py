@@ -62,7 +62,7 @@ class RoguePeer:
             secret = read_secret(node.disk)
         except (CorruptionError, OSError):
             return None
-        return None if secret is None else PeerSecret(secret, self._rng.randbytes)
+        return None if secret is None else PeerSecret(secret.value, self._rng.randbytes)
 
     def _hello(self, sender: Node, target: Node) -> Hello | None:
         """As a true one would call."""

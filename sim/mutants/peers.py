@@ -1,5 +1,6 @@
 """Bugs between brokers: their RPCs, and which of them are peers."""
 
+import asyncio
 from typing import Any
 
 from moldau.model.errors import ErrorCode, RefusedError
@@ -10,10 +11,13 @@ from moldau.net.peers.secret import Label, PeerSecret
 from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS
 
-BREAKS = {"break": 0.5, "slow-network": 3.0}
-"""Requests are on their way when a connection ends."""
 BREAKS_OFTEN = {"break": 0.25, "slow-network": 1.0}
-"""So often that a late response meets the next request."""
+"""So often that many requests are on their way when a connection ends, and that a late response
+meets the next request."""
+
+
+AGAIN_SECONDS = 0.5
+"""A lost link is usually back by then."""
 
 
 async def _call_by_free_number(self: PeerRpc, *args: Any) -> bytes:
@@ -29,7 +33,9 @@ async def _call_again(
     except RefusedError as error:
         if error.code not in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
             raise
-        return await _call(self, peer, method, payload, timeout_seconds)
+    # At once, a link that was lost is not back yet, and the repetition would not be sent.
+    await asyncio.sleep(AGAIN_SECONDS)
+    return await _call(self, peer, method, payload, timeout_seconds)
 
 
 _call = PeerRpc.call
@@ -66,7 +72,7 @@ MUTANTS = (
         "AsksAgain",
         "net/peers",
         "a request whose response is lost is repeated, whatever it is about",
-        BREAKS | {"pause": 4.0},
+        BREAKS_OFTEN,
         (PeerRpc, "call", _call_again),
         admin=True,
     ),

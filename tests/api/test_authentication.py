@@ -175,14 +175,83 @@ async def test_a_password_that_fitted_is_not_hashed_again_until_it_changes():
 
 async def test_a_check_under_way_does_not_answer_for_a_password_that_has_just_changed():
     world = World()
-    first = asyncio.create_task(world.authenticator.check_password("alice", PASSWORD))
+    old = asyncio.create_task(world.authenticator.check_password("alice", PASSWORD))
     await asyncio.sleep(0)
     world.users = {"alice": stored("alice", "another")}
+    new = asyncio.create_task(world.authenticator.check_password("alice", "another"))
     with pytest.raises(AuthenticationError):
         await world.authenticator.check_password("alice", PASSWORD)
-    assert await first == user("alice")
+    # Begun before the change, but answered after it.
+    with pytest.raises(AuthenticationError):
+        await old
+    assert await new == user("alice")
     with pytest.raises(AuthenticationError):
         await world.authenticator.check_password("alice", PASSWORD)
+
+
+@pytest.mark.parametrize("after", ["another", None], ids=["changed", "deleted"])
+async def test_an_exchange_under_way_does_not_prove_a_password_that_has_just_changed(
+    after: str | None,
+):
+    world = World()
+    client = ScramClient("alice", PASSWORD.encode())
+    login = world.authenticator.exchange("SCRAM-SHA-256", HOST)
+    proof = client.final(await login.step(client.first))
+    world.users = {} if after is None else {"alice": stored("alice", after)}
+    assert (await refusal(login.step(proof)))[0] == WRONG_CREDENTIALS
+    assert login.principal is None
+
+
+@pytest.mark.parametrize("names", [1, 200], ids=["of-one-user", "of-many-users"])
+async def test_a_guess_that_is_cancelled_counts_as_one_that_failed(names: int):
+    loop = asyncio.get_running_loop()
+    world = World()
+    check = world.authenticator.check_password
+    for number in range(max(names, 10)):
+        name = "alice" if names == 1 else f"user-{number}"
+        runs = world.threads.runs
+        guess = asyncio.create_task(check(name, f"guess-{number}", HOST))
+        while world.threads.runs == runs:
+            await asyncio.sleep(0.001)
+        guess.cancel()
+        await asyncio.wait({guess})
+        assert guess.cancelled()
+    began = loop.time()
+    assert await check("alice", PASSWORD, HOST) == user("alice")
+    assert loop.time() - began > REFUSAL_SECONDS
+
+
+async def test_connections_that_share_a_check_and_leave_cost_their_user_one_failure():
+    world = World()
+    leaving = [
+        asyncio.create_task(world.authenticator.check_password("alice", PASSWORD, HOST))
+        for _ in range(10)
+    ]
+    while not world.threads.runs:
+        await asyncio.sleep(0)
+    for task in leaving:
+        task.cancel()
+    await asyncio.wait(leaving)
+    assert all(task.cancelled() for task in leaving)
+    # Whoever failed often waits from the second attempt on.
+    await refusal(world.authenticator.check_password("alice", "mistyped", HOST))
+    began = asyncio.get_running_loop().time()
+    assert await world.authenticator.check_password("alice", PASSWORD, HOST) == user("alice")
+    assert asyncio.get_running_loop().time() - began < REFUSAL_SECONDS
+
+
+async def test_a_busy_broker_counts_no_failure_of_its_clients(monkeypatch: pytest.MonkeyPatch):
+    world = World()
+    with monkeypatch.context() as patch:
+        patch.setattr("moldau.api.password_check._WAITING_MAX", 0)
+        for _ in range(10):
+            with pytest.raises(UnavailableError):
+                await world.authenticator.check_password("alice", PASSWORD, HOST)
+    assert world.threads.runs == 0
+    await refusal(world.authenticator.check_password("alice", "mistyped", HOST))
+    began = asyncio.get_running_loop().time()
+    assert await world.authenticator.check_password("alice", PASSWORD, HOST) == user("alice")
+    assert asyncio.get_running_loop().time() - began < REFUSAL_SECONDS
 
 
 async def test_many_connections_of_one_user_at_once_cost_one_hash_and_none_waits():

@@ -8,6 +8,7 @@ from handler_calls import LoopClock
 
 from moldau.api import login_throttle
 from moldau.api.login_throttle import (
+    FORGIVE_SECONDS,
     LOG_SECONDS,
     REFUSAL_SECONDS,
     REFUSAL_SECONDS_MAX,
@@ -73,6 +74,33 @@ async def test_a_user_who_logs_in_is_not_slow_any_more_but_its_address_is():
     assert await throttle.admit("carol", HOST)
     assert await throttle.admit("carol", HOST)
     assert now() > began
+
+
+async def test_a_user_who_logs_in_all_the_time_does_not_make_guesses_of_others_free():
+    throttle = LoginThrottle(LoopClock())
+    throttle.succeeded("alice", HOST)
+    began = now()
+    guesses = 0
+    while now() - began < 600:
+        if await attempt(throttle, "alice") is not None:
+            guesses += 1
+        await asyncio.sleep(0.1)
+        throttle.succeeded("alice", HOST)
+    # Some are free again each minute, the others wait.
+    assert guesses < 600
+    await asyncio.sleep(FORGIVE_SECONDS)
+    throttle.succeeded("alice", HOST)
+    assert [await attempt(throttle, "alice") for _ in range(5)] == [0] * 5
+
+
+async def test_attempts_that_take_time_and_succeed_do_not_count_as_failed():
+    throttle = LoginThrottle(LoopClock())
+    throttle.failed("alice", HOST)
+    for _ in range(100):
+        assert await throttle.admit("alice", HOST)
+        throttle.suspect("alice", HOST)
+        throttle.succeeded("alice", HOST, suspected=True)
+    assert [await attempt(throttle, "alice") for _ in range(5)] == [0] * 5
 
 
 async def test_nobody_locks_a_user_out_from_another_address():

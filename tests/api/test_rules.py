@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 from guarded_calls import ALICE, GuardedWorld, allow, outcome
-from use_case_samples import CLUSTER, GROUP, NAMES, QUEUE, SAMPLES, TOPIC, TRANSACTION, Sample
+from handler_calls import topic
+from msgspec.structs import replace
+from use_case_samples import (
+    CLUSTER,
+    GROUP,
+    NAMES,
+    PROVEN,
+    QUEUE,
+    SAMPLES,
+    TOPIC,
+    TRANSACTION,
+    Sample,
+)
 
 from moldau.api.guard import REFUSAL_CODES, ListenerAccess
 from moldau.api.rules import RULES
@@ -16,9 +28,15 @@ from moldau.api.session import Session
 from moldau.model.errors import RefusedError
 from moldau.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import user
+from moldau.security.roles import role_acls
 
-NOT_PART_OF_THE_SESSION = {"queues.bury", "queues.bury_in_new_topic"}
-"""Rules for a part of another use case: see test_queues."""
+NOT_PART_OF_THE_SESSION = {
+    "queues.bury",
+    "queues.bury_in_new_topic",
+    "groups.start_coordinators",
+    "transactions.start_coordinators",
+}
+"""Rules for a part of another use case: see test_queues, test_groups."""
 FACTS = {"auto_create_topics", "broker_id", "clock"}
 
 
@@ -42,7 +60,8 @@ READ_FROM_THE_IMAGE = {
 
 def world(sample: Sample) -> GuardedWorld:
     made = GuardedWorld()
-    made.seed(queue_groups={"billing": QUEUE})
+    others = {name: topic(name, (1,)) for name in sample.topics}
+    made.seed(queue_groups={"billing": QUEUE}, topics={**made.broker.image.topics, **others})
     for name, answer in sample.answers.items():
         service, method = name.split(".")
         made.services[service].answers[method] = answer
@@ -63,6 +82,7 @@ def rights(name: str, kinds: tuple[ResourceType, ...], names: Any = NAMES) -> li
 def is_refused(name: str, sample: Sample, kind: ResourceType, found: Any) -> bool:
     if kind in sample.without:
         return bool(found == sample.without[kind])
+    kind = sample.refused_as.get(kind, kind)
     return isinstance(found, RefusedError) and found.code is REFUSAL_CODES[kind]
 
 
@@ -183,14 +203,18 @@ def test_a_read_only_listener_refuses_what_changes_something(name: str, sample: 
         assert not isinstance(found, RefusedError), found
 
 
-def test_a_read_only_listener_lets_no_broker_join() -> None:
+def test_through_a_read_only_listener_no_broker_joins_and_those_of_the_cluster_return() -> None:
+    """A broker with a token is a new one; one that proves the secret is of the cluster."""
     (sample,) = SAMPLES["cluster.join_proven"]
     made = world(sample)
-    found = outcome(sample.call, made.session(listener=ListenerAccess(read_only=True)))
+    listener = ListenerAccess(read_only=True)
+    by_token = replace(PROVEN, token_id="one")
+    found = outcome(lambda s: s.cluster.join_proven(by_token), made.session(listener=listener))
     assert isinstance(found, RefusedError)
     assert made.touched == []
-    outcome(sample.call, made.session())
-    assert made.touched == ["joins.join"]
+    outcome(sample.call, made.session(listener=listener))
+    outcome(lambda s: s.cluster.join_proven(by_token), made.session())
+    assert made.touched == ["joins.join", "joins.join"]
 
 
 @pytest.mark.parametrize(("name", "sample"), GUARDED)
@@ -238,3 +262,30 @@ def test_changes_and_refusals_are_in_the_audit_log(name: str, sample: Sample) ->
     made.audited.clear()
     outcome(sample.call, made.session(user("root")))
     assert bool(made.audited) == rule.audited
+
+
+@pytest.mark.parametrize(
+    ("name", "sample"),
+    [case for case in GUARDED if CLUSTER in RULES[str(case.values[0])].needs],
+)
+def test_an_operator_runs_the_cluster_and_grants_no_rights(name: str, sample: Sample) -> None:
+    made = world(sample)
+    made.grant(role_acls("operator", ALICE))
+    found = outcome(sample.call, made.session())
+    assert isinstance(found, RefusedError) == (name in ONLY_ADMINISTRATORS), found
+
+
+ONLY_ADMINISTRATORS = {
+    "cluster.join",
+    "transactions.abort_hanging",
+    "producer_ids.take",
+    "security.put_password",
+    "security.put_credential",
+    "security.delete_credential",
+    "security.delete_user",
+    "security.create_acls",
+    "security.delete_acls",
+    "security.create_join_token",
+    "security.delete_join_token",
+}
+"""Of the use cases that are about the cluster. Producer ids are for those who write."""

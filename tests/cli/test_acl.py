@@ -55,6 +55,18 @@ def test_records_are_read_without_rights_on_a_group(admin, new_user, spawn, secu
     assert "moldau acl add" in refused.err
 
 
+def test_a_refused_producer_gets_our_error_and_no_line_of_librdkafka(admin, new_user):
+    run = new_user("hue")
+    assert admin("topic", "create", "acl-seen").code == 0
+    assert admin("acl", "add", "hue", "describe", "--topic", "acl-seen").code == 0
+    refused = run("produce", "acl-seen", "-m", "one")
+    assert refused.code != 0
+    assert "moldau acl add" in refused.err
+    assert "FATAL" not in refused.err
+    # Who asks for its log gets it.
+    assert "FATAL" in run("produce", "acl-seen", "-m", "one", "-X", "log_level=0").err
+
+
 def test_operations_go_to_the_resources_that_have_them(admin):
     given = admin(
         *("acl", "add", "ida", "read,write", "--topic", "t", "--group", "g", "--cluster"),

@@ -14,6 +14,7 @@ from moldau.cli.doctor import (
     check_brokers,
     check_data_dir,
     check_disk,
+    check_listeners,
     check_open_files,
     check_port,
 )
@@ -47,6 +48,13 @@ def test_a_healthy_place_has_no_trouble(cli, tmp_path):
     for word in ("librdkafka", "Python", "confluent-kafka", "will be created", "free"):
         assert word in outcome.out
     assert not (tmp_path / "new").exists(), "a look must not create anything"
+
+
+def test_listeners_that_the_broker_would_warn_of_are_warnings():
+    (found,) = check_listeners(load_config({"raft.addr": "10.0.0.1:19092"}, {}).config)
+    assert found.verdict is CheckStatus.WARNING
+    assert "raft.addr sends and receives all data of the cluster without encryption" in found.detail
+    assert list(check_listeners(load_config({}, {}).config)) == []
 
 
 @pytest.mark.parametrize("key", ["kafka.addr", "raft.addr", "http.addr", "grpc.addr"])

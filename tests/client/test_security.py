@@ -1,7 +1,9 @@
 """Properties of TLS: certificates and keys in every form that people have, and what is wrong."""
 
+import os
 import pickle
 import ssl
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from secure_front import identity
 
-from moldau.client.errors import InvalidArgumentError
+from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.security import Security, Tls, parse_security, tls_context
 
 CA = identity("authority")
@@ -169,3 +171,46 @@ def test_it_travels_to_tasks_and_its_text_shows_no_key() -> None:
 def test_plain_text_is_the_default() -> None:
     assert parse_security({}) == Security()
     assert parse_security({"security.protocol": "plaintext"}, "kafka.") == Security(prefix="kafka.")
+
+
+def test_a_key_is_in_no_directory_while_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tls = tls_of(ssl__keystore__certificate__chain=OWN.pem, ssl__keystore__key=OWN.key_pem)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen: list[tuple[str, list[str]]] = []
+    load = ssl.SSLContext.load_cert_chain
+
+    def spy(self: ssl.SSLContext, path: str, **options: Any) -> None:
+        seen.append((path, os.listdir(tmp_path)))
+        # A file in memory has no name, by which other users could open it.
+        assert path.startswith("/proc/self/fd/") or not os.stat(path).st_mode & 0o077
+        load(self, path, **options)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
+    tls_context.__wrapped__(tls)
+    ((path, listed),) = seen
+    assert (path.startswith("/proc/self/fd/"), listed) == (True, [])
+    # Systems without files in memory.
+    monkeypatch.delattr(os, "memfd_create")
+    tls_context.__wrapped__(tls)
+    assert seen[1][0] == str(tmp_path / seen[1][1][0])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_password_for_this_machine_is_not_sent_to_others_in_plain_text(
+    mechanism: str, protocol: str
+) -> None:
+    login = {"sasl.mechanism": mechanism, "sasl.username": "ann", "sasl.password": "secret"}
+    security = parse_security({"security.protocol": protocol, **login})
+    here, there = ["localhost", "::1"], ["127.0.0.1", "queue.example"]
+    security.check_advertised("127.0.0.1", here)
+    # Who names another machine has decided.
+    security.check_advertised("other.example", there)
+    if mechanism == "PLAIN" and protocol == "SASL_PLAINTEXT":
+        with pytest.raises(ClientError, match="will not send a password or token to other"):
+            security.check_advertised("other.example", here)
+    else:
+        security.check_advertised("other.example", here)

@@ -12,10 +12,12 @@ import kafka.admin
 import pytest
 from confluent_kafka import KafkaException
 from https_keys import AUDIENCE, ISSUER, IdentityProvider, unused_https_url
+from listeners_world import add_user, allow
 from sasl_clients import (
     CLIENTS,
     Credentials,
     SaslClient,
+    consume,
     librdkafka_settings,
     python_settings,
 )
@@ -80,36 +82,6 @@ def admin_of(broker: Broker) -> admin_api.AdminClient:
     return admin_api.AdminClient(librdkafka_settings(broker.bootstrap, credentials))
 
 
-def add_user(admin: admin_api.AdminClient, name: str, password: str) -> None:
-    made = admin.alter_user_scram_credentials(
-        [
-            admin_api.UserScramCredentialUpsertion(
-                name, admin_api.ScramCredentialInfo(mechanism, 4096), password.encode()
-            )
-            for mechanism in (
-                admin_api.ScramMechanism.SCRAM_SHA_256,
-                admin_api.ScramMechanism.SCRAM_SHA_512,
-            )
-        ]
-    )
-    for future in made.values():
-        future.result(wait_seconds_max())
-
-
-def allow(admin: admin_api.AdminClient, principal: str, kind: Any, prefix: str) -> None:
-    rule = admin_api.AclBinding(
-        kind,
-        prefix,
-        admin_api.ResourcePatternType.PREFIXED,
-        principal,
-        "*",
-        admin_api.AclOperation.ALL,
-        admin_api.AclPermissionType.ALLOW,
-    )
-    for future in admin.create_acls([rule]).values():
-        future.result(wait_seconds_max())
-
-
 def described_user(admin: admin_api.AdminClient, name: str) -> Any:
     found: Any = admin.describe_user_scram_credentials([name])
     return found[name].result(wait_seconds_max())
@@ -145,8 +117,8 @@ def test_a_user_produces_and_consumes(
     topic = create_topic(secured, new_name("a-topic"))
     credentials = alice(mechanism, provider)
     client.produce(secured.bootstrap, credentials, topic, VALUES)
-    received = client.consume(
-        secured.bootstrap, credentials, topic, new_name("a-group"), len(VALUES)
+    received = consume(
+        client, secured.bootstrap, credentials, topic, new_name("a-group"), len(VALUES)
     )
     assert received == VALUES
 
@@ -386,8 +358,8 @@ def test_a_client_works_on_over_the_end_of_its_sessions_and_loses_nothing(
             topic,
             lambda: len(renewed.findall(broker.output)) >= count,
         )
-        received = client.consume(
-            broker.bootstrap, credentials, topic, new_name("group"), len(sent)
+        received = consume(
+            client, broker.bootstrap, credentials, topic, new_name("group"), len(sent)
         )
     assert received == sent
     assert sent

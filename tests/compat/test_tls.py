@@ -1,12 +1,9 @@
-"""Unmodified clients over TLS and mTLS; certificates that are refused, and rotated mid-stream."""
+"""Unmodified clients over TLS and mTLS; certificates that are refused."""
 
 import asyncio
-import contextlib
 import json
 import socket
 import ssl
-import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,6 +13,7 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
+from listeners_world import metric
 from secure_front import identity
 from secured_broker import ManyListeners
 from tls_world import TlsWorld
@@ -196,90 +194,6 @@ def test_clients_refuse_a_broker_that_they_cannot_trust(tmp_path, change, expect
             pytest.raises(ssl.SSLCertVerificationError, match=f"(?i){expected}|mismatch"),
         ):
             world.client().wrap_socket(raw, server_hostname="localhost")
-
-
-def metric(broker: Broker, name: str) -> float:
-    with urllib.request.urlopen(f"http://{broker.http_address}/metrics") as page:
-        lines = page.read().decode().splitlines()
-    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
-
-
-def certificate_of(broker: Broker, world: TlsWorld) -> bytes:
-    with (
-        socket.create_connection((broker.host, broker.port)) as raw,
-        world.client().wrap_socket(raw, server_hostname="localhost") as tls,
-    ):
-        found = tls.getpeercert(binary_form=True)
-    assert found is not None
-    return found
-
-
-@pytest.mark.safety
-def test_a_certificate_is_rotated_in_mid_stream_without_a_lost_message_or_connection(
-    tmp_path,
-) -> None:
-    certs = tmp_path / "certs"
-    certs.mkdir()
-    world = TlsWorld(certs)
-    with secure_broker(world, "tls", tmp_path / "data") as broker:
-        properties = confluent_properties(broker.bootstrap, world, None)
-        errors: list[str] = []
-        producer = confluent_kafka.Producer(
-            {**properties, "error_cb": lambda error: errors.append(str(error))}
-        )
-        delivered: list[int | None] = []
-        stop = threading.Event()
-
-        def produce() -> int:
-            sent = 0
-            while not stop.is_set():
-                producer.produce(
-                    "stream",
-                    b"%d" % sent,
-                    on_delivery=lambda error, message: delivered.append(message.offset()),
-                )
-                sent += 1
-                producer.poll(0.001)
-            producer.flush(wait_seconds_max())
-            return sent
-
-        looks = 0
-
-        def look() -> bytes:
-            nonlocal looks
-            looks += 1
-            return certificate_of(broker, world)
-
-        sent: list[int] = []
-        thread = threading.Thread(target=lambda: sent.append(produce()))
-        thread.start()
-        try:
-            wait_until(lambda: len(delivered) > 50, "messages before")
-            current = look()
-            accepted = metric(broker, "moldau_kafka_connections_accepted_total") - looks
-            for _ in range(2):
-                world.renew()
-                current = wait_until(lambda old=current: look() != old and look(), "the new one")
-                before = len(delivered)
-                wait_until(lambda count=before: len(delivered) > count + 50, "messages after")
-        finally:
-            stop.set()
-            thread.join()
-        assert metric(broker, "moldau_kafka_connections_accepted_total") - looks == accepted
-        assert errors == []
-        assert delivered == list(range(sent[0]))
-        assert metric(broker, "moldau_kafka_connections_failed_total") == 0
-        assert (
-            metric(broker, f'moldau_certificate_expiry_seconds{{file="{world.cert_file}"}}') > 3600
-        )
-        # A bad file changes nothing.
-        world.install("garbage", "garbage")
-        wait_until(lambda: "the old one stays" in broker.output, "a log line")
-        assert look() == current
-        with contextlib.closing(socket.create_connection((broker.host, broker.port))) as raw:
-            raw.sendall(b"\0\0\0\4abcd")
-            assert raw.recv(1) == b""
-        wait_until(lambda: "does not use TLS" in broker.output, "a log line")
 
 
 def test_a_certificate_that_cannot_be_used_keeps_the_broker_from_starting(tmp_path) -> None:

@@ -10,9 +10,17 @@ import pytest
 
 from moldau.control import join_service
 from moldau.control.join_service import CHALLENGE_SECONDS_MAX, JoinService
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.topology import Endpoint, JoinGrant, JoinReply, JoinRequest, ProvenJoinRequest
+from moldau.model.topology import (
+    Endpoint,
+    JoinGrant,
+    JoinRefusal,
+    JoinReply,
+    JoinRequest,
+    ProvenJoinRequest,
+)
 from moldau.security.join_proof import (
     Transcript,
     hash_token,
@@ -41,16 +49,21 @@ class World:
     def __init__(self, tokens: Mapping[str, JoinToken] | None = None) -> None:
         self.clock = ManualClock()
         self.joined: list[tuple[JoinRequest, str]] = []
+        self.failure: RefusedError | None = None
+        self.returned: list[JoinRequest] = []
         self.service = JoinService(
             join=self._join,
             tokens=lambda: tokens or {},
-            secret=SECRET,
+            secret=ClusterSecret(SECRET),
             clock=self.clock,
             random_bytes=random.Random(1).randbytes,
             local_secret_file="/data/cluster.secret",
+            on_return=self.returned.append,
         )
 
     async def _join(self, request: JoinRequest, token_id: str) -> JoinReply:
+        if self.failure is not None:
+            raise self.failure
         self.joined.append((request, token_id))
         return REPLY
 
@@ -82,6 +95,14 @@ class World:
         assert self.joined == []
         return caught.value
 
+    def sealed_refusal(
+        self, wanted: ProvenJoinRequest, transcript: Transcript, key: bytes = SECRET
+    ) -> JoinRefusal:
+        """Fails if others can read or write it."""
+        sealed = self.join(wanted)
+        assert self.joined == []
+        return msgspec.msgpack.decode(unseal(key, transcript, sealed), type=JoinRefusal)
+
 
 def known_token(expires_ms: int = 1 << 50) -> dict[str, JoinToken]:
     return {TOKEN.id: JoinToken(TOKEN.id, hash_token(TOKEN.secret), expires_ms)}
@@ -99,6 +120,20 @@ def test_who_knows_the_secret_gets_a_reply_that_only_it_can_read() -> None:
     assert repr(SECRET) not in repr(grant)
 
 
+def test_while_the_secret_is_changed_brokers_return_with_either_and_get_both() -> None:
+    world = World()
+    new = secrets.token_bytes(32)
+    world.service._secret = ClusterSecret(new, SECRET)
+    for key in (new, SECRET):
+        wanted, transcript = world.proven(key=key)
+        content = unseal(key, transcript, world.join(wanted))
+        grant = msgspec.msgpack.decode(content, type=JoinGrant)
+        assert (grant.secret, grant.earlier_secret) == (new, SECRET)
+        assert repr(SECRET) not in repr(grant)
+    world.joined.clear()
+    world.refusal(world.proven(key=secrets.token_bytes(32))[0])
+
+
 def test_who_has_a_token_gets_the_secret_under_its_key() -> None:
     world = World(known_token())
     wanted, transcript = world.proven(key=TOKEN.secret, token_id=TOKEN.id)
@@ -113,8 +148,41 @@ def test_a_token_does_not_give_the_secret_to_one_who_only_asks() -> None:
     """A query uses no token up: a used or expired one would give the secret again and again."""
     world = World(known_token())
     query = msgspec.json.encode(msgspec.structs.replace(REQUEST, is_query=True))
-    wanted, _ = world.proven(key=TOKEN.secret, token_id=TOKEN.id, request=query)
-    assert world.refusal(wanted).code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    wanted, transcript = world.proven(key=TOKEN.secret, token_id=TOKEN.id, request=query)
+    refused = world.sealed_refusal(wanted, transcript, TOKEN.secret)
+    assert refused.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_only_who_proves_the_secret_returns_to_where_it_says() -> None:
+    """Also if it cannot be registered now: that may need the broker itself."""
+    world = World(known_token())
+    world.failure = RefusedError(ErrorCode.NOT_CONTROLLER, "nobody leads")
+    query = msgspec.json.encode(msgspec.structs.replace(REQUEST, is_query=True))
+    for wanted, _ in (
+        world.proven(key=TOKEN.secret, token_id=TOKEN.id),
+        world.proven(key=b"x" * 32),
+        world.proven(request=query),
+    ):
+        world.refusal(wanted)
+    assert world.returned == []
+    world.refusal(world.proven()[0])
+    assert world.returned == [REQUEST]
+
+
+def test_a_refusal_after_the_proof_is_sealed() -> None:
+    """A broker that was removed ends because of it: nobody else may be able to say so."""
+    world = World()
+    world.failure = RefusedError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker 2 was removed")
+    refused = world.sealed_refusal(*world.proven())
+    assert refused == JoinRefusal(
+        code=ErrorCode.DUPLICATE_BROKER_REGISTRATION, message="Broker 2 was removed"
+    )
+
+
+def test_what_can_be_tried_again_is_no_refusal() -> None:
+    world = World()
+    world.failure = RefusedError(ErrorCode.NOT_CONTROLLER, "nobody leads")
+    assert world.refusal(world.proven()[0]).code is ErrorCode.NOT_CONTROLLER
 
 
 def test_who_knows_neither_is_refused_and_learns_nothing() -> None:
@@ -184,8 +252,8 @@ def test_a_changed_request_is_refused() -> None:
 def test_a_proven_request_that_makes_no_sense_is_refused() -> None:
     for request in (b"", b"[]", b"{}", b"\xff"):
         world = World()
-        wanted, _ = world.proven(request=request)
-        assert world.refusal(wanted).code is ErrorCode.INVALID_REQUEST
+        refused = world.sealed_refusal(*world.proven(request=request))
+        assert refused.code == ErrorCode.INVALID_REQUEST
 
 
 def test_what_is_remembered_of_used_challenges_is_bounded(

@@ -12,10 +12,10 @@ from security_world import credential, rule
 from moldau.control.metadata_store import MetadataStore
 from moldau.control.security_service import SecurityService
 from moldau.metadata.commands import CreateCluster, RegisterBroker
-from moldau.metadata.security import QuotaEntity
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TimestampMs
 from moldau.security.acl import AclFilter, Operation, Permission
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramMechanism, is_password
 from moldau.testing.waiting import until
 

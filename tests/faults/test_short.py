@@ -25,10 +25,15 @@ def test_what_workers_of_a_queue_settle_stays_settled(tmp_path: Path) -> None:
     check(THREE["25"], tmp_path)
 
 
-def check(scenario: Scenario, tmp_path: Path) -> None:
+@pytest.mark.safety
+def test_what_a_secured_cluster_acks_stays(tmp_path: Path) -> None:
+    check(THREE["1"], tmp_path, secured=True)
+
+
+def check(scenario: Scenario, tmp_path: Path, *, secured: bool = False) -> None:
     if missing := scenario.missing(tmp_path):
         pytest.skip(missing)
-    played = play(scenario, tmp_path / "run", quick=True)
+    played = play(scenario, tmp_path / "run", quick=True, secured=secured)
     assert played.status == "passed", line(played)
     assert played.result is not None
     assert played.result.proofs

@@ -12,7 +12,6 @@ from open_sessions import broker_with, entrance_to
 
 from moldau.api.entrance import Entrance
 from moldau.edge.grpc.listener import GrpcLimits, GrpcListener
-from moldau.model.topology import JoinReply, JoinRequest
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max
@@ -48,17 +47,10 @@ class FakeQueues:
 
 
 class FakeCluster:
-    """Lets everybody in, and lets everybody go."""
+    """Lets everybody go."""
 
     def __init__(self) -> None:
-        self.joined: list[JoinRequest] = []
         self.drained: list[int] = []
-
-    async def join(self, wanted: JoinRequest) -> JoinReply:
-        self.joined.append(wanted)
-        return JoinReply(
-            cluster_id="c", broker_id=7, epoch=1, image=b"", voters=(1,), learners=(7,)
-        )
 
     async def drain(self, broker: int) -> None:
         self.drained.append(broker)
@@ -68,7 +60,8 @@ class Door:
     """A listener, and a channel to it."""
 
     listener: GrpcListener
-    entrance: Entrance
+    entrance: Any
+    """An Entrance, as the test made it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.loop = loop
@@ -87,7 +80,9 @@ class Door:
 
 @contextmanager
 def opened(
-    limits: GrpcLimits | None = None, broker: dict[str, Any] | None = None
+    limits: GrpcLimits | None = None,
+    broker: dict[str, Any] | None = None,
+    entrance: Callable[[Any], Entrance] = entrance_to,
 ) -> Iterator[Door]:
     """With parts of a broker beside the queues and the cluster, as a test needs them."""
     loop = uvloop.new_event_loop()
@@ -99,7 +94,7 @@ def opened(
         async def make() -> Door:
             door = Door(loop, port)
             parts = {"queues": door.queues, "cluster": door.cluster, "broker_id": 1}
-            door.entrance = entrance_to(broker_with(**parts, **(broker or {})))
+            door.entrance = entrance(broker_with(**parts, **(broker or {})))
             door.listener = GrpcListener(door.entrance, loop=loop, limits=limits or GrpcLimits())
             door.listener.bind("127.0.0.1", port)
             door.listener.start()

@@ -107,6 +107,8 @@ class FakeConnection:
     def __init__(self) -> None:
         self.replies: list[bytes] = []
         self.closed_because: str | None = None
+        self.muted: list[float] = []
+        self.state: object = None
         self._deferred: DeferredReply | None = None
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
@@ -122,6 +124,9 @@ class FakeConnection:
 
     def no_reply(self) -> None:
         pass
+
+    def mute(self, seconds: float) -> None:
+        self.muted.append(seconds)
 
     def close(self, reason: str, **_: object) -> None:
         self.closed_because = reason

@@ -17,6 +17,7 @@ from open_sessions import broker_with, entrance_to
 from moldau.control.join_service import JoinService
 from moldau.edge.http.limits import HttpLimits
 from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JoinToken
 from moldau.model.topology import (
     Endpoint,
@@ -178,8 +179,10 @@ class Served:
         finally:
             connection.close()
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=wait_seconds_max())
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(
+            ("127.0.0.1", self.port), timeout=wait_seconds_max(), source_address=(source, 0)
+        )
 
 
 @contextmanager
@@ -198,7 +201,7 @@ def served(
         joins=JoinService(
             join=lambda request, token: world.cluster.join(request, token),
             tokens=lambda: world.cluster.tokens,
-            secret=SECRET,
+            secret=ClusterSecret(SECRET),
             clock=SystemClock(),
             random_bytes=secrets.token_bytes,
             local_secret_file=world.cluster.secret_file,

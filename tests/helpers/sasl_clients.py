@@ -1,12 +1,13 @@
 """Owns adapters of unmodified Kafka clients that log in: produce, read in a group, and be refused.
 
-Each gives one face to its client's own names for mechanism, user, password and token.
+Each gives one face to its client's own names for mechanism, user, password, token and TLS.
 """
 
 import asyncio
 import contextlib
 import itertools
 import logging
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,13 +23,33 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 
 
 @dataclass(frozen=True)
+class ClientTls:
+    """What a client trusts, and the files of its certificate and key."""
+
+    ca_file: str
+    certificate: tuple[str, str] | None = None
+
+    def context(self) -> ssl.SSLContext:
+        found = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificate is not None:
+            found.load_cert_chain(*self.certificate)
+        return found
+
+
+@dataclass(frozen=True)
 class Credentials:
-    """What a client logs in with; `token` is called for each login."""
+    """What a client logs in with; `token` is called for each login. No mechanism: a certificate."""
 
     mechanism: str
     user: str = ""
     password: str = ""
     token: Callable[[], str] | None = None
+    tls: ClientTls | None = None
+
+    @property
+    def protocol(self) -> str:
+        below = "PLAINTEXT" if self.tls is None else "SSL"
+        return f"SASL_{below}" if self.mechanism else below
 
 
 class SaslClient(Protocol):
@@ -39,9 +60,15 @@ class SaslClient(Protocol):
     ) -> None:
         """Raises the client's own error if it is refused."""
 
-    def consume(
-        self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
-    ) -> list[bytes]: ...
+    def consume_until(
+        self,
+        bootstrap: str,
+        credentials: Credentials,
+        topic: str,
+        group: str,
+        is_done: Callable[[list[bytes]], bool],
+    ) -> list[bytes]:
+        """One client reads in a group. Raises the client's own error if it is refused."""
 
     def produce_until(
         self, bootstrap: str, credentials: Credentials, topic: str, is_done: Callable[[], bool]
@@ -49,16 +76,31 @@ class SaslClient(Protocol):
         """One client sends one message after the other; those that were acknowledged."""
 
     def login_failure(self, bootstrap: str, credentials: Credentials) -> str:
-        """What the client says about a login that must fail."""
+        """What the client says about a handshake or login that must fail."""
+
+
+def consume(
+    client: SaslClient, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
+) -> list[bytes]:
+    return client.consume_until(
+        bootstrap, credentials, topic, group, lambda received: len(received) >= count
+    )
 
 
 def librdkafka_settings(bootstrap: str, credentials: Credentials) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": credentials.mechanism,
+        "security.protocol": credentials.protocol,
         "log_level": 0,
     }
+    if (tls := credentials.tls) is not None:
+        settings["ssl.ca.location"] = tls.ca_file
+        if tls.certificate is not None:
+            settings["ssl.certificate.location"] = tls.certificate[0]
+            settings["ssl.key.location"] = tls.certificate[1]
+    if not credentials.mechanism:
+        return settings
+    settings["sasl.mechanism"] = credentials.mechanism
     if (token := credentials.token) is not None:
         # The client renews it when it expires by its own clock.
         settings["oauth_cb"] = lambda _: (token(), time.time() + 3600)
@@ -104,8 +146,13 @@ class ConfluentSasl:
             assert (producer.flush(wait_seconds_max()), failures) == (0, [])
         return sent
 
-    def consume(
-        self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
+    def consume_until(
+        self,
+        bootstrap: str,
+        credentials: Credentials,
+        topic: str,
+        group: str,
+        is_done: Callable[[list[bytes]], bool],
     ) -> list[bytes]:
         consumer = confluent_kafka.Consumer(
             {
@@ -118,15 +165,15 @@ class ConfluentSasl:
         received: list[bytes] = []
 
         def has_all() -> bool:
-            found: list[Any] = consumer.consume(count - len(received), 0.5)
+            found: list[Any] = consumer.consume(500, 0.2)
             for message in found:
                 if message.error() is not None:
                     raise confluent_kafka.KafkaException(message.error())
                 received.append(message.value())
-            return len(received) >= count
+            return is_done(received)
 
         try:
-            wait_until(has_all, f"{count} messages are read", describe=lambda: len(received))
+            wait_until(has_all, "all messages are read", describe=lambda: len(received))
         finally:
             consumer.close()
         return received
@@ -140,12 +187,15 @@ class ConfluentSasl:
             }
         )
 
+        def is_refused(error: str) -> bool:
+            return any(text in error for text in ("_AUTHENTICATION", "_SSL", " alert "))
+
         def told() -> bool:
             producer.poll(0.1)
-            return any("_AUTHENTICATION" in error for error in errors)
+            return any(map(is_refused, errors))
 
         wait_until(told, "the client was told", describe=lambda: errors)
-        return next(error for error in errors if "_AUTHENTICATION" in error)
+        return next(filter(is_refused, errors))
 
 
 class _PythonToken(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]
@@ -160,9 +210,13 @@ class _PythonToken(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
 def python_settings(bootstrap: str, credentials: Credentials) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "bootstrap_servers": bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": credentials.mechanism,
+        "security_protocol": credentials.protocol,
     }
+    if credentials.tls is not None:
+        settings["ssl_context"] = credentials.tls.context()
+    if not credentials.mechanism:
+        return settings
+    settings["sasl_mechanism"] = credentials.mechanism
     if credentials.token is not None:
         settings["sasl_oauth_token_provider"] = _PythonToken(credentials.token)
     else:
@@ -198,8 +252,13 @@ class KafkaPythonSasl:
             producer.close(wait_seconds_max())
         return sent
 
-    def consume(
-        self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
+    def consume_until(
+        self,
+        bootstrap: str,
+        credentials: Credentials,
+        topic: str,
+        group: str,
+        is_done: Callable[[list[bytes]], bool],
     ) -> list[bytes]:
         consumer = kafka.KafkaConsumer(
             topic,
@@ -212,10 +271,10 @@ class KafkaPythonSasl:
         def has_all() -> bool:
             for records in consumer.poll(timeout_ms=1000).values():
                 received.extend(record.value for record in records)
-            return len(received) >= count
+            return is_done(received)
 
         try:
-            wait_until(has_all, f"{count} messages are read", describe=lambda: len(received))
+            wait_until(has_all, "all messages are read", describe=lambda: len(received))
         finally:
             consumer.close()
         return received
@@ -281,8 +340,13 @@ class AioKafkaSasl:
 
         return asyncio.run(asyncio.wait_for(send(), wait_seconds_max()))
 
-    def consume(
-        self, bootstrap: str, credentials: Credentials, topic: str, group: str, count: int
+    def consume_until(
+        self,
+        bootstrap: str,
+        credentials: Credentials,
+        topic: str,
+        group: str,
+        is_done: Callable[[list[bytes]], bool],
     ) -> list[bytes]:
         async def read() -> list[bytes]:
             consumer = aiokafka.AIOKafkaConsumer(
@@ -292,9 +356,9 @@ class AioKafkaSasl:
                 auto_offset_reset="earliest",
             )
             received: list[bytes] = []
-            await consumer.start()
             try:
-                while len(received) < count:
+                await consumer.start()
+                while not is_done(received):
                     for records in (await consumer.getmany(timeout_ms=500)).values():
                         received.extend(record.value for record in records)
             finally:
@@ -333,6 +397,13 @@ def _logged(name: str) -> Iterator[list[str]]:
         yield lines
     finally:
         logger.removeHandler(handler)
+
+
+def refusal_of(error: Exception) -> str:
+    """The client's own name of what it raised."""
+    if isinstance(error, confluent_kafka.KafkaException):
+        return str(error.args[0].name())
+    return type(error).__name__
 
 
 CLIENTS: dict[str, Callable[[], SaslClient]] = {

@@ -23,10 +23,10 @@ from moldau.groups.results import (
     GroupState,
     ListedGroup,
 )
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
-from moldau.metadata.security import QuotaEntity
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
     NO_EPOCH,
@@ -39,17 +39,21 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.model.topology import Endpoint, JoinRequest, ProvenJoinRequest, Topology, TopologyTopic
+from moldau.model.topology import ProvenJoinRequest, Topology, TopologyTopic
 from moldau.queues.types import (
     AssignedPartition,
     Assignment,
     ConnectOptions,
+    ConnectResult,
     GroupStats,
     HeartbeatReply,
+    Mode,
     PartitionStats,
     PollOptions,
+    PollResult,
 )
 from moldau.security.acl import CLUSTER_NAME, ResourceType
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 from moldau.transactions.results import DescribedTransaction, ListedTransaction
 
@@ -70,8 +74,12 @@ class Sample(Struct, frozen=True, kw_only=True):
     """The rights that this call needs, of those in the rule; None: all."""
     without: dict[ResourceType, Any] = field(default_factory=dict)
     """What it returns without the right on this kind, if it does not raise."""
+    refused_as: dict[ResourceType, ResourceType] = field(default_factory=dict)
+    """Whose error it raises without the right on this kind, if not the kind's own."""
     reads_first: bool = False
     """A list, which is filtered after the service has made it."""
+    topics: tuple[str, ...] = ()
+    """That exist, besides `orders`."""
     answers: dict[str, Any] = field(default_factory=dict)
     """What services return."""
     effects: dict[str, Callable[..., Any]] = field(default_factory=dict)
@@ -165,7 +173,16 @@ LISTED = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupSt
 QUEUE = QueueGroup(
     name="billing", topics=("orders",), settings=QueueSettings(dead_letter_topic="dead")
 )
-HIDDEN_QUEUE = QueueGroup(name="billing", topics=(), settings=QUEUE.settings)
+HIDDEN_SETTINGS = QueueSettings(dead_letter_topic="")
+HIDDEN_QUEUE = QueueGroup(name="billing", topics=(), settings=HIDDEN_SETTINGS)
+CONNECTED = ConnectResult(
+    consumer="c",
+    mode=Mode.ORDERED,
+    heartbeat_interval_ms=1,
+    session_timeout_ms=1,
+    settings=None,
+    assignment=Assignment(epoch=1, partitions=()),
+)
 STATS = GroupStats(
     group="billing",
     settings=QUEUE.settings,
@@ -175,13 +192,6 @@ STATS = GroupStats(
             topic="orders", partition=PartitionIndex(0), leader=BrokerId(1), is_here=True
         ),
     ),
-)
-JOINING = JoinRequest(
-    incarnation="i",
-    process="p",
-    kafka=Endpoint("h", 1),
-    raft=Endpoint("h", 2),
-    http=Endpoint("h", 3),
 )
 PROVEN = ProvenJoinRequest(request=b"{}", challenge=b"c", nonce=b"n", proof=b"p")
 TOPOLOGY = Topology(
@@ -206,7 +216,9 @@ def one(call: Callable[[Session], Any], **more: Any) -> list[Sample]:
 
 
 def settling(call: Callable[[Session], Any]) -> list[Sample]:
-    return [Sample(call=call, answers=CONSUMER_TOPICS, reads_first=True)]
+    """Of the topics of a consumer, whose names the client may not know."""
+    answers = {**CONSUMER_TOPICS, "queues.poll": PollResult()}
+    return [Sample(call=call, answers=answers, reads_first=True, refused_as={TOPIC: GROUP})]
 
 
 SAMPLES: dict[str, list[Sample]] = {
@@ -325,7 +337,9 @@ SAMPLES: dict[str, list[Sample]] = {
         without={GROUP: {"billing": ErrorCode.GROUP_AUTHORIZATION_FAILED}},
         answers={"groups.delete_groups": {"billing": ErrorCode.NONE}},
     ),
-    "groups.find_coordinator": one(lambda s: s.groups.find_coordinator("billing")),
+    "groups.find_coordinator": one(
+        lambda s: s.groups.find_coordinator("billing"), topics=(CONSUMER_OFFSETS_TOPIC,)
+    ),
     "groups.are_stored": one(lambda s: s.groups.are_stored),
     "queries.groups": one(
         lambda s: s.queries.groups(),
@@ -382,7 +396,9 @@ SAMPLES: dict[str, list[Sample]] = {
             )
         },
     ),
-    "transactions.find_coordinator": one(lambda s: s.transactions.find_coordinator("payments")),
+    "transactions.find_coordinator": one(
+        lambda s: s.transactions.find_coordinator("payments"), topics=(TRANSACTION_STATE_TOPIC,)
+    ),
     "cluster.cluster_id": one(lambda s: s.cluster.cluster_id),
     "cluster.controller_id": one(lambda s: s.cluster.controller_id),
     "cluster.brokers": one(lambda s: s.cluster.brokers),
@@ -411,7 +427,6 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "cluster.join_challenge": one(lambda s: s.cluster.join_challenge()),
     "cluster.join_proven": one(lambda s: s.cluster.join_proven(PROVEN)),
-    "cluster.join": one(lambda s: s.cluster.join(JOINING)),
     "cluster.drain": one(lambda s: s.cluster.drain(2)),
     "cluster.keep": one(lambda s: s.cluster.keep(2)),
     "cluster.reassign": one(lambda s: s.cluster.reassign("orders", 0, [1])),
@@ -440,7 +455,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "security.create_join_token": one(lambda s: s.security.create_join_token()),
     "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
     "queues.connect": one(
-        lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",)))
+        lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",))),
+        answers={"queues.connect": CONNECTED},
     ),
     "queues.heartbeat": one(
         lambda s: s.queues.heartbeat("billing", "c", 0, {}),
@@ -455,7 +471,7 @@ SAMPLES: dict[str, list[Sample]] = {
             call=lambda s: s.queues.poll(
                 PollOptions(group="billing", consumer="c", partitions={"orders": frozenset({0})})
             ),
-            answers={"queues.topics_of": frozenset()},
+            answers={"queues.topics_of": frozenset(), "queues.poll": PollResult()},
         ),
     ],
     "queues.ack": settling(lambda s: s.queues.ack("billing", "c", [b"t"])),
@@ -466,7 +482,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "queues.stats": one(
         lambda s: s.queues.stats("billing"),
         without={
-            TOPIC: GroupStats(group="billing", settings=QUEUE.settings, consumers=1, partitions=())
+            TOPIC: GroupStats(group="billing", settings=HIDDEN_SETTINGS, consumers=1, partitions=())
         },
         reads_first=True,
         answers={"queues.stats": STATS},

@@ -53,12 +53,12 @@ from moldau.metadata.records import (
     decode_record,
     encode_record,
 )
-from moldau.metadata.security import QuotaEntity
 from moldau.metadata.snapshot import decode_image, encode_image
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.security.acl_checks import check_acl
 from moldau.security.principal import authenticated_user
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramMechanism
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "..", "", "x/y", "__consumer_offsets"])

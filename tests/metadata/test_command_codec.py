@@ -21,9 +21,10 @@ from moldau.metadata.commands import (
     RegisterBroker,
 )
 from moldau.metadata.image import Endpoint
-from moldau.metadata.security import QuotaEntity
+from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicId
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramMechanism
 
 KINDS = typing.get_args(Command)
@@ -34,6 +35,12 @@ configs = st.dictionaries(text, st.none() | text, max_size=3)
 endpoints = st.none() | st.builds(Endpoint, text, st.integers(0, 65535))
 change = st.builds(
     ConfigChange, name=text, operation=st.sampled_from(ConfigOperation), value=st.none() | text
+)
+queue_groups = st.builds(
+    QueueGroup,
+    name=text,
+    topics=st.lists(text, max_size=3).map(tuple),
+    settings=st.builds(QueueSettings, dead_letter_topic=text, visibility_ms=numbers),
 )
 # By field: the same name means the same thing in every command.
 FIELDS: dict[str, st.SearchStrategy[object]] = {
@@ -77,6 +84,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "backoff_ms_max": st.none() | numbers,
     "dead_letter_topic": st.none() | text,
     "starts_at_end": st.booleans(),
+    "expected": st.just(msgspec.UNSET) | st.none() | queue_groups,
     "join_token_id": text,
     "now_ms": numbers,
     "expires_ms": numbers,

@@ -145,3 +145,17 @@ def test_groups_wait_until_every_broker_can_read_them_and_then_bind_later_ones(
     image = after(image, DefineQueueGroup(name="q"))
     assert image.feature_level == 2
     assert refused(image, register(2, feature_level_max=1)).code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_group_that_is_not_the_expected_one_is_not_changed(image: Image) -> None:
+    """What was allowed for one group must not be done to another of the same name."""
+    new = DefineQueueGroup(name="q", topics=("a",), expected=None)
+    image = after(image, new)
+    known = image.queue_groups["q"]
+    assert refused(image, new).code is ErrorCode.INVALID_UPDATE_VERSION
+    change = DefineQueueGroup(name="q", topics=("a",), visibility_ms=7, expected=known)
+    other = after(image, DefineQueueGroup(name="q", topics=("b",)))
+    assert refused(other, change).code is ErrorCode.INVALID_UPDATE_VERSION
+    gone = after(image, DropQueueGroup(name="q"))
+    assert refused(gone, change).code is ErrorCode.INVALID_UPDATE_VERSION
+    assert after(image, change).queue_groups["q"].settings.visibility_ms == 7

@@ -31,10 +31,11 @@ from moldau.metadata.records import (
     decode_record,
     encode_record,
 )
-from moldau.metadata.security import JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, User
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 from moldau.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 
 ACL = Acl(

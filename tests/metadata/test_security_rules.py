@@ -22,10 +22,10 @@ from moldau.metadata.commands import (
 )
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
-from moldau.metadata.security import QuotaEntity
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.security.acl import AclFilter, Operation, Permission
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramMechanism
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512

@@ -17,11 +17,12 @@ from moldau.metadata.image import (
     Topic,
 )
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
-from moldau.metadata.security import JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, User
 from moldau.metadata.snapshot import SNAPSHOT_FORMAT, decode_image, encode_image
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 from moldau.security.acl import PatternType, Permission
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramMechanism
 
 ID = TopicId(b"i" * 16)

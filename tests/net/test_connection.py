@@ -1,6 +1,7 @@
 """Connections: framing, order of replies, backpressure, bounds. Real sockets on loopback."""
 
 import asyncio
+import logging
 import os
 import socket
 import struct
@@ -118,6 +119,21 @@ async def test_a_protocol_error_closes_only_that_connection() -> None:
         assert await read_frame(good_reader) == b"still here"
         good_writer.close()
         bad_writer.close()
+
+
+async def test_garbage_does_not_fill_the_log(caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    async with listening(Recorder(echo), connections_max=100, connections_per_address_max=100) as (
+        listener,
+        port,
+    ):
+        for number in range(50):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(struct.pack(">i", -1 - number))
+            assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
+            writer.close()
+        assert listener.failures.failures_total == 50
+    assert 0 < len(caplog.records) <= 10
 
 
 async def test_what_was_asked_before_a_protocol_error_is_answered() -> None:

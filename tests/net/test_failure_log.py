@@ -26,7 +26,22 @@ def test_a_reason_is_logged_again_only_after_a_minute(lines):
     clock.steady += 61.0
     failures.warn("10.0.0.1:1", "no TLS")
     assert len(lines()) == 4
+    assert lines()[-1].endswith("no TLS (99 more lines were left out)")
     assert failures.failures_total == 103
+
+
+def test_an_address_with_a_new_reason_each_time_gets_some_lines(lines):
+    clock = ManualClock()
+    failures = FailureLog(clock)
+    for number in range(100):
+        failures.warn(f"10.0.0.1:{number}", f"request of {number} bytes")
+    assert len(lines()) == 8
+    # Another one is logged all the same.
+    failures.warn("10.0.0.2:1", "no TLS")
+    assert len(lines()) == 9
+    clock.steady += 61.0
+    failures.warn("10.0.0.1:1", "no TLS")
+    assert lines()[-1].endswith("(92 more lines were left out)")
 
 
 def test_a_flood_of_addresses_fills_neither_the_log_nor_the_memory(lines):
@@ -34,8 +49,9 @@ def test_a_flood_of_addresses_fills_neither_the_log_nor_the_memory(lines):
     failures = FailureLog(clock)
     for number in range(5000):
         failures.warn(f"10.0.{number}:1", "no TLS")
-    assert len(lines()) == len(failures._logged_at) == 1024
+    assert len(lines()) == len(failures._logged) == 1024
     clock.steady += 61.0
     failures.warn("10.1.1.1:1", "no TLS")
     assert len(lines()) == 1025
-    assert len(failures._logged_at) == 1
+    assert lines()[-1].endswith(f"({5000 - 1024} more lines were left out)")
+    assert len(failures._logged) == 1

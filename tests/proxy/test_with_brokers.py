@@ -4,11 +4,13 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from proxy_process import proxy_process
+from tls_world import TlsWorld
 
 from moldau import QueueClient, QueueMessage
 from moldau.proto.v1 import queue_pb2 as pb
@@ -121,6 +123,54 @@ def test_an_address_that_is_none_is_refused(listen: str) -> None:
     assert "is not a valid address" in done.stderr
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "broker.example:0"])
+def test_an_address_for_other_machines_is_refused_unless_it_is_wanted(listen: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "moldau", "proxy", "--listen", listen],
+        capture_output=True,
+        text=True,
+        timeout=wait_seconds_max(),
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "add --insecure" in done.stderr
+
+
+def test_the_certificate_of_the_proxy_is_not_lent_to_its_clients(tmp_path: Path) -> None:
+    world = TlsWorld(tmp_path)
+    settings = {
+        "GRPC__SECURITY": "mtls",
+        "SECURITY__CERT_FILE": str(world.cert_file),
+        "SECURITY__KEY_FILE": str(world.key_file),
+        "SECURITY__CLIENT_CA_FILE": str(world.ca_file),
+        "SECURITY__SUPER_USERS": "User:CN=boss",
+    }
+    certificate, key = world.client_files("boss")
+    files = ("--cafile", str(world.ca_file), "--certfile", certificate, "--keyfile", key)
+
+    def create(address: str, topic: str, authorization: str = "") -> grpc.StatusCode:
+        metadata = [("authorization", authorization)] if authorization else []
+        with grpc.insecure_channel(address) as channel:
+            stub = queue_pb2_grpc.QueueStub(channel)
+            request = pb.CreateTopicRequest(topic=topic)
+            try:
+                stub.CreateTopic(request, metadata=metadata, timeout=wait_seconds_max())
+            except grpc.RpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
+
+    with Broker(settings=settings) as broker:
+        brokers = [f"localhost:{broker.grpc_port}"]
+        token = (broker.data_dir / "admin.token").read_text().strip()
+        with proxy_process(brokers, *files) as proxy:
+            assert create(proxy.address, "of-nobody") is grpc.StatusCode.UNAUTHENTICATED
+            wrong = create(proxy.address, "of-nobody", "Bearer x")
+            assert wrong is grpc.StatusCode.UNAUTHENTICATED
+            assert create(proxy.address, "of-admin", f"Bearer {token}") is grpc.StatusCode.OK
+        with proxy_process(brokers, *files, "--lend-certificate") as proxy:
+            assert create(proxy.address, "of-boss") is grpc.StatusCode.OK
+
+
 def test_help_shows_how() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "moldau", "proxy", "--help"],
@@ -129,5 +179,5 @@ def test_help_shows_how() -> None:
         timeout=wait_seconds_max(),
         check=True,
     )
-    assert "moldau proxy --listen 0.0.0.0:9000 --brokers b1:8000,b2:8000" in done.stdout
+    assert "moldau proxy --insecure --listen 0.0.0.0:9000 --brokers b1:8000,b2:8000" in done.stdout
     assert "MOLDAU_GRPC" in done.stdout

@@ -40,6 +40,8 @@ class World:
         """Decided elsewhere, and not known here until a fresh image is asked for."""
         self.submitted: list[Command] = []
         self.refusal: RefusedError | None = None
+        self.faster: list[Command] = []
+        """Of other brokers: each is decided just before one that is submitted here."""
         self.told = GroupDescription(members=[], classic_members=0, has_offsets=False)
         self.beats: list[MemberHeartbeatRequest] = []
         self.join_refusal: QueueRefusedError | None = None
@@ -91,7 +93,12 @@ class World:
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(command)
-        self._apply(command)
+        self.unheard += [self.faster.pop(0)] if self.faster else []
+        leaders = self.image
+        for other in self.unheard:
+            leaders = apply_all(leaders, decide(other, leaders))
+        self.image = apply_all(leaders, decide(command, leaders))
+        self.unheard = []
 
     # ---- in place of the coordinator
 
@@ -254,3 +261,63 @@ async def test_metadata_that_cannot_be_written_are_no_mistake_of_the_asker() -> 
     world.told = group_told(member(is_queue=True))
     world.refusal = RefusedError(ErrorCode.REQUEST_TIMED_OUT, "nobody leads")
     assert await world.reason(Mode.QUEUE) is ErrorReason.UNAVAILABLE
+
+
+class Checks:
+    """What a definition check is asked; it refuses groups that have the topic `secret`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[QueueGroup | None, QueueGroup]] = []
+
+    def __call__(self, known: QueueGroup | None, desired: QueueGroup) -> None:
+        self.asked.append((known, desired))
+        if known is not None and "secret" in known.topics:
+            raise RefusedError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "no")
+
+
+def queue_options(**asked: Any) -> ConnectOptions:
+    return ConnectOptions(**{"group": "g", "topics": ("t",), "mode": Mode.QUEUE, **asked})
+
+
+async def test_a_definition_is_checked_as_often_as_it_changes() -> None:
+    world, checks = World(), Checks()
+    await world.connecting.connect(queue_options(), checks)
+    assert [(known, desired.topics) for known, desired in checks.asked] == [(None, ("t",))]
+    await world.connecting.connect(queue_options(), checks)
+    assert len(checks.asked) == 1
+    await world.connecting.connect(queue_options(visibility_ms=7), checks)
+    known, desired = checks.asked[-1]
+    assert known is not None
+    assert (known.settings.visibility_ms, desired.settings.visibility_ms) == (30_000, 7)
+
+
+async def test_a_queue_that_another_broker_defines_at_the_same_time_is_checked_again() -> None:
+    """Otherwise who may define a new queue could change one that reads other topics."""
+    world, checks = World(), Checks()
+    world.create("secret")
+    world.faster = [DefineQueueGroup(name="g", topics=("secret",))]
+    with pytest.raises(RefusedError) as caught:
+        await world.connecting.connect(queue_options(dead_letter_topic="mine"), checks)
+    assert caught.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert [known and known.topics for known, _ in checks.asked] == [None, ("secret",)]
+    assert world.image.queue_groups["g"].settings.dead_letter_topic == "g.dead"
+    assert world.beats == []
+
+
+async def test_a_change_at_the_same_time_that_is_allowed_does_not_fail_a_consumer() -> None:
+    world, checks = World(), Checks()
+    world.faster = [DefineQueueGroup(name="g", topics=("t",), attempts_max=3)]
+    connected = await world.connecting.connect(queue_options(visibility_ms=7), checks)
+    assert connected.settings is not None
+    assert (connected.settings.attempts_max, connected.settings.visibility_ms) == (3, 7)
+
+
+async def test_a_queue_that_changes_all_the_time_is_given_up_on() -> None:
+    world, checks = World(), Checks()
+    world.faster = [
+        DefineQueueGroup(name="g", topics=("t",), attempts_max=number) for number in range(1, 100)
+    ]
+    with pytest.raises(QueueRefusedError) as caught:
+        await world.connecting.connect(queue_options(visibility_ms=7), checks)
+    assert caught.value.reason is ErrorReason.UNAVAILABLE
+    assert len(checks.asked) == 5

@@ -123,6 +123,8 @@ def test_rules_with_a_mistake_are_refused_at_once(rules: str):
     "pattern",
     [
         "(a+)+b",
+        "(a?)*b",
+        "(a?a?){9}b",
         "(a*)*b",
         "((a+))+b",
         "(a|a)*b",
@@ -167,3 +169,22 @@ def test_no_rules_and_no_subject_do_worse_than_being_refused(rules: str, subject
         return
     with suppress(AuthenticationError):
         assert names.principal(subject).name
+
+
+def test_patterns_run_once_for_a_subject(monkeypatch: pytest.MonkeyPatch):
+    names = CertificateNames("RULE:CN=(a[a-z]*)/$1/")
+    runs: list[str] = []
+    rule = names._rules[0]
+    assert rule is not None
+    apply = rule.apply
+
+    def counted(subject: str) -> str | None:
+        runs.append(subject)
+        return apply(subject)
+
+    monkeypatch.setattr(rule, "apply", counted)
+    for _ in range(3):
+        assert names.name_of("CN=alice") == "alice"
+        with pytest.raises(AuthenticationError):
+            names.name_of("CN=bob")
+    assert runs == ["CN=alice", "CN=bob"]

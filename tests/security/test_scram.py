@@ -302,3 +302,17 @@ def test_a_credential_shows_nothing():
 def test_mechanisms_have_the_names_of_kafka():
     assert [each.sasl_name for each in ScramMechanism] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
     assert [each.hash_bytes for each in ScramMechanism] == [32, 64]
+
+
+@pytest.mark.parametrize("now", [None, make_credential(b"another", SALT, 4096, SHA_256)])
+def test_a_user_that_was_deleted_or_changed_during_the_exchange_is_refused(
+    now: ScramCredential | None,
+) -> None:
+    found: ScramCredential | None = USERS["alice"][SHA_256]
+    exchange = ScramServer(SHA_256, find=lambda _: found, nonce="server", decoy_key=b"secret")
+    client = ScramClient()
+    reply = exchange.first(client.first)
+    found = now
+    with pytest.raises(AuthenticationError):
+        exchange.final(client.final(reply))
+    assert exchange.principal is None

@@ -1,5 +1,7 @@
-"""The token of the local administrator: new each time, and nobody else can read it."""
+"""The token of the local administrator: one for all brokers of a cluster, and nobody else can read
+it."""
 
+import base64
 import os
 import stat
 from pathlib import Path
@@ -20,6 +22,14 @@ def test_a_token_is_readable_by_its_owner_alone_and_replaces_the_last_one(tmp_pa
         os.umask(previous)
     assert stat.S_IMODE((tmp_path / "admin.token").stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["admin.token"]
+
+
+def test_brokers_with_the_same_secret_have_the_same_token_which_says_nothing_of_it():
+    secret = bytes(range(32))
+    token = make_token(secret)
+    assert token == make_token(secret) != make_token(bytes(32))
+    assert len(token) == 43
+    assert base64.urlsafe_b64encode(secret).decode().rstrip("=") != token
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path):

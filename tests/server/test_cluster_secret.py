@@ -11,12 +11,11 @@ import pytest
 
 from moldau.log.datadir import Identity, write_identity
 from moldau.log.os_filesystem import OsFiles
-from moldau.log.secret_file import read_secret, write_secret
+from moldau.log.secret_file import ClusterSecret, read_secret, write_secret
 from moldau.model.errors import ConfigError
 from moldau.model.ids import BrokerId
 from moldau.model.layout import SECRET_FILE
 from moldau.server.cluster_secret import (
-    ClusterSecret,
     JoinKey,
     give_secret,
     is_loopback,
@@ -24,6 +23,7 @@ from moldau.server.cluster_secret import (
     keep_first_secret,
     read_join_token,
     read_local_secret,
+    rotate_secret,
 )
 
 SECRET = secrets.token_bytes(32)
@@ -45,7 +45,7 @@ def directory_of(path: Path, secret: bytes | None = None) -> Path:
     files = OsFiles(path)
     write_identity(files, Identity(broker_id=ONE, cluster_id="c", directory_id="d"))
     if secret is not None:
-        write_secret(files, secret)
+        write_secret(files, ClusterSecret(secret))
     return path
 
 
@@ -55,7 +55,7 @@ def directory_of(path: Path, secret: bytes | None = None) -> Path:
 @pytest.mark.parametrize("brokers", [[], [ONE]])
 def test_a_broker_without_others_gets_its_first_one(tmp_path: Path, brokers: list[BrokerId]):
     keep_first_secret(storage_of(tmp_path), ClusterSecret(SECRET), ONE, brokers)
-    assert read_secret(OsFiles(tmp_path)) == SECRET
+    assert read_secret(OsFiles(tmp_path)) == ClusterSecret(SECRET)
 
 
 def test_a_member_of_a_cluster_without_it_does_not_start_and_says_what_to_do(tmp_path: Path):
@@ -66,9 +66,9 @@ def test_a_member_of_a_cluster_without_it_does_not_start_and_says_what_to_do(tmp
 
 
 def test_one_that_is_there_stays(tmp_path: Path):
-    write_secret(OsFiles(tmp_path), SECRET)
+    write_secret(OsFiles(tmp_path), ClusterSecret(SECRET))
     keep_first_secret(storage_of(tmp_path), ClusterSecret(b"x" * 32), ONE, [ONE, TWO])
-    assert read_secret(OsFiles(tmp_path)) == SECRET
+    assert read_secret(OsFiles(tmp_path)) == ClusterSecret(SECRET)
 
 
 # ---- directories of older versions
@@ -100,6 +100,38 @@ def test_what_is_no_data_directory_or_of_another_cluster_is_refused(tmp_path: Pa
     (other / SECRET_FILE).write_text("damaged")
     with pytest.raises(ConfigError, match="it is damaged"):
         give_secret([one, other])
+
+
+# ---- a new one
+
+
+def test_a_secret_is_changed_in_two_steps(tmp_path: Path):
+    one, two = (directory_of(tmp_path / name, SECRET) for name in "12")
+    written = rotate_secret([one, two], is_last=False)
+    assert written == [one / SECRET_FILE, two / SECRET_FILE]
+    both = read_secret(OsFiles(one))
+    assert both is not None
+    assert both.earlier == SECRET != both.value
+    assert read_secret(OsFiles(two)) == both
+    assert stat.S_IMODE(os.stat(written[0]).st_mode) == 0o600
+    rotate_secret([one, two], is_last=True)
+    assert read_secret(OsFiles(one)) == read_secret(OsFiles(two)) == ClusterSecret(both.value)
+
+
+def test_a_step_that_is_not_due_changes_nothing(tmp_path: Path):
+    one, bare = directory_of(tmp_path / "1", SECRET), directory_of(tmp_path / "2")
+    with pytest.raises(ConfigError, match="no old one to remove"):
+        rotate_secret([one], is_last=True)
+    with pytest.raises(ConfigError, match=r"2 has no file cluster\.secret"):
+        rotate_secret([one, bare], is_last=False)
+    assert read_secret(OsFiles(one)) == ClusterSecret(SECRET)
+    rotate_secret([one], is_last=False)
+    both = read_secret(OsFiles(one))
+    # By accident once more: brokers that were not restarted would be shut out.
+    with pytest.raises(ConfigError, match="being changed already") as caught:
+        rotate_secret([one], is_last=False)
+    assert "--finish" in caught.value.hint
+    assert read_secret(OsFiles(one)) == both
 
 
 # ---- tokens
@@ -135,7 +167,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
 
 
 def test_the_secret_of_a_member_on_this_machine_is_read_from_its_file(tmp_path: Path):
-    write_secret(OsFiles(tmp_path), SECRET)
+    write_secret(OsFiles(tmp_path), ClusterSecret(SECRET))
     key = read_local_secret(str(tmp_path / SECRET_FILE))
     assert key is not None
     assert (key.token_id, key.value) == ("", SECRET)
@@ -147,7 +179,7 @@ def test_no_member_can_make_a_broker_read_another_file(tmp_path: Path):
     assert read_local_secret(str(tmp_path / SECRET_FILE)) is None
     assert read_local_secret("/etc/passwd") is None
     assert read_local_secret("\0/" + SECRET_FILE) is None
-    write_secret(OsFiles(tmp_path), SECRET)
+    write_secret(OsFiles(tmp_path), ClusterSecret(SECRET))
     link = tmp_path / "folder" / SECRET_FILE
     link.parent.mkdir()
     link.symlink_to(tmp_path / SECRET_FILE)
@@ -162,7 +194,7 @@ def test_no_member_can_make_a_broker_read_another_file(tmp_path: Path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 def test_the_file_of_another_user_is_not_read(tmp_path: Path):
-    write_secret(OsFiles(tmp_path), SECRET)
+    write_secret(OsFiles(tmp_path), ClusterSecret(SECRET))
     os.chown(tmp_path / SECRET_FILE, 12345, 12345)
     assert read_local_secret(str(tmp_path / SECRET_FILE)) is None
 

@@ -109,6 +109,7 @@ def test_what_is_no_list_is_refused(raw):
     [
         ({"kafka.security": "tls"}, "has no cert_file"),
         ({**CERTS, "kafka.security": "mtls"}, "no client_ca_file"),
+        ({**CERTS, "raft.security": "tls"}, "no client_ca_file to check their certificates"),
         ({**CERTS, "security.cert_file": "a,b", "kafka.security": "tls"}, "2 certificates, but 1"),
         ({"kafka.sasl_mechanisms": "MD5"}, "MD5 is not supported"),
         ({"kafka.sasl_mechanisms": "PLAIN,PLAIN"}, "one time only"),
@@ -198,6 +199,15 @@ def test_dangerous_listeners_are_logged():
     first, second = doubts(load_config(flags, {}).config)
     assert "kafka.addr serves everyone" in first
     assert "http.addr receives passwords" in second
+
+
+def test_peers_without_encryption_are_logged_where_others_can_listen():
+    flags = {"raft.addr": "10.0.0.1:19092"}
+    (danger,) = doubts(load_config(flags, {}).config)
+    assert "raft.addr sends and receives all data of the cluster without encryption" in danger
+    secured = {**flags, **CERTS, "security.client_ca_file": "ca", "raft.security": "mtls"}
+    assert list(doubts(load_config(secured, {}).config)) == []
+    assert list(doubts(load_config({"raft.addr": "127.0.0.1:19092"}, {}).config)) == []
 
 
 def test_a_password_is_hidden_and_refused_on_the_command_line(tmp_path):

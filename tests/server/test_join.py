@@ -14,13 +14,13 @@ from tls_world import TlsWorld
 from http_cluster import JOIN, SECRET, FakeCluster, served
 from moldau.client.errors import ClientError
 from moldau.log.os_filesystem import OsFiles
-from moldau.log.secret_file import write_secret
+from moldau.log.secret_file import ClusterSecret, write_secret
 from moldau.metadata.security import JoinToken
 from moldau.model.errors import ConfigError, ErrorCode, RefusedError
 from moldau.model.layout import SECRET_FILE
 from moldau.model.topology import Endpoint, JoinChallenge, SealedJoinReply
 from moldau.security.join_proof import hash_token
-from moldau.server.cluster_secret import JoinKey
+from moldau.server.cluster_secret import JoinKey, join_key
 from moldau.server.join import join_cluster
 from moldau.server.machine import Machine
 from moldau.testing.waiting import until, wait_seconds_max
@@ -178,6 +178,16 @@ def test_another_secret_is_refused():
     assert "moldau cluster token create" in error.hint
 
 
+def test_a_member_that_does_not_have_the_new_secret_yet_gets_the_earlier_one_proved():
+    key = join_key(ClusterSecret(b"n" * 32, SECRET))
+    with served() as world:
+        address = Endpoint("127.0.0.1", world.port)
+        grant = asyncio.run(join_cluster(address, JOIN, key, Machine(), seconds_max=20))
+        assert (grant.secret, world.cluster.asked) == (SECRET, [JOIN])
+    error = key_refused(FakeCluster(), join_key(ClusterSecret(b"n" * 32, b"o" * 32)))
+    assert "does not know the secret of the cluster" in str(error)
+
+
 def test_without_a_key_it_is_said_how_to_get_one():
     error = key_refused(FakeCluster(), None)
     assert "needs a token" in str(error)
@@ -204,7 +214,7 @@ def test_a_token_that_is_unknown_or_wrong_is_refused(token_id, secret):
 
 
 def test_a_member_on_this_machine_is_joined_by_who_may_read_its_secret(tmp_path):
-    write_secret(OsFiles(tmp_path), SECRET)
+    write_secret(OsFiles(tmp_path), ClusterSecret(SECRET))
     cluster = FakeCluster()
     cluster.secret_file = str(tmp_path / SECRET_FILE)
     with served(cluster) as world:

@@ -13,7 +13,7 @@ from moldau.security.jwt import PublicKey
 from moldau.server import jwks
 from moldau.server.clock import SystemClock
 from moldau.server.config.identity_rules import parse_https_url
-from moldau.server.jwks import RETRY_SECONDS, Jwks, JwksError, JwksFetch, read_keys
+from moldau.server.jwks import RETRY_SECONDS, STALE_SECONDS, Jwks, JwksError, JwksFetch, read_keys
 
 pytestmark = pytest.mark.inprocess
 
@@ -119,6 +119,19 @@ async def test_keys_are_fetched_once_and_again_for_an_unknown_key_but_seldom(
     for _ in range(20):
         await keys.keys(lacks_one=True)
     assert provider.requests == 2
+    await keys.stop()
+
+
+async def test_a_key_that_was_withdrawn_in_a_quiet_time_is_not_used_again(
+    provider: IdentityProvider,
+):
+    clock = MovableClock()
+    keys = Jwks(provider.url, str(provider.ca_file), clock)
+    assert ids(await keys.keys()) == ["key-1"]
+    provider.remove_key("key-1")
+    provider.add_key("key-2")
+    clock.seconds += STALE_SECONDS + 1
+    assert ids(await keys.keys()) == ["key-2"]
     await keys.stop()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from http_cluster import SECRET, FakeCluster, served
 from moldau.log.datadir import VOTES_PATH, Identity
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.security import JoinToken
 from moldau.metadata.snapshot import encode_image
@@ -62,7 +63,7 @@ def enter(
     with opened(directory) as storage:
         if join is not None and storage.read_secret() is None:
             # As an operator does who needs no token.
-            storage.write_secret(SECRET)
+            storage.write_secret(ClusterSecret(SECRET))
         return asyncio.run(
             resolve_membership(config, storage, ENDPOINTS, Machine(), is_log_empty=is_log_empty)
         )
@@ -130,7 +131,7 @@ def test_a_bootstrap_broker_that_lost_its_metadata_does_not_bootstrap_again(
     tmp_path: Path, cluster: FakeCluster
 ) -> None:
     with opened(tmp_path) as storage:
-        storage.write_secret(SECRET)
+        storage.write_secret(ClusterSecret(SECRET))
     founded = enter(tmp_path)
     with opened(tmp_path) as storage:
         storage.votes.record({METADATA_GROUP.name: (Epoch(3), ONE)})
@@ -310,7 +311,7 @@ def test_a_member_without_its_votes_is_refused(tmp_path: Path) -> None:
 def test_bootstrap_makes_a_secret_before_the_identity_and_keeps_it(tmp_path: Path) -> None:
     first = enter(tmp_path)
     with opened(tmp_path) as storage:
-        assert storage.read_secret() == first.secret.value
+        assert storage.read_secret() == first.secret
     assert len(first.secret.value) == 32
     assert enter(tmp_path).secret.value == first.secret.value
     # Killed in between: the next start goes on with it.
@@ -346,6 +347,6 @@ def test_a_token_is_used_where_the_directory_has_no_secret(
                     config, storage, ENDPOINTS, Machine(), is_log_empty=True
                 )
                 assert asyncio.run(entering).secret.value == SECRET
-                assert storage.read_secret() == SECRET
+                assert storage.read_secret() == ClusterSecret(SECRET)
     # The second time it had the secret.
     assert cluster.tokens_used == ["one", ""]

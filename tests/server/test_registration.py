@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from http_cluster import SECRET, FakeCluster, Served, served
+from moldau.control.join_service import JoinService
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.commands import Command, CreateCluster, RegisterBroker
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.records import BrokerRegistered, MetadataRecord
@@ -17,7 +19,6 @@ from moldau.model.ids import BrokerId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.server import registration
-from moldau.server.cluster_secret import ClusterSecret
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership, Endpoints
@@ -352,6 +353,54 @@ def test_one_that_was_removed_while_it_ran_learns_of_it(cluster: FakeCluster) ->
 
         cluster.join = refuse  # type: ignore[method-assign,assignment]
         world.keep_until(lambda: world.removed > 0)
+
+
+FORGED = pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.INVALID_REGISTRATION,
+        ErrorCode.UNSUPPORTED_VERSION,
+    ],
+    ids=lambda code: code.name,
+)
+
+
+def forge(monkeypatch: pytest.MonkeyPatch, code: ErrorCode) -> Callable[[], int]:
+    """The process at the address of a member refuses, without any proof; returns how often."""
+    asked = 0
+
+    async def join(self: JoinService, proven: object) -> None:
+        nonlocal asked
+        asked += 1
+        raise RefusedError(code, "Broker 2 was removed")
+
+    monkeypatch.setattr(JoinService, "join", join)
+    return lambda: asked
+
+
+@FORGED
+def test_a_running_broker_does_not_end_because_an_unproven_member_says_that_it_was_removed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    asked = forge(monkeypatch, code)
+    with served(cluster) as member:
+        world = running(member)
+        world.cut_off = True
+        # Two requests each time: how it stands, and the registration.
+        world.keep_until(lambda: asked() >= 6)
+    assert (world.removed, world.images, world.epochs) == (0, [], [])
+
+
+@FORGED
+def test_a_start_does_not_fail_because_an_unproven_member_rejects_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    asked = forge(monkeypatch, code)
+    with served(cluster) as member:
+        store = FakeStore(EMPTY_IMAGE, TIMED_OUT, TIMED_OUT, image_of("now", 4))
+        World(store, join=member.port).make()
+    assert asked() == 2
 
 
 def test_one_that_was_superseded_while_it_was_cut_off_does_not_register_again(

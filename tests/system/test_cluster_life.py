@@ -125,6 +125,16 @@ def test_a_broker_joins_and_another_leaves_for_good() -> None:
             leaving.start()
 
 
+def test_one_of_two_brokers_returns_with_another_address() -> None:
+    """Its new address cannot be registered without its vote, for which it must be reached there."""
+    with Cluster(2) as cluster:
+        second = cluster.brokers[2]
+        second.stop()
+        second.raft_port = free_ports(1)[0]
+        second.start()
+        cluster.wait_ready()
+
+
 def test_a_broker_that_waits_for_its_cluster_ends_when_it_is_stopped(tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     process = start_only(tmp_path / "data", "--join-addr", nobody)

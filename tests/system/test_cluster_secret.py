@@ -18,12 +18,13 @@ import pytest
 from tls_world import TlsWorld
 
 from moldau.client.wire.client import KafkaClient
-from moldau.log.secret_file import decode_secret
+from moldau.log.secret_file import ClusterSecret, decode_secret
 from moldau.model.ids import BrokerId, Offset, TimestampMs
 from moldau.model.layout import SECRET_FILE
 from moldau.net.peers.handshake import CallerHandshake, Hello
 from moldau.net.peers.secret import PeerSecret
 from moldau.records.record import Record, build_batch
+from moldau.server.admin_token import make_token
 from moldau.testing.broker import Broker, BrokerFailedError
 from moldau.testing.cluster import Cluster, ClusterBroker
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -34,7 +35,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def secret_of(broker: Broker) -> bytes:
-    return decode_secret((broker.data_dir / SECRET_FILE).read_bytes())
+    return decode_secret((broker.data_dir / SECRET_FILE).read_bytes()).value
 
 
 def told(broker: Broker, *messages: bytes) -> bytes:
@@ -235,6 +236,39 @@ def test_a_member_whose_secret_was_changed_takes_part_no_more(tmp_path: Path) ->
         (third.data_dir / SECRET_FILE).write_bytes(true)
         third.start()
         cluster.wait_ready()
+
+
+def test_the_secret_is_changed_while_the_cluster_serves() -> None:
+    with Cluster(3) as cluster:
+        brokers = [cluster.brokers[number] for number in (1, 2, 3)]
+        old = secret_of(brokers[0])
+        batch = build_batch([Record(Offset(0), TimestampMs(1), None, b"v", [])])
+        with KafkaClient(cluster.bootstrap, timeout=wait_seconds_max()) as client:
+            client.create_topic("t", replication_factor=3)
+        written = 0
+        for step in ([], ["--finish"]):
+            command = ["cluster", "secret", "rotate", *step]
+            directories = [str(broker.data_dir) for broker in brokers]
+            subprocess.run([sys.executable, "-m", "moldau", *command, *directories], check=True)
+            for broker in brokers:
+                broker.stop()
+                broker.start()
+                # All three: those with the new file and those without talk to each other.
+                cluster.wait_ready()
+                with KafkaClient(cluster.bootstrap, timeout=wait_seconds_max()) as client:
+                    client.produce("t", 0, batch)
+                    written += 1
+                    assert client.list_offset("t", 0) == written
+        assert secret_of(brokers[0]) != old
+        for broker in brokers:
+            # The local administrator changes with the secret.
+            token = (broker.data_dir / "admin.token").read_text().strip()
+            assert token == make_token(secret_of(brokers[0]))
+            content = (broker.data_dir / SECRET_FILE).read_bytes()
+            assert decode_secret(content) == ClusterSecret(secret_of(brokers[0]))
+            hello = Hello("c", BrokerId(1), "d", BrokerId(2))
+            caller = CallerHandshake(PeerSecret(old, secrets.token_bytes), hello)
+            assert told(broker, framed(caller.hello)) == b""
 
 
 def test_three_brokers_run_with_certificates_between_them(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from sliced import opened
 
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.slices import FileSlice
-from moldau.wire.decoder import ELEMENTS_MAX
 from moldau.wire.encoder import RECORDS_COPIED_BYTES_MAX
 from moldau.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsCursor,
@@ -36,7 +35,7 @@ from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.wire.messages.offset_fetch import OffsetFetchRequest
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from moldau.wire.registry import APIS, REQUESTS, RESPONSES
-from moldau.wire.schema import Message
+from moldau.wire.schema import Message, Request
 from moldau.wire.varint import write_uvarint
 
 CASES = [
@@ -251,7 +250,7 @@ def test_a_count_is_compared_with_what_is_left_before_the_first_element() -> Non
 
 def test_more_elements_than_a_message_may_have_are_refused_early() -> None:
     # Two bytes for each element, so that the frame itself is of a size that is served.
-    count = ELEMENTS_MAX + 1
+    count = Request.ELEMENTS_MAX + 1
     data = write_uvarint(count + 1) + bytes(2 * count + 1000)
     with pytest.raises(PeerProtocolError):
         # The first message of a kind makes its decoder, which is not what is measured.
@@ -269,7 +268,7 @@ def test_more_elements_than_a_message_may_have_are_refused_early() -> None:
 def test_the_bound_of_elements_holds_for_nested_arrays_together() -> None:
     partitions = struct.pack(">i", 1000) + bytes(4 * 1000)
     topic = b"\0\1t" + partitions
-    count = ELEMENTS_MAX // 1000 + 1
+    count = Request.ELEMENTS_MAX // 1000 + 1
     # OffsetFetch 1: group id, then topics with partition indexes.
     data = b"\0\1g" + struct.pack(">i", count) + topic * count
     with pytest.raises(PeerProtocolError, match="elements"):

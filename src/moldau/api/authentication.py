@@ -11,8 +11,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Final, Protocol
 
+from moldau.api.audit import AuditLog
+from moldau.api.login_record import CERTIFICATE, FAILURE, UNCHECKED, LoginRecord
 from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
 from moldau.api.password_check import HashThreads, PasswordCheck, UnavailableError
+from moldau.api.stored_user import StoredUser
 from moldau.metadata.security import User
 from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, authenticated_user
@@ -76,7 +79,9 @@ class Authenticator:
         admin_token: str | None = None,
         tokens: TokenCheck | None = None,
         certificate_names: CertificateNames | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
+        """`audit` gets the logins; None: they are only counted."""
         self._users = users
         self._throttle = throttle
         self._passwords = PasswordCheck(threads)
@@ -85,6 +90,7 @@ class Authenticator:
         self._admin_token = admin_token
         self._tokens = tokens
         self._certificate_names = certificate_names or CertificateNames()
+        self.logins = LoginRecord(audit)
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -110,9 +116,8 @@ class Authenticator:
         except UnicodeEncodeError:
             size = 0
         if not 0 < size <= USER_BYTES_MAX or not 0 < len(password) <= PASSWORD_BYTES_MAX:
-            raise await self.refused(
-                name, host, AuthenticationError(reason="an empty or too long user or password")
-            )
+            error = AuthenticationError(reason="an empty or too long user or password")
+            raise await self.refused(PLAIN, name, host, error)
         failure: AuthenticationError | None = None
         is_suspected = False
         async with self._throttle.turn(name, host) as is_admitted:
@@ -120,11 +125,12 @@ class Authenticator:
             if is_admitted:
                 failure, is_suspected = await self._check_password(name, password, host)
         if not is_admitted:
-            raise await self._too_many(host)
+            raise await self._too_many(PLAIN, name, host)
         if failure is not None:
-            raise await self.refused(name, host, failure, began=began, suspected=is_suspected)
-        self._throttle.succeeded(name, host)
-        return self._named(name)
+            raise await self.refused(
+                PLAIN, name, host, failure, began=began, suspected=is_suspected
+            )
+        return self.proved(PLAIN, name, host, suspected=is_suspected)
 
     async def _check_password(
         self, name: str, password: bytes, host: str
@@ -147,10 +153,11 @@ class Authenticator:
         try:
             fitted = await passwords.fits(name, password, checked, mechanism)
         except asyncio.CancelledError:
-            # The client has left, but what it asked for is still computed.
-            self._throttle.failed(name, host, suspected=suspected)
+            # The client has left, but what it asked for is still computed. Who began it pays.
+            if suspected:
+                self._throttle.failed(name, host, suspected=True)
             raise
-        # Of a password that was changed meanwhile, the new one counts.
+        # Not against what the user had when the check began: the password may have changed since.
         if fitted and credential is not None and self._credential_of(name)[1] == credential:
             return None, suspected
         why = "has another password" if credential is not None else "does not exist"
@@ -160,18 +167,34 @@ class Authenticator:
         """The principal of a token and when it expires. Raises AuthenticationError."""
         # Nobody guesses a token: attempts do not wait, and failures are not counted.
         if self._is_admin_token(token.encode(errors="replace")):
+            self.logins.succeeded(OAUTHBEARER, LOCAL_ADMIN, host)
             return LOCAL_ADMIN, None
         try:
             if self._tokens is None:
                 raise AuthenticationError(WRONG_TOKEN, reason="an unknown bearer token")
-            principal, expires_at_ms = await self._tokens.check(token)
-            return _from_outside(principal.name), expires_at_ms
+            checked, expires_at_ms = await self._tokens.check(token)
+            principal = _from_outside(checked.name)
         except AuthenticationError as error:
-            raise await self.refused(None, host, error) from None
+            raise await self.refused(OAUTHBEARER, None, host, error) from None
+        self.logins.succeeded(OAUTHBEARER, principal, host)
+        return principal, expires_at_ms
 
-    def of_certificate(self, subject: str) -> Principal:
+    def of_certificate(self, subject: str, host: str = "") -> Principal:
         """The user of a client certificate, which TLS has verified. Raises AuthenticationError."""
-        return self._certificate_names.principal(subject)
+        try:
+            principal = self._certificate_names.principal(subject)
+        except AuthenticationError as error:
+            self.logins.failed(CERTIFICATE, None, host, error.reason)
+            raise
+        self.logins.succeeded(CERTIFICATE, principal, host)
+        return principal
+
+    def stored_user(self, principal: Principal) -> StoredUser | None:
+        """For a principal that has just logged in. None: it is not stored here, as those of
+        certificates and of an identity provider, and cannot be deleted."""
+        if principal.name not in self._users():
+            return None
+        return StoredUser(self._users, principal.name)
 
     def log_failure(self, host: str, reason: str) -> None:
         """A line in the log, once in a while for each reason and address."""
@@ -191,19 +214,21 @@ class Authenticator:
             decoy_like=self._of_any_user(mechanism),
         )
 
-    async def admit(self, name: str, host: str) -> None:
+    async def admit(self, mechanism: str, name: str, host: str) -> None:
         """Wait for the turn of an attempt, after earlier ones that failed."""
         if not await self._throttle.admit(name, host):
-            raise await self._too_many(host)
+            raise await self._too_many(mechanism, name, host)
 
-    async def _too_many(self, host: str) -> AuthenticationError:
+    async def _too_many(self, mechanism: str, name: str, host: str) -> AuthenticationError:
         error = AuthenticationError(TOO_MANY, reason="too many failed logins before")
         self.log_failure(host, error.reason)
+        self.logins.failed(mechanism, name, host, error.reason, UNCHECKED)
         await asyncio.sleep(REFUSAL_SECONDS)
         return error
 
     async def refused(
         self,
+        mechanism: str,
         name: str | None,
         host: str,
         error: AuthenticationError,
@@ -217,6 +242,8 @@ class Authenticator:
         So the time until a refusal does not tell how much work it was.
         """
         self.log_failure(host, error.reason)
+        result = UNCHECKED if isinstance(error, UnavailableError) else FAILURE
+        self.logins.failed(mechanism, name, host, error.reason, result)
         seconds = REFUSAL_SECONDS
         if name is not None and not isinstance(error, UnavailableError):
             seconds = self._throttle.failed(name, host, suspected=suspected)
@@ -225,12 +252,12 @@ class Authenticator:
         await asyncio.sleep(max(seconds, 0.0))
         return error
 
-    def proved(self, name: str, host: str) -> Principal:
-        self._throttle.succeeded(name, host)
-        return self._named(name)
-
-    def _named(self, name: str) -> Principal:
-        return LOCAL_ADMIN if name == LOCAL_ADMIN.name else _from_outside(name)
+    def proved(self, mechanism: str, name: str, host: str, *, suspected: bool = False) -> Principal:
+        """Raises AuthenticationError for a name that nobody may have."""
+        self._throttle.succeeded(name, host, suspected=suspected)
+        principal = LOCAL_ADMIN if name == LOCAL_ADMIN.name else _from_outside(name)
+        self.logins.succeeded(mechanism, principal, host)
+        return principal
 
     # ---- credentials
 
@@ -278,58 +305,54 @@ def _from_outside(name: str) -> Principal:
         raise AuthenticationError(reason=str(error)) from None
 
 
-class _PlainLogin:
+class _AnyLogin:
     def __init__(self, authenticator: Authenticator, host: str) -> None:
         self._authenticator = authenticator
         self._host = host
         self.principal: Principal | None = None
         self.expires_at_ms: int | None = None
 
+
+class _PlainLogin(_AnyLogin):
     async def step(self, message: bytes) -> bytes:
         try:
             login = parse_plain(message)
         except AuthenticationError as error:
-            raise await self._authenticator.refused(None, self._host, error) from None
+            raise await self._authenticator.refused(PLAIN, None, self._host, error) from None
         self.principal = await self._authenticator.check_secret(
             login.user, login.password, self._host
         )
         return b""
 
 
-class _ScramLogin:
+class _ScramLogin(_AnyLogin):
     def __init__(self, authenticator: Authenticator, mechanism: ScramMechanism, host: str) -> None:
-        self._authenticator = authenticator
-        self._host = host
+        super().__init__(authenticator, host)
+        self._mechanism = mechanism.sasl_name
         self._server = authenticator.scram(mechanism)
-        self.principal: Principal | None = None
-        self.expires_at_ms: int | None = None
 
     async def step(self, message: bytes) -> bytes:
         server, authenticator = self._server, self._authenticator
         if server.user:
             # The proof follows: this is the attempt.
-            await authenticator.admit(server.user, self._host)
+            await authenticator.admit(self._mechanism, server.user, self._host)
         try:
             reply = server.step(message)
             if server.principal is not None:
-                self.principal = authenticator.proved(server.user, self._host)
+                self.principal = authenticator.proved(self._mechanism, server.user, self._host)
         except AuthenticationError as error:
-            raise await authenticator.refused(server.user, self._host, error) from None
+            raise await authenticator.refused(
+                self._mechanism, server.user, self._host, error
+            ) from None
         return reply
 
 
-class _BearerLogin:
-    def __init__(self, authenticator: Authenticator, host: str) -> None:
-        self._authenticator = authenticator
-        self._host = host
-        self.principal: Principal | None = None
-        self.expires_at_ms: int | None = None
-
+class _BearerLogin(_AnyLogin):
     async def step(self, message: bytes) -> bytes:
         try:
             token = parse_oauthbearer(message)
         except AuthenticationError as error:
-            raise await self._authenticator.refused(None, self._host, error) from None
+            raise await self._authenticator.refused(OAUTHBEARER, None, self._host, error) from None
         self.principal, self.expires_at_ms = await self._authenticator.check_bearer(
             token, self._host
         )

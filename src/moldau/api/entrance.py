@@ -1,24 +1,48 @@
 """Where requests of HTTP and gRPC become sessions: who sent this one, and what may it do?"""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from moldau.api.authentication import Authenticator
-from moldau.api.login_tokens import IssuedToken, LoginTokens
+from moldau.api.login_tokens import EXPIRED, IssuedToken, LoginTokens
+from moldau.api.quotas import timed
 from moldau.api.request_login import RequestLogin
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
+from moldau.api.stored_user import StoredUser
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN
+from moldau.security.quotas import QuotaKey
+from moldau.security.sasl import AuthenticationError
+
+T = TypeVar("T")
+
+DELETED: Final = "Authentication failed: the user was deleted"
 
 
 class Visit(NamedTuple):
-    """One request of a client."""
+    """One request of a client; see `check` for one that lasts."""
 
     session: Session
     expires_at_ms: int | None = None
     """When the client's proof ends; a response that streams ends then. None: never."""
+    user: StoredUser | None = None
+    """Whose deletion ends such a response, too; None: it is not stored here."""
     is_unknown: bool = False
-    """Whether the client did not say who it is, to a listener that asks."""
+    """Whether the client did not say who it is, to a broker where that decides what it may do."""
+
+    def check(self) -> None:
+        """Before each part of a stream. Raises AuthenticationError."""
+        expires_at_ms = self.expires_at_ms
+        if expires_at_ms is not None and self.session.clock.wall_ms() >= expires_at_ms:
+            raise AuthenticationError(EXPIRED)
+        if self.user is not None and not self.user.exists:
+            raise AuthenticationError(DELETED)
+
+    def charged(self, work: Awaitable[T]) -> Awaitable[T]:
+        """The same; its time is charged to the quota of the client."""
+        meter = self.session.meter()
+        return work if meter is None else timed(work, partial(meter.take, QuotaKey.REQUEST))
 
 
 class Entrance:
@@ -33,7 +57,7 @@ class Entrance:
         tokens: LoginTokens | None = None,
         is_login_required: bool = False,
     ) -> None:
-        """Without an authenticator all clients are anonymous."""
+        """Without an authenticator all clients are anonymous, whatever they send."""
         self.sessions = sessions
         self._access = access
         self._authenticator = authenticator
@@ -54,13 +78,19 @@ class Entrance:
         is_public: bool = False,
     ) -> Visit:
         """`authorization` are the headers of that name; `certificate` is the subject of a verified
-        certificate. What `is_public` is served to everyone. Raises AuthenticationError."""
+        certificate. What `is_public` is served to everyone. Raises AuthenticationError,
+        and QuotaExceededError to a client that has to wait."""
         principal, expires_at_ms = await self._login.caller(
             authorization, host, certificate=certificate, is_public=is_public
         )
         session = self.sessions.session(principal, host, listener=self._access)
-        is_unknown = self._is_login_required and principal == ANONYMOUS
-        return Visit(session, expires_at_ms, is_unknown)
+        if not is_public and (meter := session.meter()) is not None:
+            meter.check(QuotaKey.REQUEST)
+        matters = self._is_login_required or self.sessions.authorizes
+        is_unknown = matters and principal == ANONYMOUS
+        found = self._authenticator
+        user = None if found is None else found.stored_user(principal)
+        return Visit(session, expires_at_ms, user, is_unknown)
 
     async def log_in(self, name: str, password: str, host: str) -> IssuedToken:
         """A token for a password. Raises AuthenticationError, RefusedError."""

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from moldau.api.audit import AuditLog
+from moldau.api.quotas import CLIENT_ID, Meter, Quotas
 from moldau.api.rules import RULES, Rule
 from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
@@ -54,6 +55,7 @@ class Guard:
         "_authorizer",
         "_granted",
         "_granted_by",
+        "_quotas",
         "access",
         "host",
         "is_open",
@@ -67,12 +69,14 @@ class Guard:
         access: ListenerAccess,
         authorizer: Callable[[], Authorizer] | None,
         audit: AuditLog | None,
+        quotas: Quotas | None = None,
     ) -> None:
         self.principal = principal
         self.host = host
         self.access = access
         self._authorizer = authorizer
         self._audit = audit
+        self._quotas = quotas
         self.is_open = authorizer is None and not access.read_only
         """Whether everything is allowed, so that services may skip checks."""
         self._granted_by: Authorizer | None = None
@@ -102,7 +106,7 @@ class Guard:
                 rule.needs[kind],
                 Resource(kind, name),
                 is_allowed=is_allowed,
-                about=str(about),
+                about=about,
             )
         return is_allowed
 
@@ -157,6 +161,15 @@ class Guard:
             return RefusedError(REFUSAL_CODES[kind], f"This listener is read-only: {what}")
         operation = rule.needs[kind].name.lower().replace("_", " ")
         return RefusedError(REFUSAL_CODES[kind], f"Not authorized to {operation} {what}")
+
+    # ---- quotas
+
+    def meter(self) -> Meter | None:
+        """What charges the client for this request; None: it has no quota."""
+        quotas = self._quotas
+        if quotas is None or quotas.active is None:
+            return None
+        return quotas.meter(self.principal, CLIENT_ID.get())
 
     # ---- decisions
 

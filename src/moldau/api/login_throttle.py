@@ -19,6 +19,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable
+from functools import lru_cache
 from typing import Final
 
 from moldau.model.clock import Clock
@@ -30,6 +31,8 @@ REFUSAL_SECONDS: Final = 0.25
 REFUSAL_SECONDS_MAX: Final = 2.0
 WAIT_SECONDS_MAX: Final = 5.0
 """An attempt that would wait longer is refused without a look at its password."""
+FORGIVE_SECONDS: Final = 60.0
+"""A user at an address is forgiven its failures once in this time, when it logs in."""
 LOG_SECONDS: Final = 60.0
 _BEYOND_MAX: Final = 8
 _AT_ONCE_MAX: Final = 16
@@ -110,8 +113,8 @@ class LoginThrottle:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: OrderedDict[Hashable, _Failures] = OrderedDict()
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Users who have logged in, with their addresses."""
+        self._known: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """Users who have logged in, with their addresses; and when failures were forgiven."""
         self._logged: OrderedDict[str, _Logged] = OrderedDict()
         self._slots: dict[str, _Slots] = {}
         """Of addresses with attempts under way."""
@@ -147,7 +150,7 @@ class LoginThrottle:
         if _pair(user, host) in self._known:
             yield await self.admit(user, host)
             return
-        network = _network(host)
+        network = network_of(host)
         slots = self._slots.setdefault(network, _Slots())
         slots.users += 1
         try:
@@ -173,18 +176,26 @@ class LoginThrottle:
         """
         self._count(_pair(user, host), _PAIR)
 
-    def succeeded(self, user: str, host: str) -> None:
-        # The address is not forgiven: an attacker who is also a user could reset it.
+    def succeeded(self, user: str, host: str, *, suspected: bool = False) -> None:
+        """A user has logged in, and its failures are forgiven, but seldom: a client that logs in
+        all the time would else make guesses of others at its address free.
+
+        The address is not forgiven: an attacker who is also a user could reset it."""
         pair = _pair(user, host)
-        self._failures.pop(pair, None)
-        self._known[pair] = None
-        self._known.move_to_end(pair)
+        now = self._clock.monotonic()
+        forgiven_at = self._known.pop(pair, float("-inf"))
+        if now - forgiven_at >= FORGIVE_SECONDS:
+            if self._failures.pop(pair, None) is not None:
+                forgiven_at = now
+        elif suspected and (failures := self._failures.get(pair)) is not None:
+            failures.count = max(failures.count - 1, 0.0)
+        self._known[pair] = forgiven_at
         if len(self._known) > _ENTRIES_MAX:
             self._known.popitem(last=False)
 
     def failed(self, user: str, host: str, *, suspected: bool = False) -> float:
         """Count a failure; the seconds that its refusal takes."""
-        self._count(_network(host), _ADDRESS)
+        self._count(network_of(host), _ADDRESS)
         if not suspected:
             self.suspect(user, host)
         return REFUSAL_SECONDS + _USER.seconds(self._count((None, _short(user)), _USER))
@@ -210,7 +221,7 @@ class LoginThrottle:
     def log_failure(self, host: str, reason: str) -> None:
         """Once per reason and address in a while, with the number of those left out."""
         now = self._clock.monotonic()
-        network = _network(host)
+        network = network_of(host)
         seen = self._logged.get(network)
         left_out = 0
         if seen is None or now - seen.since >= LOG_SECONDS:
@@ -228,14 +239,16 @@ class LoginThrottle:
 
 
 def _pair(user: str, host: str) -> tuple[str, str]:
-    return _short(user), _network(host)
+    return _short(user), network_of(host)
 
 
 def _short(user: str) -> str:
     return user[:_NAME_CHARACTERS_MAX]
 
 
-def _network(host: str) -> str:
+@lru_cache(maxsize=4096)
+def network_of(host: str) -> str:
+    """What one client has of addresses: of IPv6, all of a network."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

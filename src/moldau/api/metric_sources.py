@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
+from moldau.api.quotas import Quotas
 from moldau.data.cleaner import CleanerMetrics
 from moldau.data.scrub import ScrubMetrics
 from moldau.model.histogram import Histogram
@@ -54,6 +55,9 @@ class MetricSources(Struct, frozen=True, kw_only=True):
     """Of the Kafka protocol."""
     certificates: Callable[[], Mapping[str, float]]
     """When each certificate expires, in seconds since 1970, by its file."""
+    logins: Callable[[], Mapping[tuple[str, str], int]]
+    """Of clients since the start, by mechanism and result."""
+    quotas: Quotas
     flusher: Flusher
     cleaner: Callable[[], CleanerMetrics | None]
     """None during the start."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from moldau.api.authentication import Authenticator
+from moldau.api.login_record import UNKNOWN
 from moldau.security.principal import ANONYMOUS, Principal
 from moldau.security.sasl import AuthenticationError
 
@@ -49,7 +50,7 @@ class RequestLogin:
         if authorization:
             return await self._proved(authenticator, authorization, host)
         if certificate is not None:
-            return Caller(authenticator.of_certificate(certificate))
+            return Caller(authenticator.of_certificate(certificate, host))
         if self._is_required and not is_public:
             raise AuthenticationError(NEEDED)
         return NOBODY
@@ -66,7 +67,7 @@ class RequestLogin:
             if pair is not None:
                 return Caller(await authenticator.check_password(*pair, host))
         error = AuthenticationError(MALFORMED, reason="a malformed authorization header")
-        raise await authenticator.refused(None, host, error)
+        raise await authenticator.refused(UNKNOWN, None, host, error)
 
 
 def _user_and_password(text: str) -> tuple[str, str] | None:

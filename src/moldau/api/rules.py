@@ -63,6 +63,9 @@ _READ_GROUP: Final = {GROUP: Operation.READ}
 _WRITE_TRANSACTION: Final = {TRANSACTIONAL_ID: Operation.WRITE}
 _CONSUME: Final = {GROUP: Operation.READ, TOPIC: Operation.READ}
 
+_OPERATE: Final = _change(_ALTER_CLUSTER, or_on_cluster=Operation.ALTER_CONFIGS)
+"""Who runs the brokers need not have ALTER, which is also the right to create ACLs."""
+
 _ADDRESSES: Final = "a client needs the addresses of the brokers to connect; Kafka shows them, too"
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -98,7 +101,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "offsets.at": _read(_DESCRIBE_TOPIC),
     "offsets.epoch_end": _read(_DESCRIBE_TOPIC),
     "offsets.producers": _read(_READ_TOPIC),
-    # Groups.
+    # Groups. The first search for a coordinator creates their topic: "start_coordinators".
     "groups.join": _use(_READ_GROUP),
     "groups.sync": _use(_READ_GROUP),
     "groups.heartbeat": _use(_READ_GROUP),
@@ -112,6 +115,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "groups.list_groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
     "groups.delete_groups": _change({GROUP: Operation.DELETE}),
     "groups.find_coordinator": _read(_DESCRIBE_GROUP),
+    "groups.start_coordinators": _use(_DESCRIBE_GROUP),
     "groups.are_stored": _anyone("it says only whether there was ever a group"),
     "queries.groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
     "queries.extents": _read(_DESCRIBE_TOPIC),
@@ -134,6 +138,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "transactions.list_transactions": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
     "transactions.find_coordinator": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
+    "transactions.start_coordinators": _use({TRANSACTIONAL_ID: Operation.DESCRIBE}),
     # The cluster.
     "cluster.cluster_id": _anyone(_ADDRESSES),
     "cluster.controller_id": _anyone(_ADDRESSES),
@@ -149,13 +154,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.join_proven": Rule(
         needs={}, changes=True, open_because="the request proves that it may be made"
     ),
-    "cluster.join": _change({CLUSTER: Operation.CLUSTER_ACTION}),
-    "cluster.drain": _change(_ALTER_CLUSTER),
-    "cluster.keep": _change(_ALTER_CLUSTER),
-    "cluster.reassign": _change(_ALTER_CLUSTER),
+    "cluster.drain": _OPERATE,
+    "cluster.keep": _OPERATE,
+    "cluster.reassign": _OPERATE,
     "cluster.reassignments": _read(_DESCRIBE_CLUSTER),
-    "cluster.elections_due": _change(_ALTER_CLUSTER),
-    "cluster.elect": _change(_ALTER_CLUSTER),
+    "cluster.elections_due": _OPERATE,
+    "cluster.elect": _OPERATE,
     "cluster.log_dirs": _read(_DESCRIBE_CLUSTER),
     "cluster.metrics": _read(_DESCRIBE_CLUSTER),
     # Users, ACLs, quotas, and tokens for new brokers.

@@ -28,6 +28,7 @@ from moldau.api.guarded.security import GuardedSecurity
 from moldau.api.guarded.topics import GuardedTopics
 from moldau.api.guarded.transactions import GuardedProducerIds, GuardedTransactions
 from moldau.api.metadata_changes import MetadataChanges
+from moldau.api.quotas import Meter, Quotas
 from moldau.api.record_producer import RecordProducer
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
@@ -102,6 +103,10 @@ class Session:
     def read_only(self) -> bool:
         return self._guard.access.read_only
 
+    def meter(self) -> Meter | None:
+        """What charges the client for this request; None: it has no quota."""
+        return self._guard.meter()
+
     # ---- the client's own rights
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
@@ -133,6 +138,7 @@ class Sessions:
         audit: AuditLog | None = None,
     ) -> None:
         self._broker = broker
+        self.quotas = Quotas(broker.clock)
         self._super_users = super_users
         self._audit = audit or AuditLog(broker.clock, to_logger)
         self._producer = RecordProducer(broker)
@@ -158,6 +164,11 @@ class Sessions:
         """The session of a client that has not said who it is."""
         return self.session(ANONYMOUS, host, listener=listener)
 
+    @property
+    def authorizes(self) -> bool:
+        """Whether clients have different rights."""
+        return self._super_users is not None
+
     def wake_fetches(self) -> None:
         """Completes all waiting fetches: the broker is stopping."""
         self._broker.fetch.complete_all()
@@ -166,7 +177,7 @@ class Sessions:
         authorizer = None if self._super_users is None else self.authorizer
         is_guarded = authorizer is not None or listener.read_only
         audit = self._audit if is_guarded else None
-        guard = Guard(principal, host, listener, authorizer, audit)
+        guard = Guard(principal, host, listener, authorizer, audit, self.quotas)
         return Session(guard, self._broker, self._producer, self._changes)
 
     def authorizer(self) -> Authorizer:

@@ -41,7 +41,7 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Partition, Topic
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import NO_LEADER_ID
-from moldau.metadata.security import QuotaEntity
 from moldau.metadata.topic_configs import ConfigEntry
 from moldau.replica.raft_replica import Proposal
+from moldau.security.quotas import QuotaEntity, QuotaKey
 from moldau.transactions.records import TransactionState

@@ -118,6 +118,7 @@ def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
     yield check_disk(config.data_dir, config.log.disk_reserve_bytes)
     yield check_advertised(kafka.advertised or kafka.address, running is not None)
     yield from check_certificates(config)
+    yield from check_listeners(config)
     yield check_open_files(config.kafka.connections_max)
     if running is not None:
         addresses = [
@@ -127,6 +128,14 @@ def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
         ]
         use_local_tokens(dict.fromkeys(addresses, Path(config.data_dir)))
         yield from check_cluster(listeners_for(config, ListenerProtocol.HTTP)[0].address)
+
+
+def check_listeners(config: "ServerConfig") -> Iterator[CheckResult]:
+    """What the broker would warn of when it starts."""
+    from moldau.server.config.listener_rules import doubts
+
+    for danger in doubts(config):
+        yield _warning("security", danger)
 
 
 def check_versions() -> Iterator[CheckResult]:

@@ -43,6 +43,7 @@ _OPTION_HINTS = {
     ),
     "see option security.protocol": "see --tls",
     "see security.protocol ·": "see --user and --tls ·",
+    "use https:// in place of http://": "pass --cafile FILE, or --tls",
     "set option security.protocol to SSL or SASL_SSL": "pass --tls or --cafile FILE",
     "it may have expired: log in again": "it may have expired: moldau login",
     TOPIC_EXISTS_HINT: "pass --if-not-exists to ignore this",

@@ -85,7 +85,10 @@ class RateParam(ParamType[float]):
     ),
 )
 def quota() -> None:
-    """Limit what users and client ids may send and read, per broker."""
+    """Limit what users and client ids may send and read, per broker.
+
+    A limit holds at once. Kafka clients over it are slowed down, others are refused for a time.
+    """
 
 
 @quota.command(

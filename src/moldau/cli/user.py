@@ -41,7 +41,6 @@ def user() -> None:
 _PASSWORD_OPTIONS = (
     click.option(
         "--new-password-file",
-        "password_file",
         metavar="FILE",
         help="Its first line is the new password, - is stdin; otherwise you are asked for it.",
     ),
@@ -75,7 +74,12 @@ def _password_options(function: "click.decorators.FC") -> "click.decorators.FC":
 @click.argument("name", metavar="USER")
 @_password_options
 def add(
-    name: str, password_file: str | None, generate: bool, iterations: int, output: str, brokers: str
+    name: str,
+    new_password_file: str | None,
+    generate: bool,
+    iterations: int,
+    output: str,
+    brokers: str,
 ) -> None:
     """Add a user, for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Rights are granted by ACLs."""
     with security_admin(brokers) as admin:
@@ -83,7 +87,7 @@ def add(
             raise CommandError(
                 f"user {name} exists", hint=f"change the password: moldau user passwd {name}"
             )
-        _set(admin, name, password_file, generate, iterations, output)
+        _set(admin, name, new_password_file, generate, iterations, output)
     say(f"added user {name}; grant rights: moldau acl add --help · moldau role grant --help")
 
 
@@ -98,12 +102,17 @@ def add(
 @click.argument("name", metavar="USER", shell_complete=complete_users)
 @_password_options
 def passwd(
-    name: str, password_file: str | None, generate: bool, iterations: int, output: str, brokers: str
+    name: str,
+    new_password_file: str | None,
+    generate: bool,
+    iterations: int,
+    output: str,
+    brokers: str,
 ) -> None:
     """Change the password of a user. Connections that are logged in stay."""
     with security_admin(brokers) as admin:
         existing_names("user", [name], _users(admin), if_exists=False)
-        _set(admin, name, password_file, generate, iterations, output)
+        _set(admin, name, new_password_file, generate, iterations, output)
     say(f"changed the password of {name}")
 
 

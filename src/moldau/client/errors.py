@@ -27,6 +27,15 @@ SECURITY_HINT = "check security.protocol, ssl.ca.location, sasl.mechanism, name 
 LOGIN_HINT = "pass security={…} with sasl.username and sasl.password"
 """Hints name Python arguments; the command line replaces them by its options (cli/errors.py)."""
 
+_NOT_ALLOWED = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
 
 class ClientError(MoldauError):
     """A request that failed."""
@@ -113,7 +122,7 @@ class RejectedError(ClientError):
     """A broker responded with the error code `code`."""
 
     def __init__(self, message: str, code: int, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint or (RIGHTS_HINT if code in _NOT_ALLOWED else ""))
         self.code = code
 
     @property

@@ -17,10 +17,10 @@ class Protocol(StrEnum):
     KAFKA = "a Kafka listener"
     HTTP = "an HTTP listener, not a Kafka listener"
     GRPC = "a gRPC listener, not a Kafka listener"
-    CLOSED = "not a Kafka listener: it closed the connection"
-    """As the Raft listener of a broker does."""
+    CLOSED = "not a Kafka listener without TLS: it closed the connection"
+    """As the Raft listener of a broker does, and any with TLS."""
     UNKNOWN = "an unknown listener"
-    """Such as one with TLS, or one that did not respond in time."""
+    """Such as one that did not respond in time."""
 
 
 def detect_protocol(connection: socket) -> Protocol:

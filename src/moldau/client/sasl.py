@@ -18,6 +18,8 @@ PLAIN: Final = "PLAIN"
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *_HASHES, OAUTHBEARER)
+READABLE: Final = (PLAIN, OAUTHBEARER)
+"""Mechanisms that send the password or token itself."""
 TOKEN: Final = "sasl.oauthbearer.token"
 """Ours: a token as it is. Kafka's clients only have ways to fetch one."""
 LOCAL_ADMIN: Final = "moldau-admin"

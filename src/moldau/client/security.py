@@ -4,18 +4,20 @@ Files are read when the options are parsed, and their content travels with the o
 needs no files of the driver, and a wrong file is reported before anything runs.
 """
 
+import contextlib
 import functools
 import ipaddress
+import os
 import re
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError, UnreachableError
-from moldau.client.sasl import Sasl, parse_sasl
+from moldau.client.sasl import READABLE, Sasl, parse_sasl
 
 PROTOCOL: Final = "security.protocol"
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -92,6 +94,16 @@ class Security:
         """The header `authorization` of HTTP and gRPC; empty: none."""
         return "" if self.sasl is None else self.sasl.authorization
 
+    def check_advertised(self, host: str, bootstrap: Iterable[str]) -> None:
+        """Before a login at a broker that another one has named.
+
+        A password or token that the user sends to this machine only, in plain text, stays on it,
+        whatever address a broker advertises. Raises ClientError.
+        """
+        is_clear = self.tls is None and self.sasl is not None and self.sasl.mechanism in READABLE
+        if is_clear and all(map(is_loopback, bootstrap)):
+            check_may_send(host, self.prefix)
+
 
 PLAIN_TEXT: Final = Security()
 
@@ -146,12 +158,9 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     context.check_hostname = tls.checks_host
     context.minimum_version, context.maximum_version = tls.version_first, tls.version_last
     if tls.chain:
-        # OpenSSL reads keys from files only; this one is private, and deleted at once.
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-            file.write(tls.key + tls.chain)
-            file.flush()
+        with _private_file(tls.key + tls.chain) as path:
             try:
-                context.load_cert_chain(file.name, password=lambda: tls.key_password)
+                context.load_cert_chain(path, password=lambda: tls.key_password)
             except (ssl.SSLError, ValueError):
                 raise InvalidArgumentError(
                     f"options {tls.prefix}ssl.keystore…: the key cannot be read, or does not match "
@@ -159,6 +168,22 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
                     hint=f"is the key encrypted? see option {tls.prefix}ssl.key.password",
                 ) from None
     return context
+
+
+@contextlib.contextmanager
+def _private_file(text: str) -> Iterator[str]:
+    """OpenSSL reads keys from files only: the path of one that no other user can open."""
+    if hasattr(os, "memfd_create"):
+        # In memory, without a name: nothing remains of it, however the process ends.
+        with open(os.memfd_create("moldau"), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as named:
+        named.write(text)
+        named.flush()
+        yield named.name
 
 
 def plain_key(tls: Tls) -> str:

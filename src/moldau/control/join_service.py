@@ -1,7 +1,8 @@
 """Lets brokers join and return that prove that they may: by the cluster's secret, or by a token.
 
 The reply has the whole metadata and the secret in it, and is encrypted under the key that was
-proved. `security/join_proof.py` has the proofs.
+proved. So is a refusal that follows a proof: a broker that was removed ends because of it, and must
+know that its cluster says so. `security/join_proof.py` has the proofs.
 """
 
 import hmac
@@ -11,12 +12,14 @@ from typing import Final
 
 import msgspec
 
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import (
     JoinChallenge,
     JoinGrant,
+    JoinRefusal,
     JoinReply,
     JoinRequest,
     ProvenJoinRequest,
@@ -53,18 +56,21 @@ class JoinService:
         *,
         join: Join,
         tokens: Callable[[], Mapping[str, JoinToken]],
-        secret: bytes,
+        secret: ClusterSecret,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         local_secret_file: str = "",
+        on_return: Callable[[JoinRequest], None] = lambda _: None,
     ) -> None:
-        """`local_secret_file`: for brokers on this machine, if no others can ask."""
+        """`local_secret_file`: for brokers on this machine, if no others can ask. `on_return` gets
+        the request of a broker that proved the secret, before it is registered."""
         self._join = join
         self._tokens = tokens
         self._secret = secret
         self._clock = clock
         self._random_bytes = random_bytes
         self._local_secret_file = local_secret_file
+        self._on_return = on_return
         self._key = random_bytes(KEY_BYTES)
         """Of this process: signs challenges, so that none must be remembered before its use."""
         self._used: dict[bytes, float] = {}
@@ -79,11 +85,25 @@ class JoinService:
         )
 
     async def join(self, proven: ProvenJoinRequest) -> SealedJoinReply:
-        """Raises RefusedError."""
+        """Raises RefusedError: without a proof, or if it can be tried again later."""
         made_at = self._check_challenge(proven.challenge)
         transcript = Transcript(proven.token_id, proven.nonce, proven.challenge, proven.request)
         key = self._proven_key(transcript, proven.proof)
         self._used[proven.challenge] = made_at
+        content: JoinGrant | JoinRefusal
+        try:
+            reply = await self._register(proven)
+            secret = self._secret
+            content = JoinGrant(reply=reply, secret=secret.value, earlier_secret=secret.earlier)
+        except RefusedError as error:
+            if error.code.is_unavailable:
+                raise
+            content = JoinRefusal(code=error.code, message=str(error))
+        nonce = self._random_bytes(SEAL_NONCE_BYTES)
+        return SealedJoinReply(sealed=seal(key, transcript, msgspec.msgpack.encode(content), nonce))
+
+    async def _register(self, proven: ProvenJoinRequest) -> JoinReply:
+        """Raises RefusedError."""
         try:
             request = _request_of(proven.request)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -91,16 +111,16 @@ class JoinService:
         if proven.token_id and request.is_query:
             # It would use no token up, and so give the secret for one that is used or expired.
             raise RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, JOIN_TOKEN_REFUSED)
-        reply = await self._join(request, proven.token_id)
-        grant = JoinGrant(reply=reply, secret=self._secret)
-        nonce = self._random_bytes(SEAL_NONCE_BYTES)
-        return SealedJoinReply(sealed=seal(key, transcript, msgspec.msgpack.encode(grant), nonce))
+        if not proven.token_id and not request.is_query:
+            self._on_return(request)
+        return await self._join(request, proven.token_id)
 
     def _proven_key(self, transcript: Transcript, proof: bytes) -> bytes:
         """The key that the broker knows. Raises RefusedError."""
         if not transcript.token_id:
-            if is_secret_proof(self._secret, transcript, proof):
-                return self._secret
+            for known in (self._secret.value, self._secret.earlier):
+                if known is not None and is_secret_proof(known, transcript, proof):
+                    return known
             self._warn("a broker could not prove that it knows the secret of this cluster")
             raise RefusedError(
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

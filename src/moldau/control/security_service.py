@@ -18,11 +18,12 @@ from moldau.metadata.commands import (
     PutScramCredentials,
 )
 from moldau.metadata.records import AclsRemoved
-from moldau.metadata.security import JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, User
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl import Acl, AclFilter
 from moldau.security.acl_checks import check_acl, check_filter
+from moldau.security.quotas import QuotaEntity
 from moldau.security.sasl import PASSWORD_BYTES_MAX
 from moldau.security.scram import (
     ITERATIONS_DEFAULT,

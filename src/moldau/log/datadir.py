@@ -2,7 +2,7 @@
 
     lock            locked while a broker runs; contains its pid
     broker.json     broker id, cluster id, directory id: written once, never changed
-    admin.token     proves that its reader may administer the broker; new at each start
+    admin.token     proves that its reader may administer the cluster; written at each start
     cluster.secret  what brokers of the cluster prove to each other (secret_file.py)
     votes           the vote journal
     fence           left by a broker whose disk failed (flush_failure.py)

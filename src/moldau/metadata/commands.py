@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint, Listeners
-from moldau.metadata.security import QuotaEntity
+from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.security.acl import Acl, AclFilter
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 
 
@@ -178,7 +179,8 @@ class AllocateProducerIds(Struct, frozen=True, kw_only=True):
 class DefineQueueGroup(Struct, frozen=True, kw_only=True):
     """Creates or changes a queue group: topics are added, and the given settings replaced.
 
-    `starts_at_end` only applies to a new group.
+    `starts_at_end` only applies to a new group. With `expected` it is refused if the group differs
+    from that by then; None: if there is a group.
     """
 
     name: str
@@ -189,6 +191,7 @@ class DefineQueueGroup(Struct, frozen=True, kw_only=True):
     backoff_ms_max: int | None = None
     dead_letter_topic: str | None = None
     starts_at_end: bool = False
+    expected: QueueGroup | UnsetType | None = UNSET
 
 
 class DropQueueGroup(Struct, frozen=True, kw_only=True):

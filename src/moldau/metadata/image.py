@@ -14,12 +14,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from moldau.metadata.queue_groups import QueueGroup
-from moldau.metadata.security import JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, User
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 from moldau.model.topology import FEATURE_LEVEL_MAX as FEATURE_LEVEL_MAX
 from moldau.model.topology import Endpoint as Endpoint
 from moldau.model.topology import Listeners as Listeners
 from moldau.security.acl import Acl
+from moldau.security.quotas import QuotaEntity
 
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"

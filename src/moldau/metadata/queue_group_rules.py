@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from moldau.metadata.checks import check_topic_name, existing_topic, invalid_topic
@@ -36,6 +37,11 @@ _CHANGEABLE: Final = (
 
 def define_queue_group(command: DefineQueueGroup, image: Image) -> list[MetadataRecord]:
     known = image.queue_groups.get(command.name)
+    if command.expected is not UNSET and command.expected != known:
+        raise RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Queue group {shown(command.name)} was changed at the same time: try again",
+        )
     if known is None:
         _check_new(command.name, image)
     topics = sorted({*(() if known is None else known.topics), *command.topics})

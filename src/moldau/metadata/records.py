@@ -12,10 +12,11 @@ import msgspec
 
 from moldau.metadata.image import BrokerState, Endpoint, Listeners
 from moldau.metadata.queue_groups import QueueGroup
-from moldau.metadata.security import JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, User
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 from moldau.security.acl import Acl
+from moldau.security.quotas import QuotaEntity
 
 FORMAT_VERSION: Final = 1
 

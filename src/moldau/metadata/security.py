@@ -1,11 +1,11 @@
-"""Users, quotas and join tokens as part of the metadata image. ACLs are `security.acl.Acl`.
+"""Users and join tokens as part of the metadata image. ACLs are `security.acl.Acl`.
 
 Every broker has them, so that each of them can let clients in. No secret is stored: of passwords
 what SCRAM needs to check them, of join tokens a hash.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -21,13 +21,6 @@ class User(Struct, frozen=True):
     name: str
     credentials: Mapping[ScramMechanism, ScramCredential]
     """At least one: a user without any does not exist."""
-
-
-class QuotaEntity(NamedTuple):
-    """Whom a quota is for. None: not part of it; the empty text: the default for all others."""
-
-    user: str | None
-    client_id: str | None
 
 
 class JoinToken(Struct, frozen=True):

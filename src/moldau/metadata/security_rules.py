@@ -29,10 +29,11 @@ from moldau.metadata.records import (
     UserDeleted,
     UserSet,
 )
-from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken, QuotaEntity, User
+from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken, User
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl_checks import check_acl, check_filter
 from moldau.security.principal import authenticated_user
+from moldau.security.quotas import QuotaEntity, QuotaKey
 from moldau.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -56,10 +57,10 @@ JOIN_TOKENS_MAX: Final = 1_000
 JOIN_TOKEN_ID_LENGTH_MAX: Final = 64
 JOIN_TOKEN_HASH_BYTES: Final = 32
 QUOTA_LIMITS: Final = {
-    "producer_byte_rate": "bytes per second",
-    "consumer_byte_rate": "bytes per second",
-    "request_percentage": "percent of one core",
-    "controller_mutation_rate": "partitions created or deleted per second",
+    QuotaKey.PRODUCE.value: "bytes per second",
+    QuotaKey.FETCH.value: "bytes per second",
+    QuotaKey.REQUEST.value: "percent of one core",
+    QuotaKey.MUTATION.value: "partitions created or deleted per second",
 }
 """Kafka's names, and their units."""
 

@@ -12,11 +12,12 @@ import msgspec
 
 from moldau.metadata.image import Broker, BrokerState, Image, Topic, collision_key
 from moldau.metadata.queue_groups import QueueGroup
-from moldau.metadata.security import JoinToken, QuotaEntity, User
+from moldau.metadata.security import JoinToken, User
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId
 from moldau.security.acl import Acl
 from moldau.security.acl_checks import check_acl
+from moldau.security.quotas import QuotaEntity
 
 SNAPSHOT_FORMAT: Final = 1
 SNAPSHOT_BYTES_MAX: Final = 256 * 1024 * 1024

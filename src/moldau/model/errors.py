@@ -238,6 +238,14 @@ class RefusedError(MoldauError):
         self.message = message
 
 
+class QuotaExceededError(RefusedError):
+    """The client took more than its quota, and has to wait."""
+
+    def __init__(self, message: str, retry_seconds: float) -> None:
+        super().__init__(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
+        self.retry_seconds = retry_seconds
+
+
 class PeerProtocolError(MoldauError):
     """The remote side sent an invalid message."""
 

@@ -76,7 +76,7 @@ class ProvenJoinRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedJoinReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A JoinGrant, encrypted under the key that the broker proved."""
+    """A JoinGrant or JoinRefusal, encrypted under the key that the broker proved."""
 
     sealed: bytes
 
@@ -95,15 +95,26 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     learners: tuple[int, ...]
 
 
-class JoinGrant(msgspec.Struct, frozen=True, kw_only=True):
+class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, tag="granted"):
     """What a broker gets that proved its key."""
 
     reply: JoinReply
     secret: bytes
     """Of the cluster."""
+    earlier_secret: bytes | None = None
+    """That some brokers still have, while it is changed."""
 
     def __repr__(self) -> str:
         return f"JoinGrant(broker_id={self.reply.broker_id})"
+
+
+class JoinRefusal(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """Why a broker that proved its key is rejected. It may act on this, for nobody else can have
+    written it."""
+
+    code: int
+    """A Kafka error code."""
+    message: str
 
 
 class JoinTokenWanted(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ reused buffer is several times faster than streams, and transports do not allow 
   `no_reply` or `defer` per frame.
 - A handler sets `overlaps` to the kind of frames that may be handled while its reply is pending;
   other frames wait for that reply, and see its effects.
+- `mute` stops reading for a time; replies are still sent.
 - Reading pauses while too much is pending or unsent, per connection and over all connections
   (ByteBudget). So a slow client slows down only itself; and one that sends requests without pause
   is handled for a few milliseconds before the others get their turn.
@@ -16,7 +17,7 @@ reused buffer is several times faster than streams, and transports do not allow 
 import logging
 import socket
 import struct
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -54,8 +55,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     inflight_bytes_max: int
     inflight_requests_max: int
     outgoing_bytes_max: int = 4 * 1024 * 1024
-    protocol_error_level: int = logging.WARNING
-    """The level at which a violation of the protocol is logged."""
+    logs_protocol_errors: bool = True
+    """Whether violations of the protocol are logged, once in a while for each address."""
 
 
 class FrameHandler(Protocol):
@@ -113,6 +114,7 @@ class Connection(SocketWriter):
         "_inflight_bytes",
         "_is_incomplete",
         "_limits",
+        "_muted_until",
         "_on_close",
         "_parsing",
         "_partial",
@@ -121,6 +123,7 @@ class Connection(SocketWriter):
         "_position",
         "_replies",
         "_reserved",
+        "_unmuting",
         "_waits_for_budget",
         "_waits_for_replies",
         "active_at",
@@ -185,6 +188,9 @@ class Connection(SocketWriter):
         self._waits_for_replies = False
         self._flush_scheduled = False
         self._draining = False
+        self._unmuting: TimerHandle | None = None
+        """The end of the current mute."""
+        self._muted_until = 0.0
         loop.add_reader(sock, self._on_readable)
 
     # ---- reading
@@ -219,14 +225,16 @@ class Connection(SocketWriter):
             position = self._handle_frames(view, position, end)
             finished = True
         except _TlsWithoutTlsError as error:
-            self._failures.warn(self.address, str(error))
-            self.close(str(error))
+            self.refuse(str(error))
             return
         except PeerProtocolError as error:
             # Replies to earlier requests that are ready are still sent.
             if not self._writing:
                 self._write()
-            self.close(f"protocol error: {error}", level=self._limits.protocol_error_level)
+            if self._limits.logs_protocol_errors:
+                self.refuse(f"protocol error: {error}")
+            else:
+                self.close(f"protocol error: {error}")
             return
         finally:
             self._parsing = False
@@ -302,12 +310,14 @@ class Connection(SocketWriter):
         # reading pauses. If the rest never comes, the listener closes the connection.
         eager = min(wanted, max(_EAGER_BYTES, 2 * rest))
         room = len(old) - position if old is not None else 0
-        if room >= wanted or (room > rest and self._reserved >= wanted):
+        # A muted connection keeps what it has received, and nothing for what may come.
+        is_muted = self._unmuting is not None
+        if not is_muted and (room >= wanted or (room > rest and self._reserved >= wanted)):
             self._position = position
             self._filled = end
             return
-        self._has_room = (
-            wanted <= SCRATCH_BYTES or self._reserved >= wanted or not self._budget.exhausted
+        self._has_room = wanted <= SCRATCH_BYTES or (
+            not is_muted and (self._reserved >= wanted or not self._budget.exhausted)
         )
         buffer = self._pool.take(eager if self._has_room else rest)
         buffer[:rest] = view[position:end]
@@ -343,8 +353,27 @@ class Connection(SocketWriter):
         self._waits_for_budget = False
         self._loop.call_soon(self._maybe_resume)
 
+    def mute(self, seconds: float) -> None:
+        """Read nothing for this long, or for the rest of a mute that is longer."""
+        until = self._loop.time() + seconds
+        if self.is_closed or self._draining or until <= self._muted_until:
+            return
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+        self._muted_until = until
+        self._unmuting = self._loop.call_at(until, self._unmute)
+        self._pause()
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        # The idle time of the client starts now: it could not be heard.
+        self.active_at = self._clock.monotonic()
+        self._maybe_resume()
+
     def _maybe_resume(self) -> None:
         if self.is_closed or not self._paused or self._parsing or self._draining:
+            return
+        if self._unmuting is not None:
             return
         limits = self._limits
         if self._waits_for_replies and self._replies:
@@ -460,7 +489,7 @@ class Connection(SocketWriter):
     @property
     def awaits_client(self) -> bool:
         """Whether the client has to act: send a request, or read replies."""
-        return not self._replies or bool(self._out)
+        return self._unmuting is None and (not self._replies or bool(self._out))
 
     @property
     def is_mid_frame(self) -> bool:
@@ -477,6 +506,11 @@ class Connection(SocketWriter):
         if self.is_idle:
             self.close("drained")
 
+    def refuse(self, reason: str) -> None:
+        """Close it because of what the client does, and log that once in a while."""
+        self._failures.warn(self.address, reason)
+        self.close(reason)
+
     def close(self, reason: str, level: int = logging.DEBUG) -> None:
         if self.is_closed:
             return
@@ -484,6 +518,9 @@ class Connection(SocketWriter):
         log.log(level, "connection from %s closed: %s", self.address, reason)
         if not self._paused:
             self._loop.remove_reader(self._socket)
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
         super().close(reason, level)
         self._drop_partial()
         replies, self._replies = self._replies, deque()

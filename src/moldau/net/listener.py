@@ -4,12 +4,12 @@ import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
-from collections import Counter
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from moldau.model.clock import Clock
+from moldau.net.address_limits import AddressLimits
 from moldau.net.address_rates import AddressRates
 from moldau.net.buffers import BufferPool, ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
@@ -63,7 +63,10 @@ class Listener:
         self._about = about
         self._tls = tls
         rate = limits.per_second_per_address_max
-        self._rates = None if rate is None else AddressRates(rate, clock)
+        self._addresses = AddressLimits(
+            limits.connections_per_address_max,
+            None if rate is None else AddressRates(rate, clock),
+        )
         self.failures = FailureLog(clock, name)
         self.handshakes = Handshakes(loop, clock, limits.handshake_seconds_max, self.failures)
         self._sockets = sockets
@@ -77,7 +80,6 @@ class Listener:
         self._pool = BufferPool()
         self._socket: socket.socket | None = None
         self._connections: dict[Connection, str] = {}
-        self._per_address: Counter[str] = Counter()
         self._timer: TimerHandle | None = None
         self._warned_at = float("-inf")
         self.accepted_total = 0
@@ -133,26 +135,18 @@ class Listener:
         if len(self._connections) >= limits.connections_max:
             self._refuse(sock, host, f"limit of {limits.connections_max} connections reached")
             return
-        if self._per_address[host] >= limits.connections_per_address_max:
-            self._refuse(
-                sock,
-                host,
-                f"limit of {limits.connections_per_address_max} connections per address reached",
-            )
-            return
-        if self._rates is not None and not self._rates.allows(host):
-            rate = self._rates.per_second_max
-            self._refuse(sock, host, f"limit of {rate:g} connections per second reached")
-            return
-        if self._tls is not None and (reason := self.handshakes.refusal(host)):
+        if reason := self._addresses.refusal(host):
             self._refuse(sock, host, reason)
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.accepted_total += 1
-        self._per_address[host] += 1
+        self._addresses.opened(host)
         connection = self._make_connection(sock, host, port)
         self._connections[connection] = host
+        if isinstance(connection, TlsConnection):
+            # After it is known: this may close an older one, or in time this one.
+            self.handshakes.began(connection, host)
         if self._on_accepted is not None:
             self._on_accepted(connection)
 
@@ -171,7 +165,7 @@ class Listener:
                 failures=self.failures,
                 listener=self._about,
             )
-        connection = TlsConnection(
+        return TlsConnection(
             loop=self._loop,
             sock=sock,
             address=f"{host}:{port}",
@@ -184,10 +178,8 @@ class Listener:
             failures=self.failures,
             listener=self._about,
             contexts=self._tls,
-            on_secured=self.handshakes.ended,
+            handshakes=self.handshakes,
         )
-        self.handshakes.began(connection, host)
-        return connection
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         sock.close()
@@ -202,12 +194,11 @@ class Listener:
             log.warning("%s", message)
 
     def _forget(self, connection: Connection) -> None:
-        self.handshakes.ended(connection)
+        if isinstance(connection, TlsConnection):
+            self.handshakes.ended(connection)
         host = self._connections.pop(connection, None)
         if host is not None:
-            self._per_address[host] -= 1
-            if not self._per_address[host]:
-                del self._per_address[host]
+            self._addresses.closed(host)
 
     def _reap(self) -> None:
         self._close_broken()
@@ -215,10 +206,13 @@ class Listener:
         for connection in list(self._connections):
             idle_seconds = now - connection.active_at
             if connection.is_mid_frame and idle_seconds > _MID_FRAME_SECONDS_MAX:
-                connection.close("timed out in the middle of a request", level=logging.WARNING)
+                connection.refuse("timed out in the middle of a request")
             elif connection.awaits_client and idle_seconds > self._limits.idle_seconds_max:
                 # Also one that does not read its replies: it would hold their memory forever.
                 connection.close("idle timeout")
+            elif isinstance(connection, TlsConnection) and connection.is_expired:
+                # It may wait for a reply, and send nothing.
+                connection.refuse_expired()
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
 
     def _close_broken(self) -> None:

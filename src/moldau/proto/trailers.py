@@ -12,6 +12,8 @@ HINT_TRAILER: Final = "moldau-hint"
 """What to do next, for people."""
 UNCERTAIN_TRAILER: Final = "moldau-uncertain"
 """`true`: the call may have taken effect."""
+RETRY_TRAILER: Final = "moldau-retry-ms"
+"""How long a client over its quota has to wait, in milliseconds."""
 
 _PLAIN: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 

@@ -16,6 +16,7 @@ Context = aio.ServicerContext[Any, Any]
 TEXT_LENGTH_MAX: Final = 1_000
 """The size of trailers is limited."""
 _HINT: Final = "the brokers behind the proxy do not respond; find the cause: moldau doctor"
+_LOGIN_HINT: Final = "send authorization metadata: Basic, or Bearer with a token"
 
 _STATUS: Final[dict[int, grpc.StatusCode]] = {
     pb.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
@@ -58,6 +59,17 @@ async def refuse(context: Context, error: CallFailed | InvalidRequest) -> NoRetu
         "no broker could be reached: " + ", ".join(map(str, error.failures.values())),
         hint=_HINT,
         is_uncertain=failure.is_uncertain,
+    )
+
+
+async def refuse_unknown(context: Context) -> NoReturn:
+    """End a call of a client that does not say who it is."""
+    await _abort(
+        context,
+        grpc.StatusCode.UNAUTHENTICATED,
+        "UNAUTHENTICATED",
+        "Authentication is needed",
+        hint=_LOGIN_HINT,
     )
 
 

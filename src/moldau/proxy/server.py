@@ -19,7 +19,13 @@ from moldau.client.queue.resolver import Resolver
 from moldau.client.queue.rpc import CallFailed, RpcClient
 from moldau.client.security import PLAIN_TEXT, Security
 from moldau.proxy.consumers import ConsumerTable
-from moldau.proxy.rpc_errors import Context, InvalidRequest, refuse
+from moldau.proxy.rpc_errors import (
+    Context,
+    InvalidRequest,
+    authorization_of,
+    refuse,
+    refuse_unknown,
+)
 from moldau.proxy.stream_handlers import StreamHandlers
 from moldau.proxy.unary_handlers import UnaryHandlers
 
@@ -51,11 +57,16 @@ class Proxy:
         seconds_max: float = CALL_SECONDS_MAX,
         refresh_seconds: float = REFRESH_SECONDS,
         security: Security = PLAIN_TEXT,
+        lends_certificate: bool = False,
     ) -> None:
         """`security`: TLS to the brokers, and the proxy's own user, which only looks for brokers.
 
-        Calls of clients carry the clients' credentials.
+        Calls of clients carry the clients' credentials. A certificate of the proxy is part of the
+        connection: calls without credentials would have its rights, and are refused unless
+        `lends_certificate`.
         """
+        has_certificate = security.tls is not None and bool(security.tls.chain)
+        self._needs_credentials = has_certificate and not lends_certificate
         self._listen = listen
         self._channels = Channels(security)
         self._resolver = Resolver(
@@ -81,7 +92,7 @@ class Proxy:
         unary = UnaryHandlers(self._rpc, self._consumers)
         streams = StreamHandlers(self._rpc, self._consumers)
         server = aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        handlers = _handlers(unary, streams)
+        handlers = _handlers(unary, streams, needs_credentials=self._needs_credentials)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -123,23 +134,32 @@ class Proxy:
             await self._health.set(name, status)
 
 
-def _handlers(unary: UnaryHandlers, streams: StreamHandlers) -> dict[str, Any]:
+def _handlers(
+    unary: UnaryHandlers, streams: StreamHandlers, *, needs_credentials: bool
+) -> dict[str, Any]:
+    def guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
+        return _guarded(name, work, needs_credentials=needs_credentials)
+
     found: dict[str, Any] = {}
     for name, handler in unary.handlers.items():
-        found[name] = grpc.unary_unary_rpc_method_handler(_guarded(name, handler))
+        found[name] = grpc.unary_unary_rpc_method_handler(guarded(name, handler))
     for name, stream in streams.handlers.items():
-        found[name] = grpc.stream_stream_rpc_method_handler(_guarded(name, stream))
+        found[name] = grpc.stream_stream_rpc_method_handler(guarded(name, stream))
     found[READ_FROM.name] = grpc.unary_stream_rpc_method_handler(
-        _guarded(READ_FROM.name, streams.read_from)
+        guarded(READ_FROM.name, streams.read_from)
     )
     return found
 
 
-def _guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
+def _guarded(
+    name: str, work: Callable[[Any, Context], Any], *, needs_credentials: bool
+) -> Callable[[Any, Context], Any]:
     """Return failures to the client; an internal error ends only its call, and is logged."""
 
     async def handle(request: Any, context: Context) -> Any:
         try:
+            if needs_credentials and not authorization_of(context):
+                await refuse_unknown(context)
             return await work(request, context)
         except (aio.AbortError, asyncio.CancelledError):
             raise

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import replace
+
 from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.commands import DefineQueueGroup, DropQueueGroup
 from moldau.metadata.image import Image
@@ -39,6 +41,7 @@ from moldau.queues.types import (
 _AT_END: Final = "l"
 _AT_START: Final = "e"
 _UNNAMED: Final = "consumer"
+_ATTEMPTS_MAX: Final = 5
 _REASON_BY_CODE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorReason.UNKNOWN_TOPIC,
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorReason.UNKNOWN_GROUP,
@@ -220,22 +223,40 @@ class ConnectHandler:
             dead_letter_topic=options.dead_letter_topic,
             starts_at_end=options.start is StartAt.LATEST,
         )
-        try:
-            desired = self._metadata.preview(command).queue_groups[options.group]
-        except RefusedError as error:
-            raise refused(error) from None
-        known = self._image.queue_groups.get(options.group)
-        if desired != known:
-            if check is not None:
-                check(known, desired)
-            try:
-                await self._metadata.submit(command)
-            except RefusedError as error:
-                raise refused(error) from None
+        for _ in range(_ATTEMPTS_MAX):
+            if await self._changed(command, check):
+                break
+            # Another broker was faster: decide again by what the group is now.
+            await self.fresh()
+        else:
+            raise unavailable(f"group {options.group!r} is being changed by other consumers")
         group = self._image.queue_groups.get(options.group)
         if group is None:
             raise unavailable(f"group {options.group!r} was just deleted")
         return group
+
+    async def _changed(self, command: DefineQueueGroup, check: DefinitionCheck | None) -> bool:
+        """Whether the group is as the command says; False if it is another one than was checked.
+
+        Raises also what `check` raises.
+        """
+        known = self._image.queue_groups.get(command.name)
+        try:
+            desired = self._metadata.preview(command).queue_groups[command.name]
+        except RefusedError as error:
+            raise refused(error) from None
+        if desired == known:
+            return True
+        if check is not None:
+            check(known, desired)
+            command = replace(command, expected=known)
+        try:
+            await self._metadata.submit(command)
+        except RefusedError as error:
+            if error.code is ErrorCode.INVALID_UPDATE_VERSION:
+                return False
+            raise refused(error) from None
+        return True
 
     async def _drop(self, name: str) -> None:
         with suppress(RefusedError):

@@ -8,15 +8,18 @@ no user. Kafka's ssl.principal.mapping.rules are read as they are.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from moldau.security.principal import Principal, authenticated_user
 from moldau.security.sasl import AuthenticationError
 
 RULES_LENGTH_MAX: Final = 4096
-SUBJECT_LENGTH_MAX: Final = 512
+SUBJECT_LENGTH_MAX: Final = 256
 """Longer names are refused: patterns may take the square of it, or more, and the event loop
 waits."""
+_KNOWN_MAX: Final = 1024
+"""Subjects whose names are remembered, those without one too: patterns run once for each."""
 NO_USER: Final = "Authentication failed: the certificate is not of a known user"
 
 _RULE: Final = re.compile(r"DEFAULT|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)", re.DOTALL)
@@ -55,6 +58,7 @@ class CertificateNames:
     def __init__(self, rules: str = "DEFAULT") -> None:
         """Raises ValueError for rules that cannot be used."""
         self._rules = _parse(rules)
+        self._find = lru_cache(maxsize=_KNOWN_MAX)(self._apply_rules)
 
     def principal(self, subject: str) -> Principal:
         """Raises AuthenticationError."""
@@ -75,11 +79,17 @@ class CertificateNames:
                 reason=f"a certificate whose subject has {len(subject)} characters; 1 to "
                 f"{SUBJECT_LENGTH_MAX} are possible",
             )
+        found = self._find(subject)
+        if found is None:
+            raise AuthenticationError(NO_USER, reason=f"no rule for a certificate of {subject!r}")
+        return found
+
+    def _apply_rules(self, subject: str) -> str | None:
         for rule in self._rules:
             found = subject if rule is None else rule.apply(subject)
             if found is not None:
                 return found
-        raise AuthenticationError(NO_USER, reason=f"no rule for a certificate of {subject!r}")
+        return None
 
 
 def _parse(rules: str) -> tuple[_Rule | None, ...]:
@@ -137,7 +147,7 @@ def _check_pattern(pattern: str) -> None:
                     "it, which can take forever"
                 )
             nested[-1] = nested[-1] or inner
-        elif character in "*+{|":
+        elif character in "*+?{|":
             nested[-1] = True
         position += 1
 

@@ -11,10 +11,15 @@ from typing import Final, NamedTuple
 
 DEFAULT_NAME: Final = ""
 """In a quota entity: all users, or all client ids, without a quota of their own."""
-WAIT_SECONDS_MAX: Final = 10.0
+WAIT_SECONDS_MAX: Final = 20.0
 """Longer waits would exceed the request timeouts of clients, which then send everything again."""
-_BUCKET_SECONDS: Final = 1.0
-_BUCKETS_MAX: Final = 20_000
+BURST_SECONDS: Final = 1.0
+"""What a client may take at once, in seconds of its rate."""
+CLIENTS_MAX: Final = 20_000
+"""Users and client ids that are remembered: clients choose their ids, and may invent any number."""
+_PERCENT: Final = 100.0
+_RATE_MIN: Final = 1e-9
+"""Of a quota that can be stored, and divided by."""
 
 
 class QuotaKey(StrEnum):
@@ -25,17 +30,25 @@ class QuotaKey(StrEnum):
     FETCH = "consumer_byte_rate"
     """Bytes per second."""
     REQUEST = "request_percentage"
-    """Percent of one CPU."""
+    """Percent of one core."""
+    MUTATION = "controller_mutation_rate"
+    """Partitions created or deleted per second."""
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a quota limits. None: the quota is not by user, or not by client id."""
+    """Whom a quota is for. None: not part of it; DEFAULT_NAME: all without one of their own."""
 
     user: str | None
     client_id: str | None
 
 
 Quotas = Mapping[QuotaEntity, Mapping[str, float]]
+
+
+class Limit(NamedTuple):
+    sharers: QuotaEntity
+    """The user and the client id that share this quota; None where it does not depend on one."""
+    rate: float
 
 
 def _candidates(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
@@ -52,18 +65,12 @@ def _candidates(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
     )
 
 
-class _Limit(NamedTuple):
-    sharers: QuotaEntity
-    """The user and the client id that share this quota; None where it does not depend on one."""
-    rate: float
-
-
-def find_limit(quotas: Quotas, key: str, user: str, client_id: str) -> _Limit | None:
+def find_limit(quotas: Quotas, key: str, user: str, client_id: str) -> Limit | None:
     """The quota of the client; None: it has none."""
     for entity in _candidates(user, client_id):
         rate = quotas.get(entity, {}).get(key)
         if rate is not None:
-            return _Limit(
+            return Limit(
                 QuotaEntity(
                     None if entity.user is None else user,
                     None if entity.client_id is None else client_id,
@@ -73,71 +80,78 @@ def find_limit(quotas: Quotas, key: str, user: str, client_id: str) -> _Limit | 
     return None
 
 
-class _Bucket:
-    __slots__ = ("at", "debt")
+class Bucket:
+    """What the clients that share a quota have taken of it, and not paid back by time."""
 
-    def __init__(self, now: float) -> None:
-        self.debt = 0.0
-        """What was taken and not yet paid back; up to one second of the rate is free."""
-        self.at = now
+    __slots__ = ("_at", "_debt", "rate")
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._debt = 0.0
+        self._at = 0.0
+
+    def take(self, amount: float, now: float) -> float:
+        """Returns the seconds that the client has to wait."""
+        # A debt beyond the longest wait could never be paid back in time, and would only grow.
+        most = (BURST_SECONDS + WAIT_SECONDS_MAX) * self.rate
+        self._debt = min(self._left(now) + amount, most)
+        self._at = now
+        return self.wait(now)
+
+    def wait(self, now: float) -> float:
+        """Seconds until more may be taken; 0: now."""
+        return max(0.0, min(self._left(now) / self.rate - BURST_SECONDS, WAIT_SECONDS_MAX))
+
+    def is_paid(self, now: float) -> bool:
+        return self._left(now) <= 0
+
+    def _left(self, now: float) -> float:
+        return max(0.0, self._debt - (now - self._at) * self.rate)
+
+
+ClientBuckets = Mapping[QuotaKey, Bucket]
+"""The buckets of one client; those without a quota are missing."""
 
 
 class QuotaBuckets:
     """What clients have taken of their quotas."""
 
-    def __init__(self) -> None:
-        self._quotas: Quotas = {}
-        self._limits: dict[tuple[str, str, str], _Limit | None] = {}
-        self._buckets: dict[tuple[str, QuotaEntity], _Bucket] = {}
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._quotas
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._clients: dict[tuple[str, str], ClientBuckets] = {}
+        self._buckets: dict[tuple[QuotaKey, QuotaEntity], Bucket] = {}
 
     def replace(self, quotas: Quotas) -> None:
         """Use these from now on; what was taken stays taken."""
         if quotas is not self._quotas:
             self._quotas = quotas
-            self._limits.clear()
+            self._clients.clear()
 
-    def charge(self, key: QuotaKey, user: str, client_id: str, amount: float, now: float) -> float:
-        """Take `amount`; returns the seconds that the client has to wait."""
-        limit = self._limit(key, user, client_id)
-        if limit is None:
-            return 0.0
-        rate = max(limit.rate, 1e-9)
-        bucket = self._bucket((key, limit.sharers), now)
-        bucket.debt = max(0.0, bucket.debt - (now - bucket.at) * rate)
-        bucket.at = now
-        # A debt beyond the longest wait could never be paid back in time, and would only grow.
-        bucket.debt = min(bucket.debt + amount, (_BUCKET_SECONDS + WAIT_SECONDS_MAX) * rate)
-        return max(0.0, bucket.debt / rate - _BUCKET_SECONDS)
+    def of(self, user: str, client_id: str, now: float) -> ClientBuckets:
+        """The buckets of a client: empty if it has no quota."""
+        found = self._clients.get((user, client_id))
+        return self._find(user, client_id, now) if found is None else found
 
-    def _limit(self, key: QuotaKey, user: str, client_id: str) -> _Limit | None:
-        wanted = (key, user, client_id)
-        try:
-            return self._limits[wanted]
-        except KeyError:
-            # Client ids are chosen by clients: the memory for them is bounded.
-            if len(self._limits) >= _BUCKETS_MAX:
-                self._limits.clear()
-            found = self._limits[wanted] = find_limit(self._quotas, key, user, client_id)
-            return found
+    def _find(self, user: str, client_id: str, now: float) -> ClientBuckets:
+        if len(self._clients) >= CLIENTS_MAX or len(self._buckets) >= CLIENTS_MAX:
+            self._forget(now)
+        found: dict[QuotaKey, Bucket] = {}
+        for key in QuotaKey:
+            limit = find_limit(self._quotas, key, user, client_id)
+            if limit is not None:
+                rate = limit.rate / _PERCENT if key is QuotaKey.REQUEST else limit.rate
+                rate = max(rate, _RATE_MIN)
+                bucket = self._buckets.setdefault((key, limit.sharers), Bucket(rate))
+                bucket.rate = rate
+                found[key] = bucket
+        self._clients[user, client_id] = found
+        return found
 
-    def _bucket(self, wanted: tuple[str, QuotaEntity], now: float) -> _Bucket:
-        bucket = self._buckets.get(wanted)
-        if bucket is None:
-            if len(self._buckets) >= _BUCKETS_MAX:
-                self._forget_idle(now)
-            bucket = self._buckets[wanted] = _Bucket(now)
-        return bucket
-
-    def _forget_idle(self, now: float) -> None:
-        """Forget buckets that are paid back by now, and if there are none, the older half."""
-        paid = now - _BUCKET_SECONDS - WAIT_SECONDS_MAX
-        idle = [key for key, bucket in self._buckets.items() if bucket.at <= paid]
-        if not idle:
-            by_age = sorted(self._buckets, key=lambda key: self._buckets[key].at)
-            idle = by_age[: len(by_age) // 2]
-        for key in idle:
-            del self._buckets[key]
+    def _forget(self, now: float) -> None:
+        """Forget buckets that are paid back, and if these are few, also the half of all others that
+        was made first."""
+        self._clients.clear()
+        left = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_paid(now)}
+        if len(left) > CLIENTS_MAX // 2:
+            left = dict(list(left.items())[len(left) // 2 :])
+        self._buckets = left

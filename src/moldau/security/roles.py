@@ -57,7 +57,8 @@ _OPERATOR: Final[_Rights] = {
         Operation.ALTER_CONFIGS,
     ),
     ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE,),
-    # Not ALTER: it includes the right to create ACLs, and with it every other right.
+    # Not ALTER: it includes the right to create ACLs, and with it every other right. To drain
+    # brokers and to move replicas, ALTER_CONFIGS is enough.
     ResourceType.CLUSTER: (
         Operation.CREATE,
         Operation.DESCRIBE,
@@ -77,7 +78,11 @@ ROLES: Final = {
     for role in (
         Role("reader", "reads records, alone and in consumer groups", _READER),
         Role("writer", "writes records, also in transactions", _WRITER),
-        Role("operator", "manages topics, groups and settings, and reads no records", _OPERATOR),
+        Role(
+            "operator",
+            "manages topics, groups, settings and brokers; reads no records",
+            _OPERATOR,
+        ),
         Role("admin", "does everything, and grants rights to others", _ADMIN),
     )
 }

@@ -191,6 +191,10 @@ class ScramServer:
                 if self._exists
                 else f"user {self.user!r} does not exist, or not for this mechanism"
             )
+        if self._find(self.user) != credential:
+            raise AuthenticationError(
+                reason=f"user {self.user!r} was deleted or has a new password since it began"
+            )
         self.principal = user(self.user)
         return b"v=" + base64.b64encode(hmac.digest(credential.server_key, signed, name))
 

@@ -1,9 +1,12 @@
-"""The file `admin.token` of a data directory: who can read it administers the broker.
+"""The file `admin.token` of a data directory: who can read it administers the cluster.
 
-New at each start. That is how the first user is made; later it helps after a lost password.
+It is derived from the secret of the cluster, which is in the same directory, and so the same on all
+brokers: clients that begin with one broker are sent on to the others. That is how the first user is
+made; later it helps after a lost password.
 """
 
 import base64
+import hmac
 import logging
 import os
 from pathlib import Path
@@ -13,12 +16,14 @@ from moldau.model.layout import ADMIN_TOKEN_FILE
 
 log = logging.getLogger(__name__)
 
-TOKEN_BYTES: Final = 32
 _MODE: Final = 0o600
+_PURPOSE: Final = b"moldau local administrator"
+"""The secret has other uses; who learns the token learns nothing about them."""
 
 
-def make_token(random: bytes) -> str:
-    return base64.urlsafe_b64encode(random).decode().rstrip("=")
+def make_token(cluster_secret: bytes) -> str:
+    derived = hmac.digest(cluster_secret, _PURPOSE, "sha256")
+    return base64.urlsafe_b64encode(derived).decode().rstrip("=")
 
 
 def write_token(root: Path, token: str) -> bool:

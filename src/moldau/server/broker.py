@@ -24,7 +24,7 @@ from moldau.control.producer_ids import ProducerIds
 from moldau.control.reconciler import Reconciler
 from moldau.control.security_service import SecurityService
 from moldau.control.topic_service import TopicService
-from moldau.data.cleaner import Cleaner, CleanerConfig
+from moldau.data.cleaner import Cleaner
 from moldau.data.disk_space import DiskGuard
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
@@ -54,7 +54,7 @@ from moldau.server.build_protocols import (
     build_grpc_server,
 )
 from moldau.server.build_queues import build_queue_service
-from moldau.server.build_upkeep import build_scrub, build_upkeep
+from moldau.server.build_upkeep import build_cleaner, build_scrub, build_upkeep
 from moldau.server.certificates import Certificates
 from moldau.server.cluster_secret import keep_first_secret
 from moldau.server.config.listeners import listeners_for
@@ -328,8 +328,10 @@ class BrokerServer:
             self._on_internal_error(error)
             return
         self._peers.follow()
+        self._sessions.quotas.replace(image.quotas)
         if self._broker_id in image.removed_brokers:
             self._on_removed()
+        self._authentication.on_image(image)
         self._partitions.forget_logs(removed, image)
         await self._partitions.reconcile(image)
         self._announcements.remove_deleted_topics(image)
@@ -390,7 +392,7 @@ class BrokerServer:
             disk=self._disk,
         )
         self._joins = build_join_service(
-            membership, self._cluster, http, machine=self._machine, storage=self._storage
+            membership, self._cluster, self._peers, http, self._machine, self._storage
         )
         self._reconciler = Reconciler(
             me=self._broker_id,
@@ -419,20 +421,15 @@ class BrokerServer:
         serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.on_request)
 
     def _make_cleaner(self) -> Cleaner:
-        config = self._config.log
         self._cleaner_process = self._machine.log_cleaner(self._storage.root)
-        return Cleaner(
-            config=CleanerConfig(
-                check_seconds=config.compaction_check_ms / 1000,
-                retry_seconds=config.compaction_check_ms / 1000,
-                map_bytes_max=config.compaction_map_bytes,
-            ),
-            partitions=self._partitions,
-            flusher=self._flusher,
-            clock=self._clock,
-            run_command=self._cleaner_process.run,
-            replicated_offsets=self._replicated_offsets.query,
-            free_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
+        return build_cleaner(
+            self._config,
+            self._partitions,
+            self._storage,
+            self._flusher,
+            self._clock,
+            self._cleaner_process,
+            self._replicated_offsets,
         )
 
     def _build_services(
@@ -499,9 +496,7 @@ class BrokerServer:
             appends=appends,
             queues=build_queue_service(config, coordinators, fetch, appends),
             security=SecurityService(
-                metadata=self._metadata,
-                clock=self._clock,
-                random_bytes=self._machine.secret_bytes,
+                metadata=self._metadata, clock=self._clock, random_bytes=self._machine.secret_bytes
             ),
         )
         self._sessions = Sessions(self._broker, super_users=super_users(config))
@@ -515,6 +510,8 @@ class BrokerServer:
             seconds_by_api=kafka.seconds_by_api,
             listener=kafka,
             certificates=self._certificates.expiries,
+            logins=self._authentication.logins,
+            quotas=self._sessions.quotas,
             flusher=self._flusher,
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
             leaderships=lambda: self._leaderships,

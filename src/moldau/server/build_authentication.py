@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau.api.audit import AuditLog, to_logger
 from moldau.api.authentication import Authenticator
 from moldau.api.entrance import Entrance
 from moldau.api.login_throttle import LoginThrottle
@@ -16,6 +17,7 @@ from moldau.edge.kafka.certificate_gate import CertificateGate
 from moldau.edge.kafka.client_login import LoginRules
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.sasl_gate import SaslGate
+from moldau.metadata.image import Image
 from moldau.metadata.security import User
 from moldau.net.connection import ConnectionLimits
 from moldau.security.certificate_names import CertificateNames
@@ -43,13 +45,21 @@ def super_users(config: ServerConfig) -> frozenset[Principal] | None:
     security = config.security
     if security.authorization is Authorization.NONE:
         return None
-    clients = [one for one in listeners_of(config) if one.protocol is not ListenerProtocol.PEERS]
-    if security.authorization is Authorization.AUTO and not any(
-        listener.authenticates for listener in clients
-    ):
+    if security.authorization is Authorization.AUTO and not has_users(config):
         return None
     named = {parse_principal(text) for text in security.super_user_list}
     return frozenset({LOCAL_ADMIN, *named})
+
+
+def _login_audit(config: ServerConfig, machine: Machine) -> AuditLog | None:
+    """Where everybody may do everything, logins are not recorded."""
+    return None if super_users(config) is None else AuditLog(machine.clock, to_logger)
+
+
+def has_users(config: ServerConfig) -> bool:
+    """Whether a listener asks its clients who they are."""
+    clients = (one for one in listeners_of(config) if one.protocol is not ListenerProtocol.PEERS)
+    return any(listener.authenticates for listener in clients)
 
 
 class Authentication:
@@ -68,6 +78,7 @@ class Authentication:
         self._config = config
         self._clock = machine.clock
         self._gates: list[SaslGate] = []
+        self._users = users()
         self._tokens: OidcTokens | None = None
         if config.security.oidc_jwks_url is not None:
             # Imported here: without tokens, the libraries for signatures are not loaded.
@@ -86,10 +97,22 @@ class Authentication:
             threads=OsHashThreads(),
             decoy_key=hmac.digest(cluster_secret, _DECOY_LABEL, "sha256"),
             random_bytes=machine.secret_bytes,
-            admin_token=machine.admin_token(root),
+            admin_token=machine.admin_token(root, cluster_secret),
             tokens=self._login_tokens,
             certificate_names=CertificateNames(config.security.principal_mapping or "DEFAULT"),
+            audit=_login_audit(config, machine),
         )
+
+    def on_image(self, image: Image) -> None:
+        """The metadata changed: logs out users that were deleted."""
+        if image.users is not self._users:
+            self._users = image.users
+            for gate in self._gates:
+                gate.close_deleted()
+
+    def logins(self) -> Mapping[tuple[str, str], int]:
+        """Since the start, by mechanism and result."""
+        return self.authenticator.logins.counts
 
     def gate(
         self, listener: ListenerConfig, dispatcher: Dispatcher, limits: ConnectionLimits
@@ -123,6 +146,9 @@ class Authentication:
         if listener is None:
             return Entrance(sessions)
         is_http = protocol is ListenerProtocol.HTTP
+        # Where nobody is asked and everybody may do everything, credentials mean nothing: such as
+        # those that a browser or a proxy in front adds, for something else.
+        has_meaning = has_users(self._config) or sessions.authorizes
         return Entrance(
             sessions,
             access=ListenerAccess(
@@ -130,7 +156,7 @@ class Authentication:
                 read_only=listener.read_only,
                 public_metrics=is_http and self._config.http.public_metrics,
             ),
-            authenticator=self.authenticator,
+            authenticator=self.authenticator if has_meaning else None,
             tokens=self._login_tokens,
             is_login_required=listener.authenticates,
         )

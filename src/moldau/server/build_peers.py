@@ -4,6 +4,7 @@ from asyncio import AbstractEventLoop
 
 from moldau.control.cluster_service import ClusterService
 from moldau.control.join_service import JoinService
+from moldau.log.secret_file import ClusterSecret
 from moldau.model.layout import SECRET_FILE
 from moldau.net.peers.secret import PeerSecret
 from moldau.net.tls.contexts import TlsContexts
@@ -37,7 +38,7 @@ def build_peers(
         cluster_id=membership.cluster_id,
         me=membership.broker_id,
         incarnation=membership.directory_id,
-        secret=PeerSecret(membership.secret.value, machine.secret_bytes),
+        secret=_peer_secret(membership.secret, machine),
         authorize=links.refusal,
         epoch=membership.epoch,
         sockets=machine.sockets,
@@ -55,19 +56,27 @@ def build_peers(
     return transport, driver
 
 
+def _peer_secret(secret: ClusterSecret, machine: Machine) -> PeerSecret:
+    earlier = None
+    if secret.earlier is not None:
+        earlier = PeerSecret(secret.earlier, machine.secret_bytes)
+    return PeerSecret(secret.value, machine.secret_bytes, earlier)
+
+
 def build_join_service(
     membership: ClusterMembership,
     cluster: ClusterService,
+    links: PeerLinks,
     http: ReservedPort,
-    *,
     machine: Machine,
     storage: Storage,
 ) -> JoinService:
     return JoinService(
         join=cluster.join,
         tokens=lambda: cluster.image.join_tokens,
-        secret=membership.secret.value,
+        secret=membership.secret,
         clock=machine.clock,
         random_bytes=machine.secret_bytes,
         local_secret_file=str(storage.root / SECRET_FILE) if is_loopback(http.host) else "",
+        on_return=links.on_return,
     )

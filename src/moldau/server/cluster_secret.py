@@ -14,7 +14,13 @@ from typing import Final
 
 from moldau.log.datadir import IDENTITY_FILE
 from moldau.log.os_filesystem import OsFiles
-from moldau.log.secret_file import SECRET_BYTES, decode_secret, read_secret, write_secret
+from moldau.log.secret_file import (
+    SECRET_BYTES,
+    ClusterSecret,
+    decode_secret,
+    read_secret,
+    write_secret,
+)
 from moldau.model.errors import ConfigError, CorruptionError
 from moldau.model.ids import BrokerId
 from moldau.model.layout import SECRET_FILE
@@ -29,18 +35,6 @@ from moldau.server.storage import Storage
 
 _TOKEN_BYTES_MAX: Final = 1024
 _CONTENT_BYTES_MAX: Final = 1024
-
-
-class ClusterSecret:
-    """A secret that no log, error or repr shows by accident."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: bytes) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "ClusterSecret(…)"
 
 
 def make_secret(machine: Machine) -> ClusterSecret:
@@ -68,7 +62,7 @@ def keep_first_secret(
             "'moldau cluster secret create DATA_DIR', and copy the file to all of them"
         )
         raise error
-    storage.write_secret(secret.value)
+    storage.write_secret(secret)
 
 
 def give_secret(directories: Sequence[Path]) -> list[Path]:
@@ -76,7 +70,45 @@ def give_secret(directories: Sequence[Path]) -> list[Path]:
 
     One that is there already is kept, and the others get it.
     """
-    known: dict[bytes, Path] = {}
+    known, missing = _find_secret(directories)
+    secret = known or ClusterSecret(secrets.token_bytes(SECRET_BYTES))
+    return _write_secret(missing, secret)
+
+
+def rotate_secret(directories: Sequence[Path], *, is_last: bool) -> list[Path]:
+    """Begin the change of a secret, or complete it; returns the files written. Raises ConfigError.
+
+    A new secret is first written together with the current one, which brokers go on accepting; the
+    last step removes the earlier one. It is asked for: before all brokers know the new secret, it
+    would part them.
+    """
+    known, missing = _find_secret(directories)
+    if known is None or missing:
+        directory = next(iter(missing), directories[0])
+        error = ConfigError(f"{directory} has no file {SECRET_FILE}")
+        error.hint = "give it the one that the other brokers have: moldau cluster secret create"
+        raise error
+    if is_last is (known.earlier is None):
+        error = ConfigError(
+            "the secret is not being changed: there is no old one to remove"
+            if is_last
+            else "the secret is being changed already: the file has a new and an old one"
+        )
+        error.hint = (
+            "begin without --finish"
+            if is_last
+            else "copy the file to all brokers, restart them, and run the command with --finish"
+        )
+        raise error
+    if is_last:
+        return _write_secret(directories, ClusterSecret(known.value))
+    new = ClusterSecret(secrets.token_bytes(SECRET_BYTES), known.value)
+    return _write_secret(directories, new)
+
+
+def _find_secret(directories: Sequence[Path]) -> tuple[ClusterSecret | None, list[Path]]:
+    """The one that they have, and those without. Raises ConfigError."""
+    known: dict[ClusterSecret, Path] = {}
     missing: list[Path] = []
     for directory in directories:
         if not (directory / IDENTITY_FILE).is_file():
@@ -92,26 +124,33 @@ def give_secret(directories: Sequence[Path]) -> list[Path]:
     if len(known) > 1:
         first, second = list(known.values())[:2]
         raise ConfigError(
-            f"{first} and {second} have different secrets: they belong to different clusters"
+            f"{first} and {second} have different secrets: they belong to different clusters, or "
+            "a new secret was not copied to all brokers"
         )
-    secret = next(iter(known), None) or secrets.token_bytes(SECRET_BYTES)
-    for directory in missing:
+    return next(iter(known), None), missing
+
+
+def _write_secret(directories: Sequence[Path], secret: ClusterSecret) -> list[Path]:
+    """The files written. Raises ConfigError."""
+    for directory in directories:
         try:
             write_secret(OsFiles(directory), secret)
         except OSError as error:
             raise ConfigError(f"cannot write to {directory}: {error.strerror or error}") from None
-    return [directory / SECRET_FILE for directory in missing]
+    return [directory / SECRET_FILE for directory in directories]
 
 
 class JoinKey:
     """How a broker proves that it may join: by the cluster's secret, or by a token."""
 
-    __slots__ = ("_key", "token_id")
+    __slots__ = ("_key", "earlier", "token_id")
 
-    def __init__(self, key: bytes, token_id: str = "") -> None:
+    def __init__(self, key: bytes, token_id: str = "", *, earlier: "JoinKey | None" = None) -> None:
         self._key = key
         self.token_id = token_id
         """Empty: by the secret of the cluster."""
+        self.earlier = earlier
+        """For a member that does not have the new secret yet."""
 
     def __repr__(self) -> str:
         return f"JoinKey(token_id={self.token_id!r})"
@@ -123,6 +162,11 @@ class JoinKey:
     def prove(self, transcript: Transcript) -> bytes:
         prove = prove_token if self.token_id else prove_secret
         return prove(self._key, transcript)
+
+
+def join_key(secret: ClusterSecret) -> JoinKey:
+    earlier = None if secret.earlier is None else JoinKey(secret.earlier)
+    return JoinKey(secret.value, earlier=earlier)
 
 
 def read_join_token(path: str) -> JoinKey:
@@ -174,7 +218,7 @@ def read_local_secret(path: str) -> JoinKey | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             return None
-        return JoinKey(decode_secret(os.read(descriptor, _CONTENT_BYTES_MAX)))
+        return join_key(decode_secret(os.read(descriptor, _CONTENT_BYTES_MAX)))
     except (OSError, CorruptionError):
         return None
     finally:

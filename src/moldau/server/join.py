@@ -19,7 +19,14 @@ from moldau.client.errors import (
 )
 from moldau.model.errors import ConfigError, ErrorCode
 from moldau.model.layout import SECRET_FILE
-from moldau.model.topology import Endpoint, JoinGrant, JoinRequest, ProvenJoinRequest
+from moldau.model.topology import (
+    Endpoint,
+    JoinChallenge,
+    JoinGrant,
+    JoinRefusal,
+    JoinRequest,
+    ProvenJoinRequest,
+)
 from moldau.security.join_proof import NONCE_BYTES, Transcript, UnsealError, unseal
 from moldau.server.cluster_secret import JoinKey, is_loopback, read_local_secret
 from moldau.server.machine import Machine, MemberClient
@@ -40,10 +47,16 @@ _KEY_HINT: Final = (
     "each broker joins with a new token: moldau cluster token create"
 )
 _encoder: Final = msgspec.json.Encoder()
+_content_of: Final = msgspec.msgpack.Decoder(JoinGrant | JoinRefusal).decode
 
 
 class KeyMissingError(ConfigError):
     """This broker has no key to prove that it may join."""
+
+
+class ProvenRefusalError(RejectedError):
+    """A member that knows the key rejects this broker. Any other rejection may come from a process
+    that is not of the cluster."""
 
 
 async def join_cluster(
@@ -94,7 +107,7 @@ async def ask_member(
     may_read: bool = False,
 ) -> JoinGrant:
     """One request with a proof, and its reply, which proves the member. Raises ClientError,
-    KeyMissingError."""
+    ProvenRefusalError, KeyMissingError."""
     offered = await member.join_challenge()
     if key is None and may_read:
         key = read_local_secret(offered.secret_file)
@@ -102,6 +115,24 @@ async def ask_member(
         missing = KeyMissingError("this broker needs a token to join the cluster")
         missing.hint = _TOKEN_HINT
         raise missing
+    try:
+        return await _ask_with(member, request, key, offered, machine)
+    except RejectedError as error:
+        if key.earlier is None or error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+    # The member does not have the new secret yet. A challenge can be used once.
+    offered = await member.join_challenge()
+    return await _ask_with(member, request, key.earlier, offered, machine)
+
+
+async def _ask_with(
+    member: MemberClient,
+    request: JoinRequest,
+    key: JoinKey,
+    offered: JoinChallenge,
+    machine: Machine,
+) -> JoinGrant:
+    """Raises ClientError, ProvenRefusalError."""
     transcript = Transcript(
         key.token_id, machine.secret_bytes(NONCE_BYTES), offered.challenge, _encoder.encode(request)
     )
@@ -115,12 +146,15 @@ async def ask_member(
         )
     )
     try:
-        return msgspec.msgpack.decode(unseal(key.value, transcript, answer.sealed), type=JoinGrant)
+        content: JoinGrant | JoinRefusal = _content_of(unseal(key.value, transcript, answer.sealed))
     except (UnsealError, msgspec.DecodeError):
         raise ClientError(
             "the process there does not know the secret of the cluster",
             hint="is that the HTTP address of a member of the cluster?",
         ) from None
+    if isinstance(content, JoinRefusal):
+        raise ProvenRefusalError(content.message, content.code)
+    return content
 
 
 def _timed_out(address: Endpoint, error: ClientError, seconds_max: float) -> ConfigError:
@@ -134,6 +168,6 @@ def _timed_out(address: Endpoint, error: ClientError, seconds_max: float) -> Con
 def _rejected(address: Endpoint, error: ClientError) -> ConfigError:
     failure = ConfigError(f"{address} (join_addr) rejected this broker: {error}")
     failure.hint = error.hint or "nothing was changed; fix the cause and start again"
-    if isinstance(error, RejectedError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+    if isinstance(error, RejectedError) and error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         failure.hint = _KEY_HINT
     return failure

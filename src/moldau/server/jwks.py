@@ -30,6 +30,9 @@ _SOCKET_SECONDS_MAX: Final = 5.0
 ANSWER_BYTES_MAX: Final = 256 * 1024
 REFRESH_SECONDS: Final = 600.0
 """Keys that are older are fetched again, while the old ones are used."""
+STALE_SECONDS: Final = 2 * REFRESH_SECONDS
+"""Keys that are older are used only after an attempt to fetch them: after a quiet time the issuer
+may long have withdrawn them."""
 RETRY_SECONDS: Final = 30.0
 """Between two fetches, however many tokens have unknown keys: anyone can make up such tokens."""
 _CHUNK_BYTES: Final = 16 * 1024
@@ -150,8 +153,11 @@ class Jwks:
         """The keys, fetched if there are none, they are old, or the last ones lack one that a token
         names. Raises UnavailableError."""
         now = self._clock.monotonic()
-        must_wait = self._keys is None or lacks_one
-        is_old = now - self._fetched_at > REFRESH_SECONDS
+        age = now - self._fetched_at
+        # While fetches fail, the old keys stay in use, and nobody waits for the next attempt.
+        is_stale = age > STALE_SECONDS and not self._failure
+        must_wait = self._keys is None or lacks_one or is_stale
+        is_old = age > REFRESH_SECONDS
         may_fetch = now - self._tried_at >= RETRY_SECONDS
         if self._running is None and may_fetch and (is_old or must_wait):
             self._tried_at = now

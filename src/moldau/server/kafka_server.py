@@ -20,7 +20,7 @@ from moldau.server.config.security_schema import ListenerConfig, ListenerProtoco
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.ports import ReservedPort
 
-_TLS_PER_SECOND_MAX: Final = 500
+_TLS_PER_SECOND_MAX: Final = 100
 """New connections of one address, unless configured: a handshake costs far more than an accept."""
 
 
@@ -60,7 +60,7 @@ class KafkaServer:
         self._listeners: list[Listener] = []
         for listener in listeners_for(config, ListenerProtocol.KAFKA):
             access = ListenerAccess(name=listener.name, read_only=listener.read_only)
-            dispatcher = Dispatcher(sessions, APIS, access)
+            dispatcher = Dispatcher(sessions, APIS, access, sessions.quotas)
             handler, on_accepted = gate(listener, dispatcher, limits)
             self._dispatchers.append(dispatcher)
             self._listeners.append(
@@ -130,7 +130,7 @@ class KafkaServer:
 
     @property
     def failed_total(self) -> int:
-        """Connections closed because of TLS, since the start."""
+        """Connections closed for what their client did, since the start."""
         return sum(listener.failures.failures_total for listener in self._listeners)
 
     def requests_by_api(self) -> Mapping[str, int]:

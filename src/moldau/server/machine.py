@@ -31,7 +31,7 @@ from moldau.model.topology import (
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.flush_threads import FlushThreads, FlushWorkers
-from moldau.server.admin_token import TOKEN_BYTES, make_token, write_token
+from moldau.server.admin_token import make_token, write_token
 from moldau.server.clock import SystemClock
 from moldau.server.loop_watch import LoopWatch
 
@@ -130,9 +130,10 @@ class Machine:
         """Random bytes that nobody can guess, for secrets and nonces."""
         return secrets.token_bytes(count)
 
-    def admin_token(self, root: Path) -> str | None:
-        """A new token in a data directory, for its local administrator; None if it has none."""
-        token = make_token(self.secret_bytes(TOKEN_BYTES))
+    def admin_token(self, root: Path, cluster_secret: bytes) -> str | None:
+        """The token of the local administrator, which it finds in the data directory; None if it
+        cannot be written."""
+        token = make_token(cluster_secret)
         return token if write_token(root, token) else None
 
     def join_token(self) -> str:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from moldau.log.datadir import Identity
+from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.snapshot import decode_image
 from moldau.model.cluster_ids import cluster_id_of, is_named
@@ -23,8 +24,8 @@ from moldau.model.topology import Endpoint, JoinRequest, Listeners
 from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.cluster_secret import (
-    ClusterSecret,
     JoinKey,
+    join_key,
     join_token,
     make_secret,
     read_join_token,
@@ -79,7 +80,7 @@ async def resolve_membership(
     process = machine.new_uuid().hex
     known = storage.read_secret()
     # One that is made now is for a cluster that begins: `keep_first_secret` sees to that.
-    secret = make_secret(machine) if known is None else ClusterSecret(known)
+    secret = make_secret(machine) if known is None else known
     if identity is not None:
         _check_belongs(config, identity)
         if identity.cluster_id is not None and not is_log_empty:
@@ -147,7 +148,7 @@ def _bootstrap(
         is_bootstrapping=True,
     )
     # Before the identity: a directory that belongs to a cluster has its secret.
-    storage.write_secret(secret.value)
+    storage.write_secret(secret)
     storage.become(identity)
     return identity
 
@@ -198,9 +199,9 @@ async def _join(
         metadata_voters=tuple(BrokerId(voter) for voter in reply.voters),
     )
     # Before the identity: a directory that belongs to a cluster has its secret.
-    storage.write_secret(grant.secret)
+    secret = ClusterSecret(grant.secret, grant.earlier_secret)
+    storage.write_secret(secret)
     storage.become(identity)
-    secret = ClusterSecret(grant.secret)
     return _membership(identity, process, endpoints, secret, image, reply.epoch)
 
 
@@ -209,7 +210,7 @@ def _join_key(config: ServerConfig, storage: Storage, machine: Machine) -> JoinK
     Raises ConfigError."""
     known = storage.read_secret()
     if known is not None:
-        return JoinKey(known)
+        return join_key(known)
     if config.join_token_file:
         return read_join_token(config.join_token_file)
     text = machine.join_token()

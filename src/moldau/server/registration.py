@@ -21,9 +21,9 @@ from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.topology import Endpoint, JoinReply, JoinRequest
-from moldau.server.cluster_secret import JoinKey
+from moldau.server.cluster_secret import join_key
 from moldau.server.config.schema import ServerConfig
-from moldau.server.join import ask_member
+from moldau.server.join import ProvenRefusalError, ask_member
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership
 
@@ -43,7 +43,7 @@ _PERMANENT_CODES: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""Permanent errors, the same from every member."""
+"""Permanent errors, the same from every member that proves to be one."""
 
 
 class SupersededError(MoldauError):
@@ -123,7 +123,7 @@ class Registration:
             for address in self._members():
                 if await self._register_with(address):
                     break
-        except RejectedError as error:
+        except ProvenRefusalError as error:
             raise ConfigError(f"the cluster rejected this broker: {error}") from None
 
     async def _submit(self) -> None:
@@ -202,7 +202,7 @@ class Registration:
                 self._check_other_process(me.raft)
         try:
             return await self._register_with(address)
-        except RejectedError as error:
+        except ProvenRefusalError as error:
             log.warning("the member at %s rejected this broker: %s", address, error)
             if error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_removed()
@@ -229,11 +229,11 @@ class Registration:
             is_query=is_query,
         )
         member = self._machine.member(address, _REQUEST_SECONDS)
-        key = JoinKey(membership.secret.value)
+        key = join_key(membership.secret)
         return (await ask_member(member, request, key, self._machine)).reply
 
     async def _register_with(self, address: Endpoint) -> bool:
-        """Whether a member accepted the registration. Raises RejectedError if permanent."""
+        """Whether a member accepted the registration. Raises ProvenRefusalError if permanent."""
         try:
             reply = await self._ask(address, is_query=False)
             image = decode_image(reply.image)
@@ -241,9 +241,9 @@ class Registration:
             log.debug("%s is temporarily unavailable: %s", address, error)
             return False
         except RejectedError as error:
-            if error.code in _PERMANENT_CODES:
+            if isinstance(error, ProvenRefusalError) and error.code in _PERMANENT_CODES:
                 raise
-            # It may belong to another cluster that now uses the address.
+            # It may belong to another cluster, or be no broker: what it says ends nothing.
             log.warning("the member at %s rejected this broker: %s", address, error)
             return False
         except ClientError as error:

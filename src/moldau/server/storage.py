@@ -24,7 +24,7 @@ from moldau.log.disk_log import open_disk_log
 from moldau.log.filesystem import Files
 from moldau.log.flush_failure import read_fence, rewrite_unflushed, write_fence
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.log.secret_file import read_secret, write_secret
+from moldau.log.secret_file import ClusterSecret, read_secret, write_secret
 from moldau.log.vote_journal import VoteJournal
 from moldau.metadata.image import Image
 from moldau.model.errors import CorruptionError, StorageError
@@ -118,12 +118,12 @@ class Storage:
             write_identity(self._files, identity)
         self.identity = identity
 
-    def read_secret(self) -> bytes | None:
+    def read_secret(self) -> ClusterSecret | None:
         """The secret of the cluster, if it is here. Raises CorruptionError, StorageError."""
         with _storage_errors(f"cannot read data directory {self.root}"):
             return read_secret(self._files)
 
-    def write_secret(self, secret: bytes) -> None:
+    def write_secret(self, secret: ClusterSecret) -> None:
         """Durable when it returns. Raises StorageError."""
         with _storage_errors(f"cannot write to data directory {self.root}"):
             write_secret(self._files, secret)

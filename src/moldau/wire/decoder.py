@@ -26,17 +26,13 @@ from moldau.wire.fields import FIXED_CODES, FIXED_SIZES, Field, MessageType, Str
 from moldau.wire.source_writer import SourceWriter
 from moldau.wire.varint import read_uvarint
 
-ELEMENTS_MAX = 1 << 18
-"""Limit for the elements of all arrays of one message: an element of two bytes becomes an object of
-eighty, so the frame limit alone would allow many gigabytes, and seconds of work at once."""
-
 
 def _short() -> NoReturn:
     raise PeerProtocolError("a length exceeds the end of the message")
 
 
-def _too_many() -> NoReturn:
-    raise PeerProtocolError(f"the message has more than {ELEMENTS_MAX} array elements")
+def _too_many(limit: int) -> NoReturn:
+    raise PeerProtocolError(f"the message has more than {limit} array elements")
 
 
 def _null(name: str) -> NoReturn:
@@ -219,7 +215,7 @@ class DecoderWriter(SourceWriter):
         """Reject an impossible count before allocating anything for it."""
         self.line(f"if {length} * {size} > end - pos: short()")
         self.line(f"room -= {length}")
-        self.line("if room < 0: too_many()")
+        self.line("if room < 0: too_many(room_max)")
 
     def primitives(self, target: str, length: str, kind: str, name: str) -> None:
         size = _kind_size_min(kind, flexible=self.flexible)
@@ -332,11 +328,12 @@ class DecoderWriter(SourceWriter):
 def decoder_source(cls: MessageType, version: int) -> tuple[str, dict[str, object]]:
     """The source of the function and the names that it uses."""
     writer = DecoderWriter(version, flexible=version >= cls.FLEXIBLE)
+    writer.names["room_max"] = cls.ELEMENTS_MAX
     var = writer.struct(cls)
     source = "\n".join(
         [
             "def decode(data, pos):",
-            f"    end = len(data); room = {ELEMENTS_MAX}",
+            f"    end = len(data); room = {cls.ELEMENTS_MAX}",
             "    try:",
             *writer.lines,
             # Trailing bytes are ignored, as in Kafka: librdkafka's Metadata request for all topics

@@ -100,6 +100,7 @@ E = TypeVar("E", contravariant=True)
 class MessageType(StructType, Protocol):
     FLEXIBLE: int
     """First version with compact lengths and tagged fields."""
+    ELEMENTS_MAX: int
 
 
 class Field(NamedTuple):

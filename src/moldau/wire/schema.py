@@ -18,6 +18,7 @@ class StructMeta(type):
     """Turns declared fields into slots, and stores them in `FIELDS`."""
 
     FIELDS: dict[str, Field]
+    ELEMENTS_MAX: int
 
     def __new__(
         mcs,
@@ -125,6 +126,9 @@ class Message(Struct):
     """First and last supported version."""
     FLEXIBLE: ClassVar[int]
     """First version with compact lengths and tagged fields."""
+    ELEMENTS_MAX: ClassVar[int] = 1 << 18
+    """Of all arrays together: an element of two bytes becomes an object of eighty, so the frame
+    limit alone would allow many gigabytes, and seconds of work at once."""
     DECODERS: ClassVar[dict[int, Callable[[memoryview, int], Any]]]
     ENCODERS: ClassVar[dict[int, Callable[[Any], list[Chunk]]]]
 
@@ -178,6 +182,8 @@ class Request(Message):
     """The body of a request."""
 
     __slots__ = ()
+    # Less than of a response: a broker decodes it in one turn of its event loop.
+    ELEMENTS_MAX = 1 << 15
 
 
 class Response(Message):

@@ -1,6 +1,7 @@
 """Groups: results per topic where some are refused, and events that name another group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from guarded_calls import GuardedWorld, allow, outcome
@@ -8,9 +9,12 @@ from handler_calls import brokers, image, topic
 from msgspec import structs
 from use_case_samples import CONSUMER_HEARTBEAT
 
+from moldau.api.guard import ListenerAccess
+from moldau.api.session import Session
 from moldau.groups.events import ConsumerHeartbeat, Heartbeat, OffsetToCommit
 from moldau.groups.results import ConsumerHeartbeatResult
-from moldau.model.errors import ErrorCode
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import (
     NO_EPOCH,
     Offset,
@@ -134,3 +138,27 @@ def test_a_pattern_does_not_show_topics_that_the_client_may_not_describe() -> No
 
     found = outcome(lambda s: s.groups.consumer_heartbeat("billing", event), made.session())
     assert found.assignment == {ids["orders"]: frozenset({0})}
+
+
+@pytest.mark.parametrize(
+    ("find", "stored_in"),
+    [
+        (lambda session: session.groups.find_coordinator("billing"), CONSUMER_OFFSETS_TOPIC),
+        (
+            lambda session: session.transactions.find_coordinator("payments"),
+            TRANSACTION_STATE_TOPIC,
+        ),
+    ],
+    ids=["groups", "transactions"],
+)
+def test_a_read_only_listener_does_not_create_the_topic_of_coordinators(
+    find: Callable[[Session], Any], stored_in: str
+) -> None:
+    made = world()
+    listener = ListenerAccess(name="ro", read_only=True)
+    assert isinstance(outcome(find, made.session(listener=listener)), RefusedError)
+    assert made.touched == []
+    assert not isinstance(outcome(find, made.session()), RefusedError)
+    seen = image(brokers(1), topic(stored_in, (1,)))
+    made.seed(topics=seen.topics)
+    assert not isinstance(outcome(find, made.session(listener=listener)), RefusedError)

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from guarded_calls import GuardedWorld, allow
+from guarded_calls import GuardedWorld, allow, outcome
 
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
-from moldau.model.errors import ErrorCode
+from moldau.data.record_reader import ReadPage
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset
 from moldau.security.acl import Operation, Permission, ResourceType
 
@@ -24,16 +25,20 @@ class Fetches:
         self.world.services["fetch"].effects["fetch"] = self._read
         self.read: list[tuple[str | None, int]] = []
         self.waits: list[int] = []
+        self.meanwhile: Callable[[], None] | None = None
+        """What happens while a fetch waits; None: it does not wait."""
 
-    def _read(self, requests: Any, *, wait_ms_max: int, on_ready: Any, **_: object) -> None:
+    def _read(self, requests: Any, *, wait_ms_max: int, on_ready: Any, **_: object) -> object:
         self.waits.append(wait_ms_max)
         self.read += [(each.topic, each.partition) for each in requests]
-        on_ready(
-            [
-                PartitionFetchResult(ErrorCode.NONE, each.partition, 0, b"data", 4)
-                for each in requests
-            ]
-        )
+        results = [
+            PartitionFetchResult(ErrorCode.NONE, each.partition, 0, b"data", 4) for each in requests
+        ]
+        if self.meanwhile is None:
+            on_ready(results)
+            return None
+        self._wake = lambda: on_ready(results)
+        return object()
 
     def fetch(self, *wanted: tuple[str | None, int]) -> list[tuple[ErrorCode, int]]:
         """The error and the number of each."""
@@ -46,6 +51,10 @@ class Fetches:
             wait_ms_max=500,
             on_ready=on_ready,
         )
+        if self.meanwhile is not None:
+            assert results == []
+            self.meanwhile()
+            self._wake()
         return [(each.error, each.high_watermark) for each in results]
 
 
@@ -89,3 +98,56 @@ def test_rights_that_end_count_for_the_next_fetch() -> None:
     denies = allow(Operation.READ, TOPIC, "a", permission=Permission.DENY)
     fetches.world.grant([reads, denies])
     assert fetches.fetch(("a", 7)) == [(REFUSED, -1)]
+
+
+def test_rights_that_end_while_a_fetch_waits_count_when_it_answers() -> None:
+    fetches = Fetches("a", "c")
+    fetches.meanwhile = lambda: fetches.world.grant([allow(Operation.READ, TOPIC, "c")])
+    found = fetches.fetch(("a", 0), ("b", 1), ("c", 2))
+    assert found == [(REFUSED, -1), (REFUSED, -1), (ErrorCode.NONE, 2)]
+    fetches.meanwhile = lambda: fetches.world.grant([])
+    assert fetches.fetch(("c", 2)) == [(REFUSED, -1)]
+
+
+def test_a_fetch_that_waits_gets_its_records_while_it_may() -> None:
+    fetches = Fetches("a")
+    fetches.meanwhile = lambda: fetches.world.grant(
+        [allow(Operation.READ, TOPIC, "a"), allow(Operation.READ, TOPIC, "b")]
+    )
+    # What was refused at first was not read.
+    assert fetches.fetch(("a", 5), ("b", 1)) == [(ErrorCode.NONE, 5), (REFUSED, -1)]
+
+
+def test_rights_that_end_while_a_page_is_read_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = GuardedWorld()
+    page = ReadPage(records=[], next_offset=1, start_offset=0, end_offset=1)
+
+    async def read(*_: object, **__: object) -> ReadPage:
+        made.grant(rights)
+        return page
+
+    monkeypatch.setattr("moldau.api.guarded.records.read_page", read)
+    call = lambda session: session.fetch.read_page("a", 0, 0, limit=1)  # noqa: E731
+    rights = [allow(Operation.READ, TOPIC, "a")]
+    made.grant(rights)
+    assert outcome(call, made.session()) is page
+    rights = []
+    found = outcome(call, made.session())
+    assert isinstance(found, RefusedError)
+    assert found.code is REFUSED
+
+
+def test_names_that_clients_make_up_are_not_remembered() -> None:
+    """A right on all topics is one on all names; each of them may have 32 KB."""
+    made = GuardedWorld()
+    made.grant([allow(Operation.ALL, TOPIC, "*")])
+    session = made.session()
+    for name in ("orders", "made-up"):
+        session.produce.append(name, 0, memoryview(b""), 1)
+        wanted = [PartitionFetch(name, 0, Offset(0), 100, -1)]
+        session.fetch.fetch(
+            wanted, bytes_min=1, bytes_max=9, wait_ms_max=0, on_ready=lambda _: None
+        )
+    guard = session._guard
+    assert guard.granted_topics("produce.append") == {"orders"}
+    assert guard.granted_topics("fetch.fetch") == {"orders"}

@@ -5,9 +5,10 @@ import json
 from guarded_calls import GuardedWorld, outcome
 
 from moldau.api.session import Session
-from moldau.metadata.security import QuotaEntity, User
+from moldau.metadata.security import User
 from moldau.security.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import user
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 
 SECRET = b"planted-secret"

@@ -66,6 +66,9 @@ def test_no_option_has_the_name_of_another(path: str) -> None:
         name for param in found.get_params(ctx) for name in (*param.opts, *param.secondary_opts)
     ]
     assert len(names) == len(set(names))
+    # Nor its value: click keeps values by parameter, and the last one would count for both.
+    parameters = [param.name for param in found.get_params(ctx)]
+    assert len(parameters) == len(set(parameters))
 
 
 @pytest.mark.parametrize("path", sorted(ALL))

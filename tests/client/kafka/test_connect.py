@@ -46,8 +46,9 @@ def test_a_tls_listener_that_closes_on_plain_text_is_not_called_wrong():
         closing = threading.Thread(target=close_both)
         closing.start()
         try:
-            with pytest.raises(UnreachableError, match="not a Kafka listener"):
+            with pytest.raises(UnreachableError, match="not a Kafka listener without TLS") as told:
                 probe(address)
+            assert "does it use TLS?" in told.value.hint
             probe(address, extra={"security.protocol": "SASL_SSL"})
         finally:
             closing.join()

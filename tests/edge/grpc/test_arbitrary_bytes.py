@@ -43,15 +43,7 @@ VALID: dict[str, Any] = {
     "DeleteGroup": pb.DeleteGroupRequest(group="g"),
     "ReadFrom": pb.ReadFromRequest(topic=TOPIC, offset=1, max_messages=3),
     "Topology": pb.TopologyRequest(topics=[TOPIC]),
-    "ManageBrokers": pb.ManageBrokersRequest(
-        add=pb.AddBroker(
-            incarnation="i",
-            process="p",
-            kafka_address="h:1",
-            raft_address="h:2",
-            http_address="h:3",
-        )
-    ),
+    "ManageBrokers": pb.ManageBrokersRequest(remove=pb.RemoveBroker(id=9)),
 }
 CHANGES_THE_CLUSTER = ("CreateTopic", "ManageBrokers")
 STREAMS = pb.DESCRIPTOR.services_by_name["Queue"].methods_by_name

@@ -13,8 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from open_sessions import broker_with, entrance_to
 
 from grpc_world import Door, opened
+from moldau.api.stored_user import StoredUser
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
 from moldau.edge.grpc.listener import GrpcLimits
+from moldau.metadata.security import User
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
 from moldau.proto.v1 import queue_pb2 as pb
@@ -262,6 +264,25 @@ def test_a_stream_carries_nothing_after_the_token_of_its_caller_has_expired() ->
         nonlocal now
         now = 2000
         with pytest.raises(AuthenticationError, match="expired"):
+            await call.write(pb.ReadFromResponse())
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_carries_nothing_after_the_user_of_its_caller_was_deleted() -> None:
+    users = {"alice": User("alice", {})}
+
+    async def scenario() -> None:
+        entrance = entrance_to(broker_with())
+        alice = StoredUser(lambda: users, "alice")
+        visit = (await entrance.enter([], "127.0.0.1"))._replace(user=alice)
+        client = SlowClient()
+        client.room.set()
+        call: Call[Any, Any] = Call(Calls(entrance), cast(Any, client), pb.ReadFromRequest, visit)
+        await call.write(pb.ReadFromResponse())
+        nonlocal users
+        users = {}
+        with pytest.raises(AuthenticationError, match="deleted"):
             await call.write(pb.ReadFromResponse())
 
     asyncio.run(scenario())

@@ -5,14 +5,22 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourceType,
+)
+from confluent_kafka.admin import ResourcePatternType as PatternType
 from google.protobuf.message import Message
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
-from secured_broker import GROUP, SECRET, TOPIC, SecuredBroker, secured_broker
+from secured_broker import GROUP, SECRET, TOPIC, SecuredBroker, admin_of, secured_broker
 
 from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
+from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -178,3 +186,51 @@ def test_health_is_for_everyone_and_reflection_for_those_who_are_known(secured, 
         metadata = tuple(secured.authorization("powerless").items())
         (shown,) = reflect(iter([wanted]), metadata=metadata, timeout=wait_seconds_max())
         assert SERVICE.full_name in str(shown)
+
+
+def test_a_consumer_cannot_have_messages_copied_that_it_may_not_read(secured, channel):
+    """By dead letters: of a queue that others defined, to a topic of its own, or from its own to
+    one that it may not write."""
+    admin, client = secured.authorization("admin"), admin_of(secured.broker)
+    for topic in ("hidden", "mine"):
+        secured.ask("admin", "POST", "/api/v1/topics", {"name": topic, "partitions": 1})
+    for kind, name, operation in (
+        (ResourceType.GROUP, "jobs", AclOperation.READ),
+        (ResourceType.GROUP, "other-jobs", AclOperation.READ),
+        (ResourceType.TOPIC, "mine", AclOperation.WRITE),
+    ):
+        rule = AclBinding(
+            kind, name, PatternType.LITERAL, "User:reader", "*", operation, AclPermissionType.ALLOW
+        )
+        for future in client.create_acls([rule]).values():
+            future.result(wait_seconds_max())
+    stub = QueueStub(channel)
+
+    def connect(authorization: dict[str, str], group: str, *topics: str, dead: str = "") -> Any:
+        request = pb.ConnectRequest(
+            group=group,
+            topics=topics,
+            mode=pb.QUEUE,
+            settings=pb.QueueSettings(dead_letter_topic=dead),
+        )
+        metadata = tuple(authorization.items())
+        try:
+            return stub.Connect(request, metadata=metadata, timeout=wait_seconds_max())
+        except grpc.RpcError as error:
+            return error
+
+    connect(admin, "jobs", TOPIC, "hidden")
+    reader = secured.authorization("reader")
+    for group, dead in (("jobs", "mine"), ("jobs", "hidden"), ("other-jobs", "hidden")):
+        refused = connect(reader, group, TOPIC, dead=dead)
+        assert refused.code() is not StatusCode.OK
+        assert dead == "hidden" or refused.code() is DENIED
+        assert dead == "hidden" or "hidden" not in refused.details()
+    assert connect(reader, "jobs", TOPIC).settings.dead_letter_topic == ""
+    assert connect(reader, "other-jobs", TOPIC, dead="mine").mode == pb.QUEUE
+    listed = stub.ListGroups(
+        pb.ListGroupsRequest(), metadata=tuple(admin.items()), timeout=wait_seconds_max()
+    )
+    found = {each.group: each.settings.dead_letter_topic for each in listed.groups}
+    assert found["jobs"] == "jobs.dead"
+    assert found["other-jobs"] == "mine"

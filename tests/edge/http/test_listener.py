@@ -183,6 +183,28 @@ def test_connections_above_the_cap_are_closed_and_the_others_stay():
         held[0].close()
 
 
+def test_one_address_cannot_take_all_connections():
+    with served(limits=HttpLimits(connections_max=8, connections_per_address_max=2)) as world:
+        held = [world.connect(source="127.0.0.1") for _ in range(2)]
+        for sock in held:
+            sock.sendall(REQUEST)
+            assert read_reply(sock).startswith(b"HTTP/1.1 200")
+        with world.connect(source="127.0.0.1") as third:
+            assert read_reply(third).startswith(b"HTTP/1.1 503")
+        with world.connect(source="127.0.0.2") as other:
+            other.sendall(REQUEST)
+            assert read_reply(other).startswith(b"HTTP/1.1 200")
+        for sock in held:
+            sock.close()
+
+        def is_let_in() -> bool:
+            with world.connect(source="127.0.0.1") as again:
+                again.sendall(REQUEST)
+                return read_reply(again).startswith(b"HTTP/1.1 200")
+
+        wait_until(is_let_in, "a place that became free is given away", ignoring=ConnectionError)
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -13,10 +13,12 @@ from open_sessions import session_over
 
 from http_client import ask
 from moldau.api.entrance import Visit
+from moldau.api.stored_user import StoredUser
 from moldau.data.record_reader import ReadPage
 from moldau.edge.http import tail
 from moldau.edge.http.record_json import RecordSelection
 from moldau.edge.http.tail import TAILS_MAX
+from moldau.metadata.security import User
 from moldau.model.ids import Offset, TimestampMs, TopicId
 from moldau.records.record import Record
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -182,10 +184,10 @@ class FakeBroker:
         self.read_page = read_page
 
 
-def events_of(monkeypatch, broker, count: int, expires_at_ms: int | None = None) -> list[bytes]:
+def events_of(monkeypatch, broker, count: int, **login: Any) -> list[bytes]:
     """The first so many, of one who follows from the start."""
     monkeypatch.setattr("moldau.api.guarded.records.read_page", broker.read_page)
-    visit = Visit(session_over(image=broker.image, clock=broker.clock), expires_at_ms)
+    visit = Visit(session_over(image=broker.image, clock=broker.clock), **login)
     place = tail._Subscription(visit, "t", TopicId(b"first"), 0, RecordSelection())
     nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
 
@@ -214,10 +216,23 @@ def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored(monke
 
 def test_a_stream_ends_when_the_token_of_its_client_expires(monkeypatch):
     pages: Any = [([shown_record(number)], 1.0, nothing_more) for number in range(9)]
-    _, first, second, error = events_of(monkeypatch, FakeBroker(pages), 4, expires_at_ms=1500)
+    _, first, error = events_of(monkeypatch, FakeBroker(pages), 4, expires_at_ms=1500)
     assert first.startswith(b"id: 0\n")
-    assert second.startswith(b"id: 1\n")
     assert error.startswith(b"event: error\n")
+    assert b'"status":401' in error
+
+
+def test_a_stream_ends_when_the_user_of_its_client_is_deleted(monkeypatch):
+    users = {"alice": User("alice", {})}
+
+    def delete(_) -> None:
+        nonlocal users
+        users = {}
+
+    pages: Any = [([shown_record(0)], 1.0, nothing_more), ([shown_record(1)], 1.0, delete)]
+    alice = StoredUser(lambda: users, "alice")
+    _, first, error = events_of(monkeypatch, FakeBroker(pages), 4, user=alice)
+    assert first.startswith(b"id: 0\n")
     assert b'"status":401' in error
 
 

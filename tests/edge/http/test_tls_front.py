@@ -14,6 +14,7 @@ from tls_world import TlsWorld
 
 from http_cluster import Served, served
 from moldau.edge.http.limits import HttpLimits
+from moldau.server.clock import SystemClock
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -105,16 +106,25 @@ def is_ended(sock: socket.socket) -> bool:
         return True
 
 
-def test_handshakes_beyond_a_bound_are_refused_and_do_not_shut_others_out_for_long(world):
-    with https(world, connections_max=20, request_seconds_max=1.0) as found, ExitStack() as stack:
-        for _ in range(60):
-            stack.enter_context(found.connect())
+def test_handshakes_beyond_a_bound_end_the_oldest_and_shut_nobody_out(world):
+    with (
+        https(world, connections_max=20, request_seconds_max=600.0) as found,
+        ExitStack() as stack,
+    ):
+        held = [stack.enter_context(found.connect()) for _ in range(60)]
+        with connected(found.port, world.client()) as connection:
+            assert ask(connection)[0] == 200
+        assert is_ended(held[0])
 
-        def is_served() -> bool:
-            with connected(found.port, world.client()) as connection:
-                return ask(connection)[0] == 200
 
-        wait_until(is_served, "a client is served", ignoring=OSError)
+def test_new_connections_of_one_address_have_a_rate(world, caplog):
+    with https(world, tls_per_second_per_address_max=1.0) as found:
+
+        def is_refused() -> bool:
+            with found.connect():
+                return "limit of 1 connections per second reached" in caplog.text
+
+        wait_until(is_refused, "the limit is reached")
 
 
 def test_what_is_not_tls_after_its_first_byte_harms_nobody(world):
@@ -132,6 +142,16 @@ def test_a_stop_ends_handshakes_in_progress(world):
         sock.sendall(b"\x16\x03\x01")
     with sock:
         assert is_ended(sock)
+
+
+def test_a_connection_ends_with_the_certificate_of_its_client(world, monkeypatch):
+    context = world.client(world.client_files())
+    with served(tls=world.contexts(mtls=True)) as found, connected(found.port, context) as client:
+        assert ask(client)[0] == 200
+        two_days_later = SystemClock().wall_ms() + 2 * 24 * 3600 * 1000
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: two_days_later)
+        with pytest.raises(ConnectionError):
+            ask(client)
 
 
 def test_a_client_certificate_is_a_user(world):

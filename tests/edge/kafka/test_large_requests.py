@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from moldau.edge.kafka import large_requests
-from moldau.edge.kafka.large_requests import handle_each, query_each
+from moldau.edge.kafka.large_requests import Steps, handle_each, in_turns, query_each
 from moldau.model.errors import ErrorCode, RefusedError
 
 
@@ -79,3 +79,63 @@ async def test_too_many_are_refused_with_what_to_do(each, monkeypatch: pytest.Mo
 
     (first, *_), text = await each(range(3), never, refuse), "the limit is 2"
     assert first == f"0: 3 names in one request; {text}"
+
+
+@in_turns
+def count(begin: int, end: int) -> Steps[list[int]]:
+    found = []
+    for number in range(begin, end):
+        yield
+        found.append(number)
+    return found
+
+
+async def test_a_request_of_ordinary_size_is_answered_at_once() -> None:
+    assert count(0, 3) == [0, 1, 2]
+    assert count(0, 0) == []
+
+
+async def test_a_large_request_goes_on_while_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
+    result = count(0, 1000)
+    assert asyncio.iscoroutine(result)
+    task = asyncio.create_task(result)
+    assert await turns_during(task) >= 1000 // large_requests._CLOCK_INTERVAL
+    assert await task == list(range(1000))
+
+
+@pytest.mark.parametrize("names", [1, 1000])
+async def test_a_handler_may_end_with_a_coroutine(
+    names: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
+
+    async def last() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    @in_turns
+    def handle(call: None, request: int) -> Steps[Any]:
+        for _ in range(request):
+            yield
+        return last()
+
+    assert await handle(None, names) == "done"
+
+
+def test_rejected_requests_do_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(large_requests, "perf_counter", lambda: now)
+    monkeypatch.setattr(large_requests, "_rejections", large_requests._Rejections())
+    for _ in range(100):
+        with pytest.raises(RefusedError):
+            large_requests.refuse_too_many(large_requests.NAMES_MAX + 1)
+    assert len(caplog.records) == 1
+    now += 11.0
+    with pytest.raises(RefusedError):
+        large_requests.refuse_too_many(large_requests.NAMES_MAX + 1)
+    assert caplog.records[-1].getMessage().endswith("(99 more were rejected before)")

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from guarded_calls import ALICE, GuardedWorld
+from guarded_calls import ALICE, allow
 from handler_calls import Asked
 from kafka_refusals import BY_ID, NO_TOPIC, UNKNOWN_ID, WALKS, Walk
+from refusal_world import served_versions, world
 
 from harness.virtual_loop import run_virtually
 from moldau.api.session import Session
-from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.edge.kafka.served_apis import APIS
-from moldau.groups.results import GroupState, ListedGroup
+from moldau.groups.results import FetchOffsetsResult
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import BrokerId, ProducerId
-from moldau.transactions.results import ListedTransaction
+from moldau.security.acl import Operation, ResourceType
+from moldau.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Response, Struct
 
@@ -26,12 +26,7 @@ CASES = [
     pytest.param(walk, version, id=f"{ApiKey(walk.request.API_KEY).name}-{number}-v{version}")
     for number, walk in enumerate(WALKS)
     if walk.request.API_KEY in APIS
-    for version in sorted(
-        {
-            max(APIS[walk.request.API_KEY].versions[0], (walk.versions or (0, 99))[0]),
-            min(APIS[walk.request.API_KEY].versions[1], (walk.versions or (0, 99))[1]),
-        }
-    )
+    for version in served_versions(walk)
 ]
 READS = {"groups.list_groups", "transactions.list_transactions", "fetch.fetch"}
 """Lists, which are filtered, and a fetch of a topic id that is hidden."""
@@ -69,26 +64,6 @@ def errors_in(part: object) -> Iterator[ErrorCode]:
                 yield from errors_in(value)
 
 
-def fetch_unknown(requests: Sequence[PartitionFetch], **options: Any) -> None:
-    assert [each.topic for each in requests] == [None]
-    options["on_ready"]([PartitionFetchResult(UNKNOWN_ID, -1, -1, None, 0)])
-
-
-def world() -> GuardedWorld:
-    made = GuardedWorld()
-    listed = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupState.EMPTY)
-    made.services["groups"].answers["list_groups"] = (ErrorCode.NONE, [listed])
-    ongoing = ListedTransaction(
-        transactional_id="payments", producer_id=ProducerId(1), state="Ongoing"
-    )
-    made.services["transactions"].answers["list_transactions"] = (ErrorCode.NONE, [ongoing])
-    made.services["fetch"].effects["fetch"] = fetch_unknown
-    made.services["cluster"].answers.update(
-        {"alive": frozenset({BrokerId(1)}), "controller_id": 1, "is_cut_off": False}
-    )
-    return made
-
-
 def test_every_served_api_is_walked() -> None:
     assert APIS.keys() - AUTHENTICATION <= {walk.request.API_KEY for walk in WALKS}
 
@@ -105,3 +80,20 @@ def test_a_client_without_rights_gets_nothing_and_changes_nothing(walk: Walk, ve
         text = repr(response)
         assert not any(name in text for name in ("orders", "billing", "payments"))
     assert set(made.touched) <= READS
+
+
+def test_a_right_that_comes_while_offsets_are_fetched_does_not_make_them_unset() -> None:
+    """A consumer that gets no offset and no error starts from the beginning."""
+    made = world()
+    made.grant([allow(Operation.DESCRIBE, ResourceType.GROUP, "billing")])
+
+    def fetch_offsets(group_id: str, partitions: Sequence[Any], **_: object) -> FetchOffsetsResult:
+        assert list(partitions) == []
+        made.grant([allow(Operation.ALL, ResourceType.TOPIC, "orders")])
+        return FetchOffsetsResult(error=ErrorCode.NONE, offsets={})
+
+    made.services["groups"].effects["fetch_offsets"] = fetch_offsets
+    topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+    request = OffsetFetchRequest(group_id="billing", topics=topics)
+    answer = ask(made.session(), Walk(request=request), 5)
+    assert list(errors_in(answer)) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]

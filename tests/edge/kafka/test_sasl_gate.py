@@ -6,8 +6,9 @@ import struct
 
 import pytest
 from connections import framed
-from sasl_world import ADMIN_TOKEN, MECHANISMS, PASSWORD, sasl_world
+from sasl_world import ADMIN_TOKEN, MECHANISMS, PASSWORD, sasl_world, stored
 
+from moldau.api.authentication import Authenticator
 from moldau.client.sasl import Sasl
 from moldau.edge.kafka import sasl_gate
 from moldau.model.errors import ErrorCode
@@ -167,6 +168,23 @@ async def test_old_clients_send_their_messages_without_a_header(mechanism: str):
         assert await client.is_closed()
 
 
+async def test_an_internal_error_during_a_login_without_headers_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def fail(*_: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(sasl_gate, "AUTHENTICATION_SECONDS_MAX", 3600)
+    monkeypatch.setattr(Authenticator, "check_secret", fail)
+    async with sasl_world() as (_, connect):
+        client = await connect()
+        await client.handshake("PLAIN", version=0)
+        client.writer.write(framed(b"\0alice\0" + PASSWORD.encode()))
+        assert await client.is_closed()
+    assert "internal error" in caplog.text
+    assert PASSWORD not in caplog.text
+
+
 async def test_a_session_expires_unless_the_client_authenticates_again():
     clock = MovableClock()
     async with sasl_world(clock, session_ms_max=10_000) as (world, connect):
@@ -261,3 +279,66 @@ async def test_two_thousand_half_open_logins_do_not_keep_a_user_out(
         await client.list_groups()
         assert world.served == ["User:alice"]
         assert len(caplog.records) < 5
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+async def test_a_deleted_user_is_not_served_on_an_open_connection(mechanism: str):
+    async with sasl_world() as (world, connect):
+        client, idle = await connect(), await connect()
+        for each in (client, idle):
+            assert (await each.log_in("alice", PASSWORD, mechanism)).error_code == 0
+        await client.list_groups()
+        alice = world.users["alice"]
+        world.users = {"alice": alice, "bob": stored("bob", "secret")}
+        await client.list_groups()
+        world.users = {"bob": world.users["bob"]}
+        client.post(ListGroupsRequest(states_filter=[]), 4)
+        assert await client.is_closed()
+        # Nor by a new login on the connection.
+        assert (await idle.log_in("alice", PASSWORD, mechanism)).error_code != 0
+        assert await idle.is_closed()
+        assert world.served == ["User:alice"] * 2
+
+
+async def test_who_is_not_stored_is_not_locked_out_when_users_are_deleted():
+    """The local administrator, and users of an identity provider."""
+    async with sasl_world() as (world, connect):
+        admin, carol, alice = await connect(), await connect(), await connect()
+        assert (await admin.log_in("moldau-admin", ADMIN_TOKEN)).error_code == 0
+        for client, name in ((carol, "carol"), (alice, "alice")):
+            await client.handshake("OAUTHBEARER")
+            message = f"n,,\1auth=Bearer good {name} 99999999999999\1\1".encode()
+            assert (await client.authenticate(message)).error_code == 0
+        world.users = {}
+        await admin.list_groups()
+        await carol.list_groups()
+        # One that has the name of a deleted user must log in again, and may.
+        alice.post(ListGroupsRequest(states_filter=[]), 4)
+        assert await alice.is_closed()
+        alice = await connect()
+        await alice.handshake("OAUTHBEARER")
+        assert (await alice.authenticate(message)).error_code == 0
+        await alice.list_groups()
+        assert world.served == ["User:moldau-admin", "User:carol", "User:alice"]
+
+
+async def test_connections_of_deleted_users_are_closed_and_no_others():
+    """Those that wait for data, too, which send nothing for minutes."""
+    async with sasl_world() as (world, connect):
+        world.users = {**world.users, "bob": stored("bob", "secret")}
+        alice, bob, admin, unknown = [await connect() for _ in range(4)]
+        assert (await alice.log_in("alice", PASSWORD)).error_code == 0
+        assert (await bob.log_in("bob", "secret")).error_code == 0
+        assert (await admin.log_in("moldau-admin", ADMIN_TOKEN)).error_code == 0
+        await unknown.handshake("PLAIN")
+        world.gate.close_deleted()
+        await alice.list_groups()
+        world.users = {"bob": world.users["bob"]}
+        world.gate.close_deleted()
+        assert await alice.is_closed()
+        await bob.list_groups()
+        await admin.list_groups()
+        assert (await unknown.authenticate(b"\0bob\0secret")).error_code == 0
+        for client in (bob, admin, unknown):
+            client.writer.close()
+        await until(lambda: not world.gate._connections, "no connection is kept")

@@ -44,6 +44,17 @@ def test_both_sides_know_each_other_in_the_end() -> None:
         assert caller.read_response(listener.response(reason)) == HelloResponse(reason)
 
 
+def test_while_the_secret_is_changed_a_listener_accepts_the_earlier_one() -> None:
+    both = PeerSecret(b"new", secrets.token_bytes, knowing())
+    for caller_secret in (knowing(b"new"), knowing()):
+        caller, listener = CallerHandshake(caller_secret, HELLO), ListenerHandshake(both)
+        # All of it with the one that the caller has.
+        assert listener.check(caller.prove(listener.challenge(caller.hello))) == HELLO
+        assert caller.read_response(listener.response("")) == HelloResponse("")
+    with pytest.raises(UnprovenPeerError):
+        ListenerHandshake(both).challenge(CallerHandshake(knowing(b"other"), HELLO).hello)
+
+
 def test_a_listener_says_nothing_to_a_caller_with_another_secret() -> None:
     stranger = CallerHandshake(knowing(b"other"), HELLO)
     with pytest.raises(UnprovenPeerError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 import socket
 import struct
 from pathlib import Path
@@ -21,6 +22,7 @@ from moldau.net.peers.handshake import (
     Hello,
 )
 from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.secret import PeerSecret
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import until
 
@@ -82,6 +84,17 @@ def test_a_caller_that_does_not_belong_is_refused_with_the_reason(
             assert not link.is_connected
             assert not link.send(FrameKind.RAFT, [b"x"])
             assert (events.up, handler.connected, handler.frames) == (0, [], [])
+
+    run(scenario)
+
+
+def test_a_peer_that_does_not_have_the_new_secret_yet_gets_the_earlier_one_proved() -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        both = PeerSecret(b"new", secrets.token_bytes, peer_secret())
+        async with listening(handler) as (listener, port), linked(port, secret=both) as (link, _):
+            await until(lambda: link.is_connected, "the link is up")
+            assert (listener.refused_total, handler.connected) == (1, [HELLO])
 
     run(scenario)
 

@@ -19,6 +19,9 @@ from moldau.model.slices import FileSlice
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, DeferredReply
 from moldau.net.tls import handshakes
+from moldau.net.tls.connection import TlsConnection
+from moldau.net.tls.handshake_time import HandshakeTime
+from moldau.server.clock import SystemClock
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -365,9 +368,31 @@ async def test_half_open_handshakes_are_bounded_and_end_while_others_are_served(
             for raw in opened_here:
                 raw.close()
         writer.close()
-    assert listener.refused_total > 0
-    assert "handshakes per address" in caplog.text
+    assert listener.refused_total == 0
+    assert "limit of 100 handshakes per address reached, and it is the oldest" in caplog.text
     assert "no TLS handshake within 0.5 s" in caplog.text
+
+
+async def test_handshakes_above_their_share_of_time_wait_and_succeed(world, monkeypatch) -> None:
+    waits = 0
+    wait_for_turn = TlsConnection.wait_for_turn
+
+    def counted(connection: TlsConnection) -> None:
+        nonlocal waits
+        waits += 1
+        wait_for_turn(connection)
+
+    monkeypatch.setattr(TlsConnection, "wait_for_turn", counted)
+    async with listening(Recorder(echo), tls=world.contexts()) as (listener, port):
+        # So little that each handshake uses it up.
+        listener.handshakes._time = HandshakeTime(SystemClock(), share_max=0.01)
+        listener.handshakes.took(0.01)
+        opened = await asyncio.gather(*(connect(port, world.client()) for _ in range(4)))
+        for reader, writer in opened:
+            writer.write(framed(b"x"))
+            assert await read_frame(reader) == b"x"
+            writer.close()
+    assert waits >= 4
 
 
 async def test_new_connections_of_one_address_are_bounded_per_second(world, caplog) -> None:

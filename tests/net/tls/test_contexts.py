@@ -1,7 +1,6 @@
 """TLS contexts: files that are missing, wrong, exposed or replaced."""
 
 import asyncio
-import contextlib
 import os
 import ssl
 
@@ -135,17 +134,16 @@ async def test_the_name_that_a_client_asks_for_selects_the_certificate(world, tm
         pairs.append((str(cert), str(key)))
     contexts = TlsContexts(replace(world.files(), others=tuple(pairs)))
     assert set(contexts.expiries) == {str(world.cert_file), *(cert for cert, _ in pairs)}
-    for served in (contexts.server, contexts.lasting_server_context()):
-        server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=served)
-        port = server.sockets[0].getsockname()[1]
-        # The client itself checks that the certificate has the name.
-        for host in ("localhost", "queue.example", "QUEUE.example", "b1.inside.example"):
-            _, answer = await handshake(port, world.client(), host)
-            assert answer == b"x"
-        with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-            await handshake(port, world.client(), "a.b.inside.example")
-        server.close()
-        await server.wait_closed()
+    server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=contexts.server)
+    port = server.sockets[0].getsockname()[1]
+    # The client itself checks that the certificate has the name.
+    for host in ("localhost", "queue.example", "QUEUE.example", "b1.inside.example"):
+        _, answer = await handshake(port, world.client(), host)
+        assert answer == b"x"
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        await handshake(port, world.client(), "a.b.inside.example")
+    server.close()
+    await server.wait_closed()
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,33 +160,3 @@ async def handshake(port, context, host="localhost"):
     got = await reader.read(1)
     writer.close()
     return found, got
-
-
-async def test_a_lasting_context_has_the_newest_certificate_and_the_newest_client_ca(world):
-    contexts = world.contexts(mtls=True)
-
-    server = await asyncio.start_server(
-        _echo, "127.0.0.1", 0, ssl=contexts.lasting_server_context()
-    )
-    port = server.sockets[0].getsockname()[1]
-    alice = world.client_files("alice")
-    first, answer = await handshake(port, world.client(alice))
-    assert answer == b"x"
-    old = world.client(alice)
-    # Another authority from now on.
-    world.authority = identity("new authority")
-    world.ca_file.write_text(world.authority.pem)
-    world.renew()
-    assert contexts.reload()
-    second, answer = await handshake(port, world.client(world.client_files("bob")))
-    assert answer == b"x"
-    assert first != second
-    old.check_hostname = False
-    old.verify_mode = ssl.CERT_NONE
-    answer = b""
-    # In TLS 1.3 the client may learn of it only by the end of the connection.
-    with contextlib.suppress(ssl.SSLError, ConnectionError):
-        _, answer = await handshake(port, old)
-    assert answer == b""
-    server.close()
-    await server.wait_closed()

@@ -19,8 +19,6 @@ from moldau.metadata.leaders import Leader
 from moldau.model.ids import BrokerId
 from moldau.model.topology import (
     JoinChallenge,
-    JoinReply,
-    JoinRequest,
     ProvenJoinRequest,
     SealedJoinReply,
     Topology,
@@ -130,13 +128,11 @@ class GuardedCluster:
 
     async def join_proven(self, proven: ProvenJoinRequest) -> SealedJoinReply:
         """Lets a broker in that proves that it may join."""
-        self._guard.check_listener("cluster.join_proven")
+        if proven.token_id:
+            # Without a token it proves the secret of the cluster: one of its brokers returns, and
+            # finds its way back through any listener.
+            self._guard.check_listener("cluster.join_proven")
         return await self._broker.joins.join(proven)
-
-    async def join(self, request: JoinRequest) -> JoinReply:
-        """Registers a joining or restarted broker."""
-        self._guard.check("cluster.join", _CLUSTER, about=f"{request.kafka}")
-        return await self._service.join(request)
 
     async def drain(self, broker_id: int) -> None:
         self._guard.check("cluster.drain", _CLUSTER, about=f"broker {broker_id}")

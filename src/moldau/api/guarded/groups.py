@@ -236,6 +236,8 @@ class GuardedGroups:
     async def find_coordinator(self, group_id: str) -> BrokerId:
         """The broker that coordinates the group, as far as known."""
         self._guard.check("groups.find_coordinator", _GROUP, group_id)
+        if not self.are_stored:
+            self._guard.check("groups.start_coordinators", _GROUP, group_id)
         return await self._service.find_coordinator(group_id)
 
     @property

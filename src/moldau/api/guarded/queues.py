@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
-from moldau.metadata.queue_groups import QueueGroup
+from moldau.api.quotas import bytes_of
+from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.queues.types import (
     ConnectOptions,
     ConnectResult,
@@ -20,6 +21,7 @@ from moldau.queues.types import (
     TokenResult,
 )
 from moldau.security.acl import ResourceType
+from moldau.security.quotas import QuotaKey
 
 _GROUP: Final = ResourceType.GROUP
 _TOPIC: Final = ResourceType.TOPIC
@@ -42,10 +44,14 @@ class GuardedQueues:
         if self._guard.is_open:
             return await self._service.connect(options)
         self._check("queues.connect", options.group, options.topics)
-        return await self._service.connect(options, self._check_definition)
+        found = await self._service.connect(options, self._check_definition)
+        if found.settings is None:
+            return found
+        return replace(found, settings=self._shown(found.settings))
 
     def _check_definition(self, known: QueueGroup | None, desired: QueueGroup) -> None:
-        """Called with the group as it is then: no other client can change it between.
+        """Called with the group that the change is for: if it is another one by then, the change is
+        refused, and this is called again.
 
         Settings concern all topics of the queue, so their change needs the right to read all of
         them. The broker writes the dead letters of a queue: who makes it copy messages of a topic
@@ -53,12 +59,8 @@ class GuardedQueues:
         """
         dead = desired.settings.dead_letter_topic
         if known is not None:
-            has_same_settings = desired.settings == known.settings
-            if not has_same_settings and len(self._seen("queues.connect", known.topics)) < len(
-                known.topics
-            ):
-                # Without the name of the topic, which may be hidden from the client.
-                raise self._guard.refusal("queues.connect", _GROUP, desired.name)
+            if desired.settings != known.settings:
+                self._check_hidden("queues.connect", desired.name, known.topics)
             is_same = dead == known.settings.dead_letter_topic
             if is_same and set(desired.topics).issubset(known.topics):
                 return
@@ -92,7 +94,18 @@ class GuardedQueues:
         if not self._guard.is_open:
             self._check("queues.poll", options.group, options.partitions or ())
             await self._check_consumer("queues.poll", options.group, options.consumer)
-        return await self._service.poll(options)
+        if (meter := self._guard.meter()) is not None:
+            # Before anything is leased: the leases of a refused poll would expire unseen.
+            meter.check(QuotaKey.FETCH)
+        polled = await self._service.poll(options)
+        if polled.deliveries and not self._guard.is_open:
+            # Rights may have ended while it waited. The leases expire, and others get the messages.
+            self._check("queues.poll", options.group)
+            topics = {each.topic for each in polled.deliveries}
+            self._check_hidden("queues.poll", options.group, topics)
+        if meter is not None:
+            meter.take(QuotaKey.FETCH, bytes_of(each.record for each in polled.deliveries))
+        return polled
 
     async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[TokenResult]:
         """The messages were processed. One result per token, in order."""
@@ -127,8 +140,19 @@ class GuardedQueues:
     async def _check_consumer(self, use_case: str, group: str, consumer: str) -> None:
         """Rights on the topics of a consumer may have ended since it connected, and its id may be
         that of another client."""
-        for topic in await self._service.topics_of(group, consumer):
-            self._guard.check(use_case, _TOPIC, topic)
+        self._check_hidden(use_case, group, await self._service.topics_of(group, consumer))
+
+    def _check_hidden(self, use_case: str, group: str, topics: Iterable[str]) -> None:
+        """For topics that the client did not name, and may not know of: only the audit log names
+        them."""
+        for name in topics:
+            if not self._guard.allows(use_case, _TOPIC, name):
+                if self._may_describe(name):
+                    raise self._guard.refusal(use_case, _TOPIC, name)
+                raise self._guard.refusal(use_case, _GROUP, group)
+
+    def _may_describe(self, topic: str) -> bool:
+        return self._guard.sees("queues.stats", _TOPIC, topic)
 
     def _check(self, use_case: str, group: str, topics: Iterable[str] = ()) -> None:
         if self._guard.is_open:
@@ -147,7 +171,9 @@ class GuardedQueues:
             return found
         seen = self._seen("queues.stats", {each.topic for each in found.partitions})
         return replace(
-            found, partitions=tuple(each for each in found.partitions if each.topic in seen)
+            found,
+            settings=self._shown(found.settings),
+            partitions=tuple(each for each in found.partitions if each.topic in seen),
         )
 
     async def list_groups(self, topic: str | None = None) -> list[QueueGroup]:
@@ -167,10 +193,20 @@ class GuardedQueues:
         if guard.is_open:
             return list(groups)
         return [
-            replace(each, topics=tuple(self._seen(use_case, each.topics)))
+            replace(
+                each,
+                topics=tuple(self._seen(use_case, each.topics)),
+                settings=self._shown(each.settings),
+            )
             for each in groups
             if guard.sees(use_case, _GROUP, each.name)
         ]
+
+    def _shown(self, settings: QueueSettings) -> QueueSettings:
+        """Without the name of a dead-letter topic that the client may not know of."""
+        if self._may_describe(settings.dead_letter_topic):
+            return settings
+        return replace(settings, dead_letter_topic="")
 
     def _seen(self, use_case: str, topics: Iterable[str]) -> list[str]:
         return [name for name in topics if self._guard.sees(use_case, _TOPIC, name)]
@@ -178,7 +214,12 @@ class GuardedQueues:
     async def peek(self, group: str, topic: str, *, count_max: int) -> list[InspectedMessage]:
         """Inspects messages of the partitions that this broker leads, without leasing them."""
         self._check("queues.peek", group, (topic,))
-        return await self._service.peek(group, topic, count_max=count_max)
+        if (meter := self._guard.meter()) is None:
+            return await self._service.peek(group, topic, count_max=count_max)
+        meter.check(QuotaKey.FETCH)
+        peeked = await self._service.peek(group, topic, count_max=count_max)
+        meter.take(QuotaKey.FETCH, bytes_of(each.record for each in peeked))
+        return peeked
 
     async def delete_group(self, group: str) -> None:
         """Deletes a queue group: its settings and the state of its messages."""

@@ -5,11 +5,11 @@ from typing import Final, Protocol
 
 from moldau.api.broker import Broker
 from moldau.api.guard import REFUSAL_CODES, Guard
+from moldau.api.quotas import bytes_of
 from moldau.api.record_producer import RecordProducer
 from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import ParkedFetch, PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import DescribedProducer, FoundOffset
-from moldau.data.produce import ProduceService
 from moldau.data.record_reader import ReadPage, RecordFilter, offset_at, read_page
 from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
 from moldau.metadata.image import Topic
@@ -17,6 +17,7 @@ from moldau.model.ids import Epoch, Offset
 from moldau.records.record import Record
 from moldau.replica.raft_replica import Proposal
 from moldau.security.acl import ResourceType
+from moldau.security.quotas import QuotaKey
 
 _TOPIC: Final = ResourceType.TOPIC
 _NOT_GIVEN: Final = -1
@@ -33,11 +34,12 @@ class Produce(Protocol):
 class GuardedProduce:
     """The hot path of producers: one lookup in a set for each partition."""
 
-    __slots__ = ("_granted", "_guard", "_service")
+    __slots__ = ("_broker", "_granted", "_guard", "_service")
 
-    def __init__(self, guard: Guard, service: ProduceService) -> None:
+    def __init__(self, guard: Guard, broker: Broker) -> None:
         self._guard = guard
-        self._service = service
+        self._broker = broker
+        self._service = broker.produce
         self._granted = guard.granted_topics("produce.append")
 
     def append(self, topic: str, partition: int, data: memoryview, acks: int) -> Proposal:
@@ -45,13 +47,15 @@ class GuardedProduce:
         self._guard.refresh()
         if topic not in self._granted:
             self._guard.check("produce.append", _TOPIC, topic)
-            self._guard.remember("produce.append", topic)
+            # Not one that a client made up: it may be long, and there are many.
+            if self._broker.image.topic(topic) is not None:
+                self._guard.remember("produce.append", topic)
         return self._service.append(topic, partition, data, acks)
 
 
 def guarded_produce(guard: Guard, broker: Broker) -> Produce:
     """The service itself if everything is allowed: un-batched producers notice one more call."""
-    return broker.produce if guard.is_open else GuardedProduce(guard, broker.produce)
+    return broker.produce if guard.is_open else GuardedProduce(guard, broker)
 
 
 class GuardedTransactionalProduce:
@@ -107,6 +111,9 @@ class GuardedAppends:
         Raises RefusedError.
         """
         self._check("appends.store", topic.name)
+        if (meter := self._guard.meter()) is not None:
+            meter.check(QuotaKey.PRODUCE)
+            meter.take(QuotaKey.PRODUCE, bytes_of(records))
         return await self._producer.store(
             topic, records, partitions, acks=acks, timeout_seconds=timeout_seconds
         )
@@ -139,10 +146,11 @@ class _Parking:
 
 
 class GuardedFetch:
-    __slots__ = ("_granted", "_guard", "_service")
+    __slots__ = ("_broker", "_granted", "_guard", "_service")
 
     def __init__(self, guard: Guard, broker: Broker) -> None:
         self._guard = guard
+        self._broker = broker
         self._service = broker.fetch
         self._granted = guard.granted_topics("fetch.fetch")
 
@@ -193,7 +201,8 @@ class GuardedFetch:
             if topic is None or topic in granted:
                 continue
             if topic not in denied and guard.allows("fetch.fetch", _TOPIC, topic):
-                guard.remember("fetch.fetch", topic)
+                if self._broker.image.topic(topic) is not None:
+                    guard.remember("fetch.fetch", topic)
             else:
                 # Once in the audit log, not for each of its partitions.
                 denied.add(topic)
@@ -209,9 +218,17 @@ class GuardedFetch:
         limit: int,
         wants: RecordFilter | None = None,
         wait_ms_max: int = 0,
+        is_stream: bool = False,
     ) -> ReadPage:
-        """The next records of a partition that this broker leads. Raises RefusedError."""
+        """The next records of a partition that this broker leads. Raises RefusedError.
+
+        A stream over its quota waits, and goes on.
+        """
         self._guard.check("fetch.read_page", _TOPIC, topic)
+        if (meter := self._guard.meter()) is not None:
+            if is_stream:
+                await meter.admitted(QuotaKey.FETCH)
+            meter.check(QuotaKey.FETCH)
         page = await read_page(
             self._service,
             topic,
@@ -223,6 +240,8 @@ class GuardedFetch:
         )
         # Rights may have ended while it waited.
         self._guard.check("fetch.read_page", _TOPIC, topic)
+        if meter is not None:
+            meter.take(QuotaKey.FETCH, bytes_of(page.records))
         return page
 
 

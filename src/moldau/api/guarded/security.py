@@ -6,9 +6,10 @@ from typing import Final
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.control.security_service import EVERY_ACL, JOIN_TOKEN_LIFETIME_MS
-from moldau.metadata.security import JoinToken, QuotaEntity
+from moldau.metadata.security import JoinToken
 from moldau.model.errors import RefusedError
 from moldau.security.acl import Acl, AclFilter, ResourceType
+from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ITERATIONS_DEFAULT, ScramCredential, ScramMechanism
 
 _CLUSTER: Final = ResourceType.CLUSTER

@@ -6,10 +6,12 @@ from typing import Final
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.api.metadata_changes import await_leaders
+from moldau.api.quotas import Meter
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import Offset, TopicId
+from moldau.model.ids import NO_TOPIC_ID, Offset, TopicId
 from moldau.security.acl import ResourceType
+from moldau.security.quotas import QuotaKey
 
 _TOPIC: Final = ResourceType.TOPIC
 _DEFAULT: Final = -1
@@ -80,7 +82,8 @@ class GuardedTopics:
     ) -> Topic:
         """The new topic; with `validate_only`, what it would be. Raises RefusedError."""
         self._guard.check("topics.create", _TOPIC, name)
-        return await self._broker.topics.create(
+        meter = self._checked_meter()
+        created = await self._broker.topics.create(
             name,
             partitions=partitions,
             replication_factor=replication_factor,
@@ -88,11 +91,20 @@ class GuardedTopics:
             configs=configs,
             validate_only=validate_only,
         )
+        if meter is not None and not validate_only:
+            meter.take(QuotaKey.MUTATION, len(created.partitions))
+        return created
 
     async def ensure(self, name: str) -> Topic:
         """The topic, created if needed. Raises RefusedError."""
         self._guard.check("topics.ensure", _TOPIC, name)
-        return await self._broker.topics.ensure(name)
+        if self._broker.image.topic(name) is not None:
+            return await self._broker.topics.ensure(name)
+        meter = self._checked_meter()
+        created = await self._broker.topics.ensure(name)
+        if meter is not None:
+            meter.take(QuotaKey.MUTATION, len(created.partitions))
+        return created
 
     async def delete(self, *, name: str | None = None, topic_id: TopicId | None = None) -> None:
         """Raises RefusedError."""
@@ -106,7 +118,16 @@ class GuardedTopics:
                 # Only one of them would be checked.
                 raise RefusedError(ErrorCode.INVALID_REQUEST, "Give a topic name or id, not both")
             self._guard.check("topics.delete", _TOPIC, name)
+        if (meter := self._checked_meter()) is None:
+            await self._broker.topics.delete(name=name, topic_id=topic_id)
+            return
+        image = self._broker.image
+        known = (
+            image.topic(name) if name is not None else image.topic_by_id(topic_id or NO_TOPIC_ID)
+        )
         await self._broker.topics.delete(name=name, topic_id=topic_id)
+        if known is not None:
+            meter.take(QuotaKey.MUTATION, len(known.partitions))
 
     async def add_partitions(
         self,
@@ -118,14 +139,25 @@ class GuardedTopics:
     ) -> None:
         """Raises RefusedError."""
         self._guard.check("topics.add_partitions", _TOPIC, name)
+        meter = self._checked_meter()
+        known = self._broker.image.topic(name)
         await self._broker.topics.add_partitions(
             name, count, assignments, validate_only=validate_only
         )
+        if meter is not None and known is not None and not validate_only:
+            meter.take(QuotaKey.MUTATION, count - len(known.partitions))
 
     async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
         """Raises the start offset of a partition; returns it. Raises RefusedError."""
         self._guard.check("topics.delete_records", _TOPIC, topic)
         return await self._broker.topics.delete_records(topic, partition, before)
+
+    def _checked_meter(self) -> Meter | None:
+        """What charges the partitions of a change that follows. Raises QuotaExceededError."""
+        meter = self._guard.meter()
+        if meter is not None:
+            meter.check(QuotaKey.MUTATION)
+        return meter
 
     async def await_leaders(self, names: Iterable[str], seconds_max: float = 2.0) -> None:
         """Waits until these topics have leaders: a client writes next to what it created."""

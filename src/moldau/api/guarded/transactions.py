@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from moldau.api.broker import Broker
 from moldau.api.guard import REFUSAL_CODES, Guard
 from moldau.groups.events import NO_GENERATION, NO_MEMBER_ID, OffsetToCommit
+from moldau.metadata.image import TRANSACTION_STATE_TOPIC
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, ProducerEpoch, ProducerId, TopicPartition
 from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -36,10 +37,11 @@ class GuardedProducerIds:
 class GuardedTransactions:
     """Methods raise RefusedError for the whole transaction."""
 
-    __slots__ = ("_guard", "_service")
+    __slots__ = ("_broker", "_guard", "_service")
 
     def __init__(self, guard: Guard, broker: Broker) -> None:
         self._guard = guard
+        self._broker = broker
         self._service = broker.transactions
 
     async def init_producer(
@@ -187,4 +189,6 @@ class GuardedTransactions:
     async def find_coordinator(self, transactional_id: str) -> BrokerId:
         """The broker that coordinates the id, as far as known."""
         self._guard.check("transactions.find_coordinator", _TRANSACTION, transactional_id)
+        if self._broker.image.topic(TRANSACTION_STATE_TOPIC) is None:
+            self._guard.check("transactions.start_coordinators", _TRANSACTION, transactional_id)
         return await self._service.find_coordinator(transactional_id)

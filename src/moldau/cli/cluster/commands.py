@@ -231,8 +231,8 @@ def _export(state: ClusterState) -> None:
 def status(data_dir: Path, output: str) -> int:
     """Show brokers and partitions. Exits with 1 if there is a problem."""
     state, supervised = live(data_dir)
-    topology = topology_of(state)
-    found = member_problems(data_dir, state, supervised, topology)
+    topology, why = topology_of(state)
+    found = member_problems(data_dir, state, supervised, topology, why)
     rows = status_rows(state, topology)
     document = {
         "cluster_id": state.cluster_id,
@@ -483,10 +483,10 @@ def remove(number: int, yes: bool, data_dir: Path, timeout: float) -> None:
     """Drain a broker, remove it from the cluster and stop it. Its data directory is kept."""
     state = supervised_state(data_dir)
     member = state.member(number)
-    topology = topology_of(state)
+    topology, why = topology_of(state)
     if topology is None:
         raise CommandError(
-            "no broker of the cluster responds over HTTP",
+            why,
             hint=f"check it: moldau cluster status{dir_flag(data_dir)}",
             code=ExitCode.UNREACHABLE,
         )

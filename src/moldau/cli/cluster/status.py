@@ -8,6 +8,7 @@ from moldau.cli.cluster.topology import newest, problems
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.connection.current import use_local_tokens
 from moldau.cli.errors import CommandError
+from moldau.cli.output import with_options
 from moldau.client.processes import is_running
 from moldau.supervisor.control import send_request, state_of
 from moldau.supervisor.state import DEFAULT_DIR, ClusterState, need_state
@@ -69,15 +70,19 @@ def client_of(state: ClusterState, *, without: int | None = None) -> "ClusterCli
     return cluster_client(up or [member.http for member in others])
 
 
-def topology_of(state: ClusterState) -> "Topology | None":
+def topology_of(state: ClusterState) -> tuple["Topology | None", str]:
+    """What the running brokers say, or why they say nothing."""
     from moldau.client.errors import ClientError
 
     running = [member.http for member in state.brokers if member.pid is not None]
+    if not running:
+        return None, "no broker is running"
     try:
         # A partitioned or removed broker still responds, with an old topology.
-        return newest(running) if running else None
-    except ClientError:
-        return None
+        return newest(running), ""
+    except ClientError as error:
+        hint = f" ({with_options(error.hint)})" if error.hint else ""
+        return None, f"no broker responds over HTTP: {error}{hint}"
 
 
 def member_rows(data_dir: Path, state: ClusterState) -> list[dict[str, Any]]:
@@ -132,8 +137,9 @@ def status_rows(state: ClusterState, topology: "Topology | None") -> list[dict[s
 
 
 def member_problems(
-    data_dir: Path, state: ClusterState, supervised: bool, topology: "Topology | None"
+    data_dir: Path, state: ClusterState, supervised: bool, topology: "Topology | None", why: str
 ) -> list[str]:
+    """`why`: there is no topology."""
     flag = dir_flag(data_dir)
     if not any(member.pid for member in state.brokers) and not supervised:
         return [f"the cluster is not running; start it: moldau cluster start{flag}"]
@@ -156,5 +162,5 @@ def member_problems(
     if topology is not None:
         found += problems(topology) + broker_problems(topology)
     elif any(member.pid for member in state.brokers):
-        found.append("no broker responds over HTTP")
+        found.append(why)
     return found

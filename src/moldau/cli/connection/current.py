@@ -29,8 +29,6 @@ _TLS_FILES: Final = {
     "ssl.certificate.location": "certfile",
     "ssl.key.location": "keyfile",
 }
-_READABLE: Final = ("PLAIN", "OAUTHBEARER")
-"""Mechanisms that send the password or token itself."""
 
 
 def current_properties() -> dict[str, str]:
@@ -94,6 +92,8 @@ def properties_in(ctx: click.Context, *, ask: bool = True) -> dict[str, str]:
 
 
 def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
+    from moldau.client.sasl import READABLE
+
     profile = _usable_profile(ctx)
     tls = _tls(ctx, profile)
     login = _login(ctx, profile, ask=ask)
@@ -105,7 +105,7 @@ def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
         check_takes_tokens(str(ctx.params["brokers"]), tls)
     if not login and tls is None:
         return {}
-    if tls is None and login["sasl.mechanism"] in _READABLE:
+    if tls is None and login["sasl.mechanism"] in READABLE:
         _check_stays_here(str(ctx.params.get("brokers") or ""))
     protocol = "PLAINTEXT" if tls is None else "SSL"
     return {

@@ -114,6 +114,6 @@ _OTHERS: Final = (
         "admin_dir",
         cls=ConnectionOption,
         metavar="DIR",
-        help="Administer the broker of this data directory: use its admin.token.",
+        help="Administer the cluster of this data directory: use its admin.token.",
     ),
 )

@@ -1,4 +1,7 @@
-"""Logs in once before librdkafka does, which reports a wrong password only as a timeout."""
+"""Logs in once before librdkafka does.
+
+It reports a wrong password only as a timeout, and sends it to every address that a broker names.
+"""
 
 from collections.abc import Mapping
 
@@ -9,10 +12,12 @@ from moldau.client.retry import CONNECT_TRY_SECONDS_MAX
 
 
 def check_login(brokers: str, properties: Mapping[str, str]) -> None:
-    """Raises ClientError if the broker rejects the user, or its certificate is not trusted."""
+    """Raises ClientError if the broker rejects the user, its certificate is not trusted, or a
+    password would leave this machine in plain text."""
     if not any(name == "security.protocol" for name in properties):
         return
     from moldau.client.wire.connection import KafkaConnection
+    from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
 
     try:
         security = security_of(properties)
@@ -20,13 +25,16 @@ def check_login(brokers: str, properties: Mapping[str, str]) -> None:
         # librdkafka has more mechanisms and forms than our parser; it will say what is wrong.
         return
     failure: ClientError | None = None
-    for host, port in split_brokers(brokers):
+    given = split_brokers(brokers)
+    for host, port in given:
         try:
             with KafkaConnection(
                 host, port, timeout=CONNECT_TRY_SECONDS_MAX, security=security
             ) as connection:
                 # With TLS 1.3 a broker rejects our certificate only at the first request.
-                connection.served_versions()
+                found = connection.request(MetadataRequest(topics=[]), MetadataResponse)
+            for broker in found.brokers:
+                security.check_advertised(broker.host, [host for host, _ in given])
             return
         except (UnreachableError, TimedOutError) as error:
             failure = failure or error

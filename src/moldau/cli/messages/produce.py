@@ -85,12 +85,19 @@ class LineProducer:
         self.failed_bytes = 0
         """Size of the largest message that failed with `error`."""
 
+    def fail(self, error: Any) -> None:
+        """The first error is the cause, unless it only says that there was a fatal one."""
+        from confluent_kafka import KafkaError
+
+        if self.error is None or self.error.code() == KafkaError._FATAL:
+            self.error = error
+
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
             self.sent += 1
             self.sent_bytes += len(message)
         else:
-            self.error = self.error or error
+            self.fail(error)
             if error.code() == self.error.code():
                 self.failed_bytes = max(self.failed_bytes, len(message))
 
@@ -120,12 +127,18 @@ class LineProducer:
 
     def finish(self, seconds_max: float) -> None:
         """Wait for all acknowledgements; after an error only for requests in flight."""
+        from confluent_kafka import KafkaException
+
         deadline = time.monotonic() + seconds_max
         purged = False
         while time.monotonic() < deadline:
-            with self._interrupts:
-                if not self._producer.flush(0.1):
-                    break
+            try:
+                with self._interrupts:
+                    if not self._producer.flush(0.1):
+                        break
+            except KafkaException as error:
+                # A fatal one, such as a refused producer id: it fails the messages, too.
+                self.fail(error.args[0])
             self._progress()
             if self.error is not None and not purged:
                 self._producer.purge(in_flight=False)
@@ -201,7 +214,7 @@ def produce(
             # Messages already read are still sent.
             interrupted = True
         except KafkaException as error:
-            sender.error = sender.error or error.args[0]
+            sender.fail(error.args[0])
             sender.failed_bytes = max(sender.failed_bytes, message.size)
         sender.finish(timeout + 1)
     _report(sender, topic, brokers, properties, len(producer), quiet)

@@ -230,7 +230,8 @@ def show_stats(found: "GroupStats", output: str, *, is_watched: bool) -> None:
     )
     click.echo(
         f"lease {found.visibility:g} s, {counted(found.attempts, 'attempt')}, backoff "
-        f"{found.backoff:g} to {found.backoff_max:g} s, dead letters to {found.dead_letter_topic}"
+        f"{found.backoff:g} to {found.backoff_max:g} s, dead letters to "
+        f"{found.dead_letter_topic or '(hidden)'}"
     )
     rows = document["partitions"]
     if rows:

@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
-    RIGHTS_HINT,
     SECURITY_HINT,
     START_HINT,
     TOPIC_EXISTS_HINT,
@@ -32,6 +31,10 @@ from moldau.client.retry import CONNECT_TRY_SECONDS_MAX, connect_failure
 _WRONG_PORT_HINT = (
     "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
     "Raft address"
+)
+_CLOSED_AT_ONCE_HINT = (
+    "is it the Kafka address of a broker (kafka.addr), and does it use TLS? "
+    "see security.protocol · check it: moldau doctor"
 )
 _CLOSED_HINT = (
     "does the broker require a user or TLS? see security.protocol · check it: moldau doctor"
@@ -64,10 +67,6 @@ _STATE = re.compile(r" \(after \d+ms in state [A-Z_]+[^)]*\)")
 _HINTS = {
     KafkaError.MSG_SIZE_TOO_LARGE: "send smaller messages, or raise the topic's max.message.bytes",
     KafkaError.TOPIC_ALREADY_EXISTS: TOPIC_EXISTS_HINT,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: RIGHTS_HINT,
-    KafkaError.GROUP_AUTHORIZATION_FAILED: RIGHTS_HINT,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: RIGHTS_HINT,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: RIGHTS_HINT,
     KafkaError._UNKNOWN_PARTITION: "list the partitions: moldau topic describe NAME",
 }
 
@@ -87,7 +86,7 @@ def probe(
     security = str((extra or {}).get("security.protocol", ""))
     is_plain = is_kafka and not security.lower().endswith("ssl")
     reasons: list[str] = []
-    wrong = ""
+    wrong = hint = ""
     for host, port in split_brokers(brokers):
         try:
             with socket.create_connection((host, port), timeout=seconds_max) as connection:
@@ -98,8 +97,9 @@ def probe(
             if found in (Protocol.KAFKA, Protocol.UNKNOWN):
                 return
             wrong = f"{host}:{port} is {found}"
+            hint = _CLOSED_AT_ONCE_HINT if found is Protocol.CLOSED else _WRONG_PORT_HINT
     if wrong:
-        raise UnreachableError(wrong, hint=_WRONG_PORT_HINT)
+        raise UnreachableError(wrong, hint=hint)
     why = ", ".join(dict.fromkeys(reasons))
     raise UnreachableError(f"cannot reach {brokers} ({why})", hint=START_HINT)
 

@@ -7,8 +7,7 @@ from typing import Literal, TypedDict, get_args
 
 from moldau.client.config import Brokers, ClientConfig, check_choice, check_minimum, check_text
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.kafka.librdkafka_settings import Settings, consumer_settings
-from moldau.client.librdkafka_security import for_librdkafka
+from moldau.client.kafka.librdkafka_settings import Settings, consumer_settings, with_properties
 
 
 class OffsetResetPolicy(StrEnum):
@@ -95,7 +94,7 @@ class ConsumerConfig(ClientConfig):
             # librdkafka rejects a session timeout above the poll interval.
             session_ms = min(self.session_timeout_ms, self.max_poll_interval_ms)
             settings["session.timeout.ms"] = session_ms
-        return settings | for_librdkafka(self.properties)
+        return with_properties(settings, self.properties)
 
 
 class ConsumerSettings(TypedDict, total=False):

@@ -4,8 +4,9 @@ With librdkafka's defaults a consumer stalls: it stops fetching at 100,000 queue
 waits a second. Its logs are turned off, since callers report errors themselves.
 """
 
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from moldau.client.librdkafka_security import for_librdkafka
 
@@ -16,6 +17,10 @@ REQUEST_SECONDS_MAX = 5.0
 
 MESSAGE_BYTES_MAX = 100_000_000
 """Just below the largest request that a broker accepts by default."""
+
+_NO_LOG: Final = logging.Logger("librdkafka", logging.CRITICAL + 1)
+_OF_LOG: Final = frozenset({"debug", "log_level", "logger"})
+"""Properties by which a user asks for librdkafka's log."""
 
 
 def common_settings(brokers: str, extra: Mapping[str, str] | None = None) -> Settings:
@@ -31,6 +36,18 @@ def common_settings(brokers: str, extra: Mapping[str, str] | None = None) -> Set
         "socket.keepalive.enable": True,
         **for_librdkafka(extra or {}),
     }
+
+
+def with_properties(settings: Settings, properties: Mapping[str, Any]) -> Settings:
+    """Add the user's properties, which override ours.
+
+    librdkafka logs fatal errors at every level, to stderr: unless the user wants a log, it gets a
+    logger that drops them.
+    """
+    given = for_librdkafka(properties)
+    if _OF_LOG.isdisjoint(given):
+        return {**settings, **given, "logger": _NO_LOG}
+    return {name: value for name, value in settings.items() if name != "logger"} | given
 
 
 def admin_settings(brokers: str, extra: Mapping[str, str] | None = None) -> Settings:
@@ -65,7 +82,7 @@ def producer_settings(
         # The topic limits the message size.
         "message.max.bytes": MESSAGE_BYTES_MAX,
     }
-    return settings | for_librdkafka(extra or {})
+    return with_properties(settings, extra or {})
 
 
 def consumer_settings(
@@ -91,4 +108,4 @@ def consumer_settings(
         "fetch.message.max.bytes": 4 * 1024 * 1024,
         "fetch.wait.max.ms": 100,
     }
-    return settings | for_librdkafka(extra or {})
+    return with_properties(settings, extra or {})

@@ -7,8 +7,7 @@ from typing import Literal, TypedDict, get_args
 
 from moldau.client.config import Brokers, ClientConfig, check_choice, check_minimum, check_text
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.kafka.librdkafka_settings import Settings, producer_settings
-from moldau.client.librdkafka_security import for_librdkafka
+from moldau.client.kafka.librdkafka_settings import Settings, producer_settings, with_properties
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -136,7 +135,7 @@ class ProducerConfig(ClientConfig):
             settings["transactional.id"] = self.transactional_id
             # A transaction must outlive the delivery of its messages.
             settings["transaction.timeout.ms"] = max(60_000, self.delivery_timeout_ms)
-        return settings | for_librdkafka(self.properties)
+        return with_properties(settings, self.properties)
 
 
 class ProducerSettings(TypedDict, total=False):

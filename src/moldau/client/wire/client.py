@@ -9,7 +9,6 @@ from typing import NamedTuple, Self, TypeVar
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
-    RIGHTS_HINT,
     ClientError,
     NotFoundError,
     RejectedError,
@@ -54,13 +53,6 @@ OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
 ADMIN_SECONDS_MAX = 15.0
 """Timeout of administrative requests, with their retries."""
-
-_NOT_ALLOWED = (
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-)
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -150,11 +142,12 @@ class KafkaClient:
         return self._topics[topic]
 
     def connection(self, host: str, port: int) -> KafkaConnection:
-        """The connection to a broker, opened if necessary."""
+        """The connection to a broker, opened if necessary. Raises ClientError."""
         found = self._connections.get((host, port))
         if found is not None and found.is_expired:
             found.close()
         if found is None or found.closed:
+            self._security.check_advertised(host, [known for known, _ in self._bootstrap])
             found = KafkaConnection(
                 host,
                 port,
@@ -430,4 +423,4 @@ def check_code(code: int, doing: str, message: str | None = None) -> None:
     text = f"cannot {doing}: {message or code_name(code)}"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise NotFoundError(text)
-    raise RejectedError(text, code, hint=RIGHTS_HINT if code in _NOT_ALLOWED else "")
+    raise RejectedError(text, code)

@@ -133,7 +133,7 @@ class TransactionClient:
                 for topic, indexes in partitions.items()
             ],
         )
-        doing = f"add partitions to the transaction of {producer.name}"
+        doing = f"add partitions of {', '.join(partitions)} to the transaction of {producer.name}"
 
         def attempt() -> None:
             coordinator = self._coordinator(producer.name)

@@ -15,11 +15,11 @@ from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
 from moldau.api.entrance import Entrance, Visit
-from moldau.api.login_tokens import EXPIRED
 from moldau.api.queues import invalid
 from moldau.api.session import Session
 from moldau.edge.grpc.caller import authorization_of, certificate_of, host_of
 from moldau.edge.grpc.errors import (
+    SILENT,
     STOPPING,
     ErrorStatus,
     internal_error,
@@ -59,7 +59,7 @@ class Call(Generic[Q, R]):
 
     def __init__(self, calls: "Calls", context: "Context", kind: type[Q], visit: Visit) -> None:
         self.session = visit.session
-        self._expires_at_ms = visit.expires_at_ms
+        self._visit = visit
         self._calls = calls
         self._context = context
         self._kind = kind
@@ -67,20 +67,18 @@ class Call(Generic[Q, R]):
     async def read(self) -> Q | None:
         """The next request; None: the client sent the last one. Raises QueueRefusedError."""
         request: Q | _Malformed | object = await self._context.read()
-        self._check_expiry()
+        self.check()
         return None if request is aio.EOF else decoded(cast(Q | _Malformed, request), self._kind)
 
     async def write(self, response: R) -> None:
         """Returns when the response is accepted by flow control."""
-        self._check_expiry()
+        self.check()
         with self._calls.writing():
             await self._context.write(response)
 
-    def _check_expiry(self) -> None:
-        """A stream may be longer than its caller's proof lasts. Raises AuthenticationError."""
-        expires_at_ms = self._expires_at_ms
-        if expires_at_ms is not None and self.session.clock.wall_ms() >= expires_at_ms:
-            raise AuthenticationError(EXPIRED)
+    def check(self) -> None:
+        """A call may be longer than its caller's proof lasts. Raises AuthenticationError."""
+        self._visit.check()
 
     @property
     def seconds_left(self) -> float | None:
@@ -98,8 +96,9 @@ def decoded(request: Q | _Malformed, kind: type[Q]) -> Q:
 class Calls:
     """Creates handlers, and tracks the calls that wait."""
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, entrance: Entrance, *, request_seconds_max: float = 30.0) -> None:
         self._entrance = entrance
+        self._request_seconds_max = request_seconds_max
         self._waiting: set[asyncio.Task[Any]] = set()
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the broker stops."""
@@ -114,9 +113,7 @@ class Calls:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """The call is cancelled inside this block when the broker stops."""
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("must run in a task")
+        task = current_task()
         self._waiting.add(task)
         try:
             yield
@@ -139,77 +136,94 @@ class Calls:
 
     # ---- kinds of calls
 
-    def unary(self, kind: type[Q], work: Callable[[Q, Session], Awaitable[R]]) -> "Handler":
-        async def handle(request: Q | _Malformed, context: "Context") -> R:
-            return await self._run(
-                context, lambda visit: work(decoded(request, kind), visit.session)
-            )
+    # For gRPC, all of them have a stream of requests: of a call with one request it would read the
+    # whole message before it asks us, and wait for it without an end.
 
-        return grpc.unary_unary_rpc_method_handler(
-            handle, request_deserializer=_reader(kind), response_serializer=_write
-        )
+    def unary(self, kind: type[Q], work: Callable[[Q, Session], Awaitable[R]]) -> "Handler":
+        async def serve(visit: Visit, context: "Context") -> R:
+            return await work(await self.request(context, kind), visit.session)
+
+        return grpc.stream_unary_rpc_method_handler(self._served(serve), reader(kind), write)
 
     def unary_with_call(
         self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[R]]
     ) -> "Handler":
-        return grpc.unary_unary_rpc_method_handler(
-            self._with_call(kind, work),
-            request_deserializer=_reader(kind),
-            response_serializer=_write,
-        )
+        serve = self._with_call(kind, work)
+        return grpc.stream_unary_rpc_method_handler(self._served(serve), reader(kind), write)
 
     def unary_stream(
         self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[None]]
     ) -> "Handler":
-        return grpc.unary_stream_rpc_method_handler(
-            self._with_call(kind, work),
-            request_deserializer=_reader(kind),
-            response_serializer=_write,
-        )
-
-    def _with_call(
-        self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[T]]
-    ) -> "Callable[[Q | _Malformed, Context], Awaitable[T]]":
-        async def handle(request: Q | _Malformed, context: "Context") -> T:
-            return await self._run(
-                context,
-                lambda visit: work(decoded(request, kind), Call(self, context, kind, visit)),
-            )
-
-        return handle
+        serve = self._with_call(kind, work)
+        return grpc.stream_stream_rpc_method_handler(self._served(serve), reader(kind), write)
 
     def stream_stream(
         self, kind: type[Q], work: Callable[[Call[Q, R]], Awaitable[None]]
     ) -> "Handler":
-        async def handle(requests: object, context: "Context") -> None:
-            await self._run(context, lambda visit: work(Call(self, context, kind, visit)))
+        def serve(visit: Visit, context: "Context") -> Awaitable[None]:
+            return work(Call(self, context, kind, visit))
 
-        return grpc.stream_stream_rpc_method_handler(
-            handle, request_deserializer=_reader(kind), response_serializer=_write
-        )
+        return grpc.stream_stream_rpc_method_handler(self._served(serve), reader(kind), write)
+
+    def _with_call(
+        self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[T]]
+    ) -> "Callable[[Visit, Context], Awaitable[T]]":
+        async def serve(visit: Visit, context: "Context") -> T:
+            request = await self.request(context, kind)
+            return await work(request, Call(self, context, kind, visit))
+
+        return serve
 
     async def admit(self, context: "Context") -> None:
         """For calls of other services: ends those of clients that should be known, and are not."""
-        await self._run(context, _nothing)
+        await self._served(_nothing)(None, context)
 
-    async def _run(self, context: "Context", work: Callable[[Visit], Awaitable[T]]) -> T:
-        try:
+    def _served(
+        self, serve: "Callable[[Visit, Context], Awaitable[T]]"
+    ) -> "Callable[[object, Context], Awaitable[T]]":
+        async def enter(context: "Context") -> T:
             self._check_running()
             visit = await self._entrance.enter(
                 authorization_of(context), host_of(context), certificate=certificate_of(context)
             )
-            return await work(visit)
-        except BaseException as error:
-            status = self._status(error)
-        await context.abort(status.code, short(status.text), status.trailers)
-        raise RuntimeError("an aborted call continued")
+            return await visit.charged(serve(visit, context))
+
+        return self.public(enter)
+
+    def public(
+        self, serve: "Callable[[Context], Awaitable[T]]"
+    ) -> "Callable[[object, Context], Awaitable[T]]":
+        """For calls of anyone, also while the broker stops: only errors are as for all others."""
+
+        async def handle(requests: object, context: "Context") -> T:
+            try:
+                return await serve(context)
+            except BaseException as error:
+                status = self._status(error)
+            await context.abort(status.code, short(status.text), status.trailers)
+            raise RuntimeError("an aborted call continued")
+
+        return handle
+
+    async def request(self, context: "Context", kind: type[Q]) -> Q:
+        """The request of a call with one. Raises QueueRefusedError, RefusedCallError."""
+        try:
+            with self.waiting():
+                async with asyncio.timeout(self._request_seconds_max):
+                    request: Q | _Malformed | object = await context.read()
+        except TimeoutError:
+            raise RefusedCallError(SILENT) from None
+        if request is aio.EOF:
+            raise invalid("the call has no request")
+        return decoded(cast(Q | _Malformed, request), kind)
 
     def _check_running(self) -> None:
         if self.stopping.done():
             raise RefusedCallError(STOPPING)
 
     def _status(self, error: BaseException) -> ErrorStatus:
-        """The status for an error. Re-raises a cancellation by the client."""
+        """The status for an error. Re-raises a cancellation by the client, and what is the end of
+        a call already."""
         if isinstance(error, RefusedCallError):
             return error.status
         if isinstance(error, AuthenticationError):
@@ -218,17 +232,23 @@ class Calls:
             return status_of(error)
         if isinstance(error, asyncio.CancelledError) and self.stopping.done():
             return STOPPING
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, aio.AbortError):
             return internal_error(error)
-        # The client disconnected.
         raise error
 
 
-async def _nothing(visit: Visit) -> None:
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("must run in a task")
+    return task
+
+
+async def _nothing(visit: Visit, context: "Context") -> None:
     pass
 
 
-def _reader(kind: type[Q]) -> Callable[[bytes], Q | _Malformed]:
+def reader(kind: type[Q]) -> Callable[[bytes], Q | _Malformed]:
     parse = kind.FromString
 
     def read(data: bytes) -> Q | _Malformed:
@@ -240,5 +260,5 @@ def _reader(kind: type[Q]) -> Callable[[bytes], Q | _Malformed]:
     return read
 
 
-def _write(response: Message) -> bytes:
+def write(response: Message) -> bytes:
     return response.SerializeToString()

@@ -4,7 +4,6 @@ from typing import Final
 
 from moldau.api.queues import invalid
 from moldau.model.limits import TOPIC_NAME_LENGTH_MAX
-from moldau.model.topology import Endpoint
 
 NAME_LENGTH_MAX: Final = 1000
 """Of groups, consumers and clients; the services check further."""
@@ -37,16 +36,3 @@ def optional_name(field: str, name: str) -> str:
     if len(name) > NAME_LENGTH_MAX:
         raise invalid(f"{field} has {len(name)} characters; the limit is {NAME_LENGTH_MAX}")
     return name
-
-
-def endpoint(field: str, text: str) -> Endpoint:
-    """host:port, or [IPv6]:port."""
-    host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535
-    if not host or len(host) > NAME_LENGTH_MAX or not is_port:
-        raise invalid(f"{field} is '{text[:100]}', but must be HOST:PORT")
-    return Endpoint(host, int(port))

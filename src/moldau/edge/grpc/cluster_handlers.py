@@ -2,18 +2,10 @@
 
 from moldau.api.queues import invalid
 from moldau.api.session import Session
-from moldau.edge.grpc.checks import (
-    INT_MAX,
-    endpoint,
-    number,
-    optional_name,
-    required_name,
-    topic_name,
-)
+from moldau.edge.grpc.checks import INT_MAX, number, topic_name
 from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
-from moldau.model.topology import JoinRequest, Topology
+from moldau.model.topology import Topology
 from moldau.proto.v1.queue_pb2 import (
-    AddBroker,
     CreateTopicRequest,
     CreateTopicResponse,
     ManageBrokersRequest,
@@ -53,37 +45,14 @@ class ClusterHandlers:
     async def manage_brokers(
         self, request: ManageBrokersRequest, session: Session
     ) -> ManageBrokersResponse:
-        match request.WhichOneof("action"):
-            case "add":
-                joining = _join_request(request.add)
-                joined = await session.decided(session.cluster.join(joining))
-                return ManageBrokersResponse(
-                    id=joined.broker_id, message=f"broker {joined.broker_id} joined the cluster"
-                )
-            case "remove":
-                leaving = number("remove.id", request.remove.id, most=INT_MAX)
-                await session.decided(session.cluster.drain(leaving))
-                return ManageBrokersResponse(
-                    id=leaving,
-                    message=f"broker {leaving} is draining; it leaves when its replicas have moved",
-                )
-            case _:
-                raise invalid("no action: set add or remove")
-
-
-def _join_request(request: AddBroker) -> JoinRequest:
-    """Raises QueueRefusedError."""
-    grpc = request.grpc_address
-    return JoinRequest(
-        incarnation=required_name("add.incarnation", request.incarnation),
-        process=required_name("add.process", request.process),
-        kafka=endpoint("add.kafka_address", request.kafka_address),
-        raft=endpoint("add.raft_address", request.raft_address),
-        http=endpoint("add.http_address", request.http_address),
-        grpc=endpoint("add.grpc_address", grpc) if grpc else None,
-        rack=optional_name("add.rack", request.rack) or None,
-        broker_id=number("add.id", request.id, most=INT_MAX) or None,
-    )
+        if not request.HasField("remove"):
+            raise invalid("no action: set remove")
+        leaving = number("remove.id", request.remove.id, most=INT_MAX)
+        await session.decided(session.cluster.drain(leaving))
+        return ManageBrokersResponse(
+            id=leaving,
+            message=f"broker {leaving} is draining; it leaves when its replicas have moved",
+        )
 
 
 def _show(topology: Topology) -> TopologyResponse:

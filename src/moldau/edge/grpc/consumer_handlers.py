@@ -129,6 +129,7 @@ class ConsumerHandlers:
         )
         with self._calls.waiting():
             polled = await call.session.queues.poll(options)
+        call.check()
         response = PollResponse(is_full=polled.is_full)
         add = response.messages.add
         for delivery in polled.deliveries:

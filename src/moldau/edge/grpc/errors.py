@@ -1,13 +1,20 @@
 """Errors as gRPC statuses: a status code, a reason for programs, a message for people."""
 
 import logging
+from math import ceil
 from typing import Final, NamedTuple
 
 from grpc import StatusCode
 
 from moldau.api.queues import ErrorReason, QueueRefusedError
-from moldau.model.errors import ErrorCode, MoldauError, RefusedError
-from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
+from moldau.model.errors import ErrorCode, MoldauError, QuotaExceededError, RefusedError
+from moldau.proto.trailers import (
+    HINT_TRAILER,
+    REASON_TRAILER,
+    RETRY_TRAILER,
+    UNCERTAIN_TRAILER,
+    encode_text,
+)
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import Reason
 from moldau.security.sasl import AuthenticationError
@@ -69,6 +76,8 @@ class ErrorStatus(NamedTuple):
     text: str
     hint: str = ""
     is_uncertain: bool = False
+    retry_seconds: float = 0.0
+    """How long a client over its quota has to wait."""
 
     @property
     def code(self) -> StatusCode:
@@ -81,12 +90,20 @@ class ErrorStatus(NamedTuple):
             trailers.append((HINT_TRAILER, encode_text(short(self.hint))))
         if self.is_uncertain:
             trailers.append((UNCERTAIN_TRAILER, "true"))
+        if self.retry_seconds:
+            trailers.append((RETRY_TRAILER, str(ceil(self.retry_seconds * 1000))))
         return tuple(trailers)
 
 
 _LOGIN_HINT: Final = "send authorization metadata: Basic, or Bearer with a token"
 STOPPING: Final = ErrorStatus(
     queue_pb2.UNAVAILABLE, "the broker is stopping", "retry on another broker"
+)
+SILENT: Final = ErrorStatus(
+    queue_pb2.TIMED_OUT, "the request did not arrive in time", "send it when the call begins"
+)
+REPLACED: Final = ErrorStatus(
+    queue_pb2.BUSY, "too many health checks at once, and this was the oldest", "check again"
 )
 _INTERNAL_ERROR: Final = ErrorStatus(
     queue_pb2.INTERNAL, "internal error of the broker", "see the log of the broker"
@@ -96,6 +113,10 @@ _INTERNAL_ERROR: Final = ErrorStatus(
 def status_of(error: MoldauError) -> ErrorStatus:
     if isinstance(error, QueueRefusedError):
         return ErrorStatus(PROTO_REASON[error.reason], str(error), error.hint)
+    if isinstance(error, QuotaExceededError):
+        return ErrorStatus(
+            queue_pb2.BUSY, str(error), error.hint, retry_seconds=error.retry_seconds
+        )
     if isinstance(error, RefusedError):
         return ErrorStatus(reason_of(error.code), str(error), error.hint)
     return internal_error(error)

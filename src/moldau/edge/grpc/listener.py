@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc import aio
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_health.v1.health_pb2 import DESCRIPTOR as HEALTH
-from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
 from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import Calls
+from moldau.edge.grpc.health import HEALTH_SERVICE, HealthChecks
 from moldau.edge.grpc.service import SERVICE, handlers
 from moldau.edge.grpc.tls_credentials import server_credentials
 from moldau.model.queue_limits import SEND_REQUEST_BYTES_MAX
@@ -44,6 +42,10 @@ class GrpcLimits(Struct, frozen=True, kw_only=True):
     calls_max: int = 8192
     """Concurrent calls; most of them wait."""
     calls_per_connection_max: int = 1024
+    health_calls_max: int = 64
+    """Of those; anyone may make them."""
+    request_ms_max: int = 30_000
+    """A client that sends no request for so long holds the place of another one."""
     request_bytes_max: int = SEND_REQUEST_BYTES_MAX
     response_bytes_max: int = 64 * 1024 * 1024
     handshake_ms_max: int = 20_000
@@ -92,8 +94,9 @@ class GrpcListener:
         """Listen and serve. Call it in the loop. Raises OSError."""
         if self._reserved is None:
             raise RuntimeError("bind first")
-        self._calls = Calls(self._entrance)
-        self._health = health.aio.HealthServicer()
+        limits = self._limits
+        self._calls = Calls(self._entrance, request_seconds_max=limits.request_ms_max / 1000)
+        self._health = HealthChecks(calls_max=limits.health_calls_max)
         server = self._make_server()
         try:
             address = str(Endpoint(*self._reserved.getsockname()[:2]))
@@ -111,7 +114,7 @@ class GrpcListener:
 
     async def _serve(self, server: aio.Server) -> None:
         await server.start()
-        await self._health.set(SERVICE, HealthCheckResponse.SERVING)
+        self._health.serve(SERVICE)
 
     async def stop(self, grace_seconds: float) -> None:
         """Reject waiting and new calls, let others finish for `grace_seconds`, then cancel them."""
@@ -119,7 +122,7 @@ class GrpcListener:
         if self._server is None or self._starting is None:
             return
         await asyncio.wait({self._starting})
-        await self._health.enter_graceful_shutdown()
+        self._health.stop()
         self._calls.stop()
         await self._server.stop(grace_seconds)
 
@@ -132,16 +135,17 @@ class GrpcListener:
         server = aio.server(
             options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls_max
         )
-        names = (SERVICE, HEALTH.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        names = (SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         # The same messages under both names, of which tools try v1 first.
         reflecting = {"ServerReflectionInfo": self._reflection(names)}
-        served = {SERVICE: handlers(self._calls)}
+        served = {
+            SERVICE: handlers(self._calls),
+            HEALTH_SERVICE: self._health.handlers(self._calls),
+        }
         served |= {_REFLECTION_V1: reflecting, reflection.SERVICE_NAME: reflecting}
         server.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(*one) for one in served.items())
         )
-        # For load balancers: it needs no user, and says only whether calls are served.
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 
     def _reflection(self, names: tuple[str, ...]) -> "Handler":

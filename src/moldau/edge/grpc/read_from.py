@@ -69,6 +69,7 @@ class ReadFromHandler:
                 offset,
                 limit=_RECORDS_PER_READ if left is None else min(left, _RECORDS_PER_READ),
                 wait_ms_max=_WAIT_MS if follow else 0,
+                is_stream=True,
             )
             await _write_page(call, topic, partition, page.records, page.next_offset)
             if left is not None:

@@ -9,6 +9,10 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     """Limits that protect the broker from HTTP clients."""
 
     connections_max: int = 256
+    connections_per_address_max: int = 192
+    """One address cannot take the place of all others."""
+    tls_per_second_per_address_max: float = 100.0
+    """New connections with TLS: a handshake takes milliseconds of the event loop."""
     keep_alive_seconds_max: int = 10
     """An idle connection is closed after this."""
     request_seconds_max: float = 10.0
@@ -26,7 +30,7 @@ class ConnectionCounts(Struct, kw_only=True):
     open: int = 0
     accepted_total: int = 0
     refused_total: int = 0
-    """Above `connections_max`."""
+    """Above a limit."""
 
 
 DEFAULT_LIMITS: Final = HttpLimits()

@@ -218,11 +218,22 @@ def _traffic(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily
     yield gauge("moldau_kafka_connections", "Open Kafka connections.", listener.connection_count)
     yield from _accepted("kafka", listener.accepted_total, listener.refused_total)
     name = "moldau_kafka_connections_failed_total"
-    yield counter(name, "Connections closed because TLS failed.", listener.failed_total)
+    yield counter(name, "Connections closed for what the client did.", listener.failed_total)
+    logins = counter("moldau_logins_total", "Logins of clients, by mechanism and result.")
+    for (mechanism, result), count in sorted(sources.logins().items()):
+        logins.add(count, {"mechanism": mechanism, "result": result})
+    yield logins
     expiry = gauge("moldau_certificate_expiry_seconds", "Time until a certificate expires.")
     for file, expires_at in sorted(sources.certificates().items()):
         expiry.add(round(expires_at - view.clock.wall_ms() / 1000), {"file": file})
     yield expiry
+    throttled = counter("moldau_throttled_requests_total", "Requests over a quota, by its name.")
+    waits = counter("moldau_throttled_seconds_total", "Waits that clients were told, by quota.")
+    for key, count in sources.quotas.throttled.items():
+        throttled.add(count, {"quota": key})
+        waits.add(sources.quotas.throttled_seconds[key], {"quota": key})
+    yield throttled
+    yield waits
     parked = view.fetches_parked
     yield gauge("moldau_kafka_fetches_parked", "Fetches that wait for data.", parked)
 

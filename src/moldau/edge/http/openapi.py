@@ -243,6 +243,7 @@ _REASONS: Final = {
     413: "The body is too large",
     415: "The Content-Type is not JSON",
     421: "Sent to a host name that the broker does not have",
+    429: "The client is over its quota: retry after Retry-After",
     500: "Internal error of the broker",
     503: "Temporarily unavailable: retry",
 }
@@ -313,7 +314,8 @@ def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> S
 def _refusals(operation: Operation) -> list[int]:
     # 503 is possible everywhere: the memory limit for bodies and replies.
     # 401, 403 and 421: by nobody, by a web page of another origin, or to another host.
-    general = [401, 403, 421, 500, 503]
+    # 429: above the quota for the time of requests.
+    general = [401, 403, 421, 429, 500, 503]
     if operation.query is not None or operation.body is not None:
         general.append(400)
     if operation.body is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from math import ceil
 from typing import Final, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moldau.edge.http.hints import hint_for
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import ErrorCode, QuotaExceededError, RefusedError
 from moldau.model.topology import ErrorReply
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -18,6 +19,7 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 
 DETAIL_CHARS_MAX: Final = 2000
 RETRY_SECONDS: Final = 1
+_OVER_QUOTA: Final = "retry after Retry-After; an administrator sees quotas by: moldau quota list"
 
 HEADERS: Final = {
     "cache-control": "no-store",
@@ -107,6 +109,9 @@ def problem(status: int, code: ErrorCode, message: str, hint: str = "") -> Error
 
 
 def respond_refusal(error: RefusedError) -> Response:
+    if isinstance(error, QuotaExceededError):
+        headers = {"retry-after": str(ceil(error.retry_seconds))}
+        return respond_error(429, error.code, str(error), _OVER_QUOTA, headers)
     status = status_of(error.code)
     return respond_error(status, error.code, str(error), error.hint, retry_headers(status))
 

@@ -29,6 +29,7 @@ from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, prob
 from moldau.edge.http.visits import visit_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
+from moldau.security.sasl import AuthenticationError
 
 MEDIA_TYPE: Final = "text/event-stream"
 TAILS_MAX: Final = 64
@@ -83,7 +84,7 @@ class Tails:
         self.count += 1
         try:
             # Before the response starts, so that a bad offset gets a normal error response.
-            first = await self._read(subscription, offset, wait_ms_max=0)
+            first = await self._read(subscription, offset)
         except BaseException:
             self._ended()
             raise
@@ -96,30 +97,35 @@ class Tails:
         self.count -= 1
 
     async def _read(
-        self, subscription: _Subscription, offset: int, *, wait_ms_max: int
+        self,
+        subscription: _Subscription,
+        offset: int,
+        *,
+        wait_ms_max: int = 0,
+        is_stream: bool = False,
     ) -> ReadPage:
         session, expires_at_ms = subscription.visit.session, subscription.visit.expires_at_ms
         if expires_at_ms is not None:
-            left_ms = expires_at_ms - session.clock.wall_ms()
-            if left_ms <= 0:
-                raise RefusedError(
-                    ErrorCode.SASL_AUTHENTICATION_FAILED, "The token has expired: log in again"
-                )
-            wait_ms_max = min(wait_ms_max, left_ms)
+            wait_ms_max = max(0, min(wait_ms_max, expires_at_ms - session.clock.wall_ms()))
+        _check_login(subscription.visit)
         topic = session.topics.find(subscription.topic)
         if topic is None or topic.topic_id != subscription.topic_id:
             # A new topic of the same name has other records at the same offsets.
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{subscription.topic}' was deleted"
             )
-        return await session.fetch.read_page(
+        page = await session.fetch.read_page(
             subscription.topic,
             subscription.partition,
             offset,
             limit=_RECORDS_PER_READ,
             wants=subscription.selection.matches,
             wait_ms_max=wait_ms_max,
+            is_stream=is_stream,
         )
+        if page.records:
+            _check_login(subscription.visit)
+        return page
 
     async def _events(self, subscription: _Subscription, page: ReadPage) -> AsyncIterator[bytes]:
         """Runs until the client disconnects or the partition cannot be read."""
@@ -135,7 +141,9 @@ class Tails:
                         for record in shown
                     )
                     sent_at = clock()
-                page = await self._read(subscription, page.next_offset, wait_ms_max=QUIET_MS_MAX)
+                page = await self._read(
+                    subscription, page.next_offset, wait_ms_max=QUIET_MS_MAX, is_stream=True
+                )
                 if self._is_stopping:
                     raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping")
                 # Also while a filter skips everything. The wait may end slightly early.
@@ -159,6 +167,14 @@ class _TailResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
+
+
+def _check_login(visit: Visit) -> None:
+    """In the form of this protocol. Raises RefusedError."""
+    try:
+        visit.check()
+    except AuthenticationError as error:
+        raise RefusedError(ErrorCode.SASL_AUTHENTICATION_FAILED, error.text) from None
 
 
 def _resumed(request: Request) -> int | None:

@@ -11,10 +11,13 @@ import logging
 import socket
 import ssl
 from asyncio import AbstractEventLoop
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
+from moldau.model.clock import Clock
+from moldau.net.address_rates import AddressRates
 from moldau.net.failure_log import FailureLog
 from moldau.net.tls.channel import HANDSHAKE_RECORD, describe
 from moldau.net.tls.contexts import TlsContexts
@@ -39,6 +42,7 @@ class TlsFront:
         limits: HttpLimits,
         counted: ConnectionCounts,
         failures: FailureLog,
+        clock: Clock,
         plain_reply: bytes,
     ) -> None:
         """`plain_reply` is for clients that speak plain HTTP."""
@@ -50,7 +54,9 @@ class TlsFront:
         self._counted = counted
         self._failures = failures
         self._plain_reply = plain_reply
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], str] = {}
+        """With their addresses; the oldest first."""
+        self._rates = AddressRates(limits.tls_per_second_per_address_max, clock)
         self._is_closed = False
 
     def start(self) -> None:
@@ -80,14 +86,32 @@ class TlsFront:
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(_PAUSE_SECONDS, self._resume)
                 return
-            if len(self._handshakes) >= self._limits.connections_max:
+            host = address[0]
+            if not self._rates.allows(host):
                 self._counted.refused_total += 1
+                rate = self._limits.tls_per_second_per_address_max
+                self._failures.warn(
+                    f"{host}:{address[1]}", f"limit of {rate:g} connections per second reached"
+                )
                 connection.close()
                 continue
+            if len(self._handshakes) >= self._limits.connections_max:
+                self._close_oldest()
             connection.setblocking(False)
-            task = self._loop.create_task(self._serve(connection, f"{address[0]}:{address[1]}"))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            task = self._loop.create_task(self._serve(connection, f"{host}:{address[1]}"))
+            self._handshakes[task] = host
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+
+    def _close_oldest(self) -> None:
+        """Of the address that has most: who sends nothing shuts nobody out."""
+        self._counted.refused_total += 1
+        ((most, _),) = Counter(self._handshakes.values()).most_common(1)
+        oldest = next(task for task, host in self._handshakes.items() if host == most)
+        self._ended(oldest)
+        oldest.cancel()
 
     async def _serve(self, connection: socket.socket, address: str) -> None:
         seconds_max = self._limits.request_seconds_max

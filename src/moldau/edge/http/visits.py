@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moldau.api.entrance import Entrance, Visit
 from moldau.api.session import Session
-from moldau.edge.http.responses import respond_error
-from moldau.model.errors import ErrorCode
+from moldau.edge.http.responses import respond_error, respond_refusal
+from moldau.model.errors import ErrorCode, QuotaExceededError
 from moldau.security.sasl import AuthenticationError
 
 LOGIN_PATH: Final = "/api/v1/login"
@@ -62,8 +62,11 @@ class Visits:
         except AuthenticationError as error:
             await respond_unknown(error)(scope, receive, send)
             return
+        except QuotaExceededError as error:
+            await respond_refusal(error)(scope, receive, send)
+            return
         scope[_VISIT] = visit
-        await self._app(scope, receive, send)
+        await visit.charged(self._app(scope, receive, send))
 
     def _is_public(self, scope: Scope) -> bool:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

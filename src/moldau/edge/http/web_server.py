@@ -25,6 +25,7 @@ from moldau.edge.http.tls_front import TlsFront
 from moldau.edge.http.visits import CERTIFICATE
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
+from moldau.net.address_limits import AddressLimits
 from moldau.net.failure_log import FailureLog
 from moldau.net.tls.contexts import TlsContexts, peer_certificate
 
@@ -75,7 +76,12 @@ class BoundedProtocol(H11Protocol):
     limits: HttpLimits
     """Set on a subclass: uvicorn creates the instances."""
     counted: ConnectionCounts
+    addresses: AddressLimits
+    clock: Clock | None
 
+    _host = ""
+    """Set while the connection counts for its address."""
+    _expires_ms = float("inf")
     _request_timer: TimerHandle | None = None
     _reply_timer: TimerHandle | None = None
     _warned_at = float("-inf")
@@ -83,13 +89,19 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._keep_certificate(transport)
+        host = self.client[0] if self.client else ""
+        reason = self.addresses.refusal(host)
         if len(self.connections) > self.limits.connections_max:
+            reason = f"limit of {self.limits.connections_max} connections reached"
+        if reason:
             self.counted.refused_total += 1
-            self._log_limit_reached()
+            self._log_limit_reached(host, reason)
             transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
         else:
             self.counted.accepted_total += 1
+            self._host = host
+            self.addresses.opened(host)
             self._set_tcp_timeout(transport)
             self._await_request()
         self.counted.open = len(self.connections)
@@ -100,6 +112,7 @@ class BoundedProtocol(H11Protocol):
         found = None if encrypted is None else peer_certificate(encrypted)
         if found is not None:
             self.app_state = {**self.app_state, CERTIFICATE: found.subject}
+            self._expires_ms = found.expires_at * 1000
 
     def _set_tcp_timeout(self, transport: Transport) -> None:
         """Detects clients whose machine died. A tail of a quiet partition sends so little that no
@@ -109,24 +122,28 @@ class BoundedProtocol(H11Protocol):
             milliseconds = int(self.limits.reply_stall_seconds_max * 1000)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, milliseconds))
 
-    def _log_limit_reached(self) -> None:
+    def _log_limit_reached(self, host: str, reason: str) -> None:
         """At most one line every few seconds: a connection storm must not fill the disk."""
         kind, now = type(self), self.loop.time()
         if now - kind._warned_at >= _WARN_SECONDS:
             kind._warned_at = now
-            log.warning(
-                "HTTP connection rejected: the limit of %d connections is reached",
-                self.limits.connections_max,
-            )
+            log.warning("HTTP connection from %s rejected: %s", host, reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_request_timer()
         self._forget_reply_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        if self._host:
+            self.addresses.closed(self._host)
         self.counted.open = len(self.connections)
 
     def data_received(self, data: bytes) -> None:
+        if self.clock is not None and self.clock.wall_ms() >= self._expires_ms:
+            # Its certificate: the client is no longer who it was. A session of TLS 1.2 that is
+            # resumed does not verify it again.
+            self.transport.close()
+            return
         super().data_received(data)
         cycle = self.cycle
         # Head or body is incomplete, or the reply was sent before the body was complete.
@@ -224,6 +241,8 @@ class WebServer(uvicorn.Server):
 
         Protocol.limits = limits
         Protocol.counted = counted
+        Protocol.clock = clock
+        Protocol.addresses = AddressLimits(limits.connections_per_address_max)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -248,11 +267,12 @@ class WebServer(uvicorn.Server):
         self._limits = limits
         self._counted = counted
         self._tls = tls
+        self._clock = clock
         self._failures = None if clock is None else FailureLog(clock, "http")
         self._fronts: list[TlsFront] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._tls is None or self._failures is None:
+        if self._tls is None or self._failures is None or self._clock is None:
             await super().startup(sockets)
             return
         self.servers = []
@@ -264,6 +284,7 @@ class WebServer(uvicorn.Server):
                 limits=self._limits,
                 counted=self._counted,
                 failures=self._failures,
+                clock=self._clock,
                 plain_reply=_NOT_TLS,
             )
             front.start()

@@ -3,6 +3,7 @@
 import logging
 
 from moldau.api.authentication import Authenticator
+from moldau.edge.kafka.handler import host_of
 from moldau.edge.kafka.sasl_gate import PrincipalHandler
 from moldau.net.connection import Connection
 from moldau.security.sasl import AuthenticationError
@@ -23,9 +24,11 @@ class CertificateGate:
                 connection.close("it has no certificate", level=logging.ERROR)
                 return
             try:
-                principal = self._authenticator.of_certificate(certificate.subject)
+                principal = self._authenticator.of_certificate(
+                    certificate.subject, host_of(connection)
+                )
             except AuthenticationError as error:
-                connection.close(error.reason, level=logging.WARNING)
+                connection.refuse(error.reason)
                 return
             connection.state = principal
             self._handler.set_principal(connection, principal)

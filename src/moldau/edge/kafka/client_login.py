@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from moldau.api.authentication import Authenticator, Login
+from moldau.api.stored_user import StoredUser
 from moldau.edge.kafka.handler import host_of
 from moldau.model.clock import Clock
 from moldau.net.connection import Connection
@@ -51,6 +52,7 @@ class ClientLogin:
         "_expires_at",
         "_on_authenticated",
         "_rules",
+        "_user",
         "has_ended",
         "is_raw",
         "is_stepping",
@@ -69,6 +71,7 @@ class ClientLogin:
         self._on_authenticated = on_authenticated
         self._exchange: Login | None = None
         self._expires_at: float | None = None
+        self._user: StoredUser | None = None
         self.principal: Principal | None = None
         self.mechanism = ""
         self.is_raw = False
@@ -94,8 +97,14 @@ class ClientLogin:
             self.principal is not None
             and not self.has_ended
             and self._exchange is None
+            and (self._user is None or self._user.exists)
             and (self._expires_at is None or self._rules.clock.monotonic() < self._expires_at)
         )
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the user of an earlier login does not exist any more."""
+        return self._user is not None and not self._user.exists
 
     def begin(self, mechanism: str, *, is_raw: bool) -> None:
         """Start an exchange with one of `mechanisms`."""
@@ -138,6 +147,7 @@ class ClientLogin:
     def became(self, principal: Principal) -> None:
         """The client is `principal` from the next request on."""
         self.cancel_deadline()
+        self._user = self._rules.authenticator.stored_user(principal)
         if self.principal is None:
             self.principal = principal
             self._on_authenticated(self._connection, principal)

@@ -2,21 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
-from typing import Any
+from time import perf_counter
 
+from moldau.api.quotas import CLIENT_ID, Quotas, timed
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
+from moldau.edge.kafka.client_login import login_of
 from moldau.edge.kafka.deadlines import Deadlines
-from moldau.edge.kafka.handler import Api, Call, host_of
+from moldau.edge.kafka.handler import Api, Call, Handle, host_of
 from moldau.edge.kafka.handlers.api_versions import unsupported_version_response
+from moldau.edge.kafka.throttle import Throttle
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
 from moldau.security.principal import ANONYMOUS, Principal
 from moldau.wire.framing import frame_response, read_request_header
 from moldau.wire.registry import ApiKey
-from moldau.wire.schema import Response
+from moldau.wire.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +30,11 @@ class Dispatcher:
         sessions: Sessions,
         apis: Mapping[int, Api],
         listener: ListenerAccess = OPEN_LISTENER,
+        quotas: Quotas | None = None,
     ) -> None:
         self._make_session = partial(sessions.session, listener=listener)
         self._sessions: dict[Connection, Session] = {}
+        self._quotas = quotas
         self._seconds = {key: Histogram() for key in apis}
         self._apis = {
             key: (api.handle, api.request, *api.versions, self._seconds[key])
@@ -48,6 +53,9 @@ class Dispatcher:
         return {ApiKey(key).title: seconds for key, seconds in self._seconds.items()}
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        quotas = self._quotas
+        # The time of decoding counts.
+        began = None if quotas is None or quotas.active is None else perf_counter()
         key, version, correlation_id, client_id, position = read_request_header(frame)
         api = self._apis.get(key)
         if api is None or not api[2] <= version <= api[3]:
@@ -76,6 +84,9 @@ class Dispatcher:
             self._deadlines,
             api[4],
         )
+        if began is not None and (throttle := self._throttle(call, began)) is not None:
+            self._handle_throttled(call, throttle, api[0], request, len(frame))
+            return
         result = api[0](call, request)
         if result is None:
             return
@@ -86,6 +97,34 @@ class Dispatcher:
         else:
             call.defer()
             self._spawn(call, result)
+
+    def _throttle(self, call: Call, began: float) -> Throttle | None:
+        """None if the client has no quota. Nobody has one before the login: all clients would share
+        that of the anonymous user, and one of them could keep the others from logging in."""
+        login = login_of(call.connection)
+        if self._quotas is None or (login is not None and not login.is_open):
+            return None
+        meter = self._quotas.meter(call.session.principal, call.client_id)
+        return None if meter is None else Throttle(meter, call.connection, began)
+
+    def _handle_throttled(
+        self, call: Call, throttle: Throttle, handle: Handle, request: Request, size: int
+    ) -> None:
+        call.throttle = throttle
+        if call.api_key == ApiKey.PRODUCE:
+            throttle.received(size)
+        client_id = CLIENT_ID.set(call.client_id or "")
+        try:
+            result = handle(call, request)
+            if isinstance(result, Response):
+                call.reply(result)
+            elif result is not None:
+                call.defer()
+                # The task keeps the client id.
+                self._spawn(call, timed(result, throttle.spent))
+        finally:
+            CLIENT_ID.reset(client_id)
+            throttle.pause()
 
     def on_closed(self, connection: Connection) -> None:
         """The connection itself abandons its deferred replies."""
@@ -107,7 +146,7 @@ class Dispatcher:
             return
         raise PeerProtocolError(f"API {key} version {version} is not supported")
 
-    def _spawn(self, call: Call, handling: Coroutine[Any, Any, Response]) -> None:
+    def _spawn(self, call: Call, handling: Awaitable[Response]) -> None:
         task = asyncio.get_running_loop().create_task(_answer(call, handling))
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, call))
@@ -131,5 +170,5 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _answer(call: Call, handling: Coroutine[Any, Any, Response]) -> None:
+async def _answer(call: Call, handling: Awaitable[Response]) -> None:
     call.reply(await handling)

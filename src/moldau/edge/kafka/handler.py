@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from moldau.api.session import Session
 from moldau.edge.kafka.deadlines import Deadlines
+from moldau.edge.kafka.throttle import Throttle
 from moldau.model.histogram import SECONDS, Histogram
 from moldau.net.connection import Connection, DeferredReply
 from moldau.wire.framing import frame_response
@@ -35,6 +36,7 @@ class Call:
         "reply_later",
         "seconds",
         "session",
+        "throttle",
         "version",
     )
 
@@ -60,6 +62,8 @@ class Call:
         self.seconds = seconds
         """The histogram of this API."""
         self.reply_later: DeferredReply | None = None
+        self.throttle: Throttle | None = None
+        """None: the client has no quota."""
 
     @property
     def client_host(self) -> str:
@@ -86,9 +90,10 @@ class Call:
         self.seconds.sum += seconds
 
     def reply(self, response: Response) -> None:
-        chunks = frame_response(
-            self.api_key, self.version, self.correlation_id, response.encode(self.version)
-        )
+        body = response.encode(self.version)
+        if self.throttle is not None:
+            body = self.throttle.answered(response, self.api_key, self.version, body)
+        chunks = frame_response(self.api_key, self.version, self.correlation_id, body)
         if self.reply_later is None:
             self.connection.reply(chunks)
         else:
@@ -101,11 +106,14 @@ def host_of(connection: Connection) -> str:
     return connection.address.rpartition(":")[0]
 
 
+Handle = Callable[[Call, Any], Response | Coroutine[Any, Any, Response] | None]
+
+
 class Api(Struct, frozen=True):
     request: type[Request]
     versions: tuple[int, int]
     """First and last version served."""
-    handle: Callable[[Call, Any], Response | Coroutine[Any, Any, Response] | None]
+    handle: Handle
     advertised_from: int | None = None
     """First advertised version, where it must differ from the first served."""
     note: str = ""

@@ -1,8 +1,8 @@
 """Keeps the requests of a listener from the handlers until the client has authenticated.
 
 Before that only ApiVersions and the two SASL requests are served, requests are small, and there is
-a deadline. The same holds while a client authenticates again; and when its session has expired, the
-connection is closed at the next other request, as Kafka does.
+a deadline. The same holds while a client authenticates again; and when its session has expired, or
+its user was deleted, the connection is closed at the next other request, as Kafka does.
 """
 
 import asyncio
@@ -49,12 +49,14 @@ class SaslGate:
             inflight_bytes_max=min(REQUEST_BYTES_MAX, limits.inflight_bytes_max),
             inflight_requests_max=1,
         )
+        self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_accepted(self, connection: Connection) -> None:
         connection.set_limits(self._limits_before)
         connection.state = login = ClientLogin(connection, self._rules, self._authenticated)
         login.close_after(AUTHENTICATION_SECONDS_MAX, "it did not authenticate in time")
+        self._connections.add(connection)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         login = connection.state
@@ -72,13 +74,21 @@ class SaslGate:
             key = int.from_bytes(frame[:_KEY_BYTES], "big", signed=True)
             if key not in _BEFORE:
                 if login.principal is not None and not login.has_exchange:
-                    connection.close("its session has expired")
+                    why = "user was deleted" if login.is_deleted else "session has expired"
+                    connection.close(f"its {why}")
                     return
                 self._refuse(connection, key)
                 return
         self._handler.on_frame(connection, frame)
 
+    def close_deleted(self) -> None:
+        """Users may have been deleted: ends also what their connections wait for."""
+        for connection in list(self._connections):
+            if isinstance(connection.state, ClientLogin) and connection.state.is_deleted:
+                connection.close("its user was deleted")
+
     def on_closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
         if isinstance(connection.state, ClientLogin):
             connection.state.cancel_deadline()
         self._handler.on_closed(connection)
@@ -109,6 +119,10 @@ class SaslGate:
                 answered, _ = await login.step(message)
             except AuthenticationError as error:
                 connection.close(str(error))
+                return
+            except Exception:
+                log.exception("internal error while %s logs in", connection.address)
+                connection.close("an internal error")
                 return
             reply.complete([len(answered).to_bytes(_LENGTH_BYTES, "big") + answered])
 

@@ -96,6 +96,9 @@ class ListenerHandshake:
 
     def challenge(self, hello: bytes) -> bytes:
         """Raises PeerProtocolError: the caller must get no answer."""
+        if self._secret.earlier is not None and not _is_proven(self._secret, hello):
+            # The caller may have the earlier one. All that follows is proved by the same.
+            self._secret = self._secret.earlier
         body = _verified(self._secret, Label.HELLO, [], hello)
         if len(body) < NONCE_BYTES:
             raise PeerProtocolError("hello without a nonce")
@@ -120,6 +123,10 @@ class ListenerHandshake:
 
 def _signed(secret: PeerSecret, label: Label, before: list[bytes], body: bytes) -> bytes:
     return body + secret.prove(label, *before, body)
+
+
+def _is_proven(secret: PeerSecret, hello: bytes) -> bool:
+    return secret.is_proof(hello[-PROOF_BYTES:], Label.HELLO, hello[:-PROOF_BYTES])
 
 
 def _verified(secret: PeerSecret, label: Label, before: list[bytes], message: bytes) -> bytes:

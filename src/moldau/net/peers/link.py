@@ -477,7 +477,11 @@ class PeerLink:
 
     async def _introduce(self, peer: _Messenger) -> HelloResponse:
         """The handshake of peers. Raises PeerProtocolError, OSError."""
-        handshake = CallerHandshake(self._secret, self._hello)
+        secret = self._secret
+        if secret.earlier is not None and self._silent_closes % 2:
+            # The peer did not answer to the new one: it may not have it yet.
+            secret = secret.earlier
+        handshake = CallerHandshake(secret, self._hello)
         await _send_message(peer, handshake.hello)
         challenge = await _receive_message(peer)
         if challenge is None:

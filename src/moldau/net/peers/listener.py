@@ -41,7 +41,7 @@ _HANDSHAKE_LIMITS: Final = ConnectionLimits(
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
     # What unknown clients do is logged once per address, not for each connection.
-    protocol_error_level=logging.DEBUG,
+    logs_protocol_errors=False,
 )
 _PEER_LIMITS: Final = ConnectionLimits(
     request_bytes_max=PIECE_BYTES_MAX + 1,
@@ -50,6 +50,8 @@ _PEER_LIMITS: Final = ConnectionLimits(
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
 )
 _CONNECTIONS_MAX: Final = 4096
+_TLS_PER_SECOND_MAX: Final = 50
+"""New connections of one address: a broker needs a few at a restart of another one."""
 _UNPROVEN_MAX: Final = 512
 """Connections in their handshake. Of more than that the oldest is closed: peers need only
 milliseconds, so unknown clients that wait cannot keep them out."""
@@ -131,6 +133,7 @@ class PeerListener:
                 connections_max=_CONNECTIONS_MAX,
                 connections_per_address_max=_CONNECTIONS_MAX,
                 idle_seconds_max=_IDLE_SECONDS_MAX,
+                per_second_per_address_max=None if tls is None else _TLS_PER_SECOND_MAX,
             ),
             connection_limits=_HANDSHAKE_LIMITS,
             budget=ByteBudget(_RECEIVING_BYTES_MAX),

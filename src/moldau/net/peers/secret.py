@@ -27,12 +27,19 @@ class Label(Enum):
 class PeerSecret:
     """The key of one cluster for connections between its brokers."""
 
-    __slots__ = ("_key", "_random_bytes")
+    __slots__ = ("_key", "_random_bytes", "earlier")
 
-    def __init__(self, secret: bytes, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        random_bytes: Callable[[int], bytes],
+        earlier: "PeerSecret | None" = None,
+    ) -> None:
         """`random_bytes` must be unpredictable: `secrets.token_bytes`, but in the simulator."""
         self._key = hmac.digest(secret, _PURPOSE, "sha256")
         self._random_bytes = random_bytes
+        self.earlier = earlier
+        """Of brokers that do not have the new secret yet."""
 
     def __repr__(self) -> str:
         return "PeerSecret(…)"

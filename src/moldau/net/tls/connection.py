@@ -22,6 +22,7 @@ from moldau.net.failure_log import FailureLog
 from moldau.net.socket_writer import SocketWriter, ended_early
 from moldau.net.tls.channel import HANDSHAKE_RECORD, PIECE_BYTES, TlsChannel, describe
 from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.handshakes import Handshakes
 
 _RECORD_BYTES: Final = 16 * 1024
 _SEALED_PIECES_MAX: Final = 4
@@ -147,10 +148,11 @@ class TlsConnection(TlsWriting, Connection):
 
     __slots__ = (
         "_contexts",
+        "_expires_ms",
+        "_handshakes",
         "_has_failed",
         "_held",
         "_is_secured",
-        "_on_secured",
         "_sealed",
         "_tls",
     )
@@ -159,7 +161,7 @@ class TlsConnection(TlsWriting, Connection):
         self,
         *,
         contexts: TlsContexts,
-        on_secured: Callable[[Connection], None],
+        handshakes: Handshakes,
         failures: FailureLog,
         loop: AbstractEventLoop,
         sock: socket,
@@ -186,7 +188,9 @@ class TlsConnection(TlsWriting, Connection):
             listener=listener,
         )
         self._contexts = contexts
-        self._on_secured = on_secured
+        self._expires_ms: float | None = None
+        """When the certificate of the client expires; None if it has none."""
+        self._handshakes = handshakes
         self._tls: TlsChannel | None = None
         self._sealed: deque[bytes | memoryview] = deque()
         self._is_secured = False
@@ -197,6 +201,10 @@ class TlsConnection(TlsWriting, Connection):
     # ---- reading
 
     def _on_readable(self) -> None:
+        if self._is_secured or self._handshakes.has_turn(self):
+            self._receive_some()
+
+    def _receive_some(self) -> None:
         sealed = self._pool.sealed
         size = len(sealed)
         if self._partial is not None:
@@ -216,6 +224,8 @@ class TlsConnection(TlsWriting, Connection):
         data = memoryview(sealed)[:received]
         if not self._is_secured:
             self._shake_hands(data)
+        elif self.is_expired:
+            self.refuse_expired()
         else:
             self._receive(data)
 
@@ -300,6 +310,13 @@ class TlsConnection(TlsWriting, Connection):
 
     # ---- the handshake
 
+    def wait_for_turn(self) -> None:
+        self._loop.remove_reader(self._socket)
+
+    def take_turn(self) -> None:
+        self._loop.add_reader(self._socket, self._on_readable)
+        self._receive_some()
+
     def _shake_hands(self, data: memoryview) -> None:
         if self._has_failed:
             return
@@ -307,22 +324,29 @@ class TlsConnection(TlsWriting, Connection):
         if tls is None:
             if data[0] != HANDSHAKE_RECORD:
                 reason = "it does not use TLS; set the client's security.protocol to SSL"
-                self._failures.warn(self.address, reason)
-                self.close(reason)
+                self.refuse(reason)
                 return
             tls = self._tls = TlsChannel(self._contexts.server)
         tls.feed(data)
+        began_at = self._clock.monotonic()
         try:
             is_done = tls.handshake()
         except ssl.SSLError as error:
             self._fail_handshake(tls, f"TLS handshake failed: {describe(error)}")
             return
+        finally:
+            self._handshakes.took(self._clock.monotonic() - began_at)
         if tls.has_output:
             self._push(tls)
         if is_done and not self.is_closed:
             self._is_secured = True
-            self.peer_certificate = tls.peer_certificate
-            self._on_secured(self)
+            self._handshakes.ended(self)
+            self.peer_certificate = found = tls.peer_certificate
+            self._expires_ms = None if found is None else found.expires_at * 1000
+            if self.is_expired:
+                # A session of TLS 1.2 that is resumed does not verify it again.
+                self.refuse_expired()
+                return
             self._decrypt(tls)
             self._hold_input(tls)
 
@@ -341,6 +365,14 @@ class TlsConnection(TlsWriting, Connection):
                 self._socket.shutdown(SHUT_WR)
 
     @property
+    def is_expired(self) -> bool:
+        """Whether the certificate of the client has expired: it is no longer who it was."""
+        return self._expires_ms is not None and self._clock.wall_ms() >= self._expires_ms
+
+    def refuse_expired(self) -> None:
+        self.refuse("the client's certificate has expired")
+
+    @property
     def is_secured(self) -> bool:
         """Whether the handshake is complete."""
         return self._is_secured
@@ -353,7 +385,7 @@ class TlsConnection(TlsWriting, Connection):
 
     @property
     def awaits_client(self) -> bool:
-        return not self._replies or bool(self._out or self._sealed)
+        return self._unmuting is None and (not self._replies or bool(self._out or self._sealed))
 
     def close(self, reason: str, level: int = logging.DEBUG) -> None:
         if self.is_closed:

@@ -109,13 +109,6 @@ class TlsContexts:
         found = zip(self.files.pairs, self._loaded.servers, strict=True)
         return {path: _expiry(one).timestamp() for (path, _), (one, _) in found}
 
-    def lasting_server_context(self) -> ssl.SSLContext:
-        """For servers that take a context once: its connections get the newest files all the
-        same, because the context is replaced in each handshake."""
-        context = _server_context(self.files, *self.files.pairs[0])
-        context.sni_callback = self._select
-        return context
-
     def _select(self, connection: ssl.SSLObject, name: str | None, given: ssl.SSLContext) -> None:
         connection.context = self._loaded.server_for(name)
 

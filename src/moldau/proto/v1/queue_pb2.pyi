@@ -1407,66 +1407,19 @@ global___PartitionInfo = PartitionInfo
 class ManageBrokersRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    ADD_FIELD_NUMBER: builtins.int
     REMOVE_FIELD_NUMBER: builtins.int
-    @property
-    def add(self) -> global___AddBroker: ...
     @property
     def remove(self) -> global___RemoveBroker: ...
     def __init__(
         self,
         *,
-        add: global___AddBroker | None = ...,
         remove: global___RemoveBroker | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "add", b"add", "remove", b"remove"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "add", b"add", "remove", b"remove"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["add", "remove"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "remove", b"remove"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "remove", b"remove"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["remove"] | None: ...
 
 global___ManageBrokersRequest = ManageBrokersRequest
-
-@typing.final
-class AddBroker(google.protobuf.message.Message):
-    """The join request of a broker that starts with --join-addr, as in POST /api/v1/cluster/join. For
-    external tools that start brokers and use gRPC.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    INCARNATION_FIELD_NUMBER: builtins.int
-    PROCESS_FIELD_NUMBER: builtins.int
-    KAFKA_ADDRESS_FIELD_NUMBER: builtins.int
-    RAFT_ADDRESS_FIELD_NUMBER: builtins.int
-    HTTP_ADDRESS_FIELD_NUMBER: builtins.int
-    GRPC_ADDRESS_FIELD_NUMBER: builtins.int
-    RACK_FIELD_NUMBER: builtins.int
-    ID_FIELD_NUMBER: builtins.int
-    incarnation: builtins.str
-    """Identifies its data directory permanently."""
-    process: builtins.str
-    """Unique per start."""
-    kafka_address: builtins.str
-    raft_address: builtins.str
-    http_address: builtins.str
-    grpc_address: builtins.str
-    rack: builtins.str
-    id: builtins.int
-    """0: the cluster chooses."""
-    def __init__(
-        self,
-        *,
-        incarnation: builtins.str = ...,
-        process: builtins.str = ...,
-        kafka_address: builtins.str = ...,
-        raft_address: builtins.str = ...,
-        http_address: builtins.str = ...,
-        grpc_address: builtins.str = ...,
-        rack: builtins.str = ...,
-        id: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["grpc_address", b"grpc_address", "http_address", b"http_address", "id", b"id", "incarnation", b"incarnation", "kafka_address", b"kafka_address", "process", b"process", "rack", b"rack", "raft_address", b"raft_address"]) -> None: ...
-
-global___AddBroker = AddBroker
 
 @typing.final
 class RemoveBroker(google.protobuf.message.Message):
@@ -1490,7 +1443,7 @@ class ManageBrokersResponse(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     id: builtins.int
-    """The broker that was added or removed."""
+    """The broker that was removed."""
     message: builtins.str
     def __init__(
         self,

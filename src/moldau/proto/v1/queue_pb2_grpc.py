@@ -241,7 +241,7 @@ class QueueServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ManageBrokers(self, request, context):
-        """Add a broker, or drain and remove one.
+        """Drain a broker and remove it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -136,6 +136,13 @@ def _certificates(config: ServerConfig, listener: ListenerConfig) -> Iterator[Vi
             "asks for client certificates, but has no client_ca_file",
             "set security.client_ca_file: the certificates that sign those of clients",
         )
+    is_peers = listener.protocol is ListenerProtocol.PEERS
+    if is_peers and not is_mtls and not (listener.client_ca_file or security.client_ca_file):
+        yield Violation(
+            key,
+            "uses TLS between brokers, but has no client_ca_file to check their certificates with",
+            "set security.client_ca_file: the certificates that sign those of the brokers",
+        )
 
 
 def doubts(config: ServerConfig) -> Iterator[str]:
@@ -150,6 +157,11 @@ def doubts(config: ServerConfig) -> Iterator[str]:
             )
         elif listener.uses_tls:
             continue
+        elif listener.protocol is ListenerProtocol.PEERS:
+            yield (
+                f"{listener.setting} sends and receives all data of the cluster without "
+                "encryption; use a private network, or mtls between brokers"
+            )
         elif listener.authentication is Authentication.USERS or _CLEAR_TEXT & set(listener.sasl):
             yield (
                 f"{listener.setting} receives passwords or tokens without encryption; "

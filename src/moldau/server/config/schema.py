@@ -95,7 +95,7 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     connections_per_second_per_address_max: Annotated[
         int | None,
         Setting(
-            "New connections per second from one client address; more are closed. Unset: 500 for "
+            "New connections per second from one client address; more are closed. Unset: 100 for "
             "listeners with TLS, no limit for others.",
             min=1,
             unlimited=True,

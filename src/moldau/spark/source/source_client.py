@@ -120,6 +120,8 @@ class SourceClient:
         for topic in response.topics:
             if topic.error_code in RETRIABLE_CODES:
                 raise RejectedError(f"topic {topic.name} is not ready", topic.error_code)
+            if topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise _rejected(f"cannot read topic {topic.name}", topic.error_code)
         return response
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -176,7 +178,7 @@ class SourceClient:
         broker, lookup = self.client.any_broker(), FindCoordinatorRequest(key=group)
         version = min(broker.version_for(lookup), _SINGLE_KEY)
         found = broker.request(lookup, FindCoordinatorResponse, version)
-        _check_commit(found.error_code, group, "its coordinator")
+        _check_commit(found.error_code, group, "offsets")
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for tp, offset in offsets.items():
             topic = OffsetCommitRequestTopic(name=tp.topic, partitions=[])

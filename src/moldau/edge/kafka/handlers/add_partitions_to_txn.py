@@ -4,6 +4,7 @@ Versions from 4 on are for brokers only; Moldau brokers use their own RPC.
 """
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import refuse_too_many
 from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import RefusedError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
@@ -22,6 +23,7 @@ async def handle(call: Call, request: AddPartitionsToTxnRequest) -> AddPartition
         for index in topic.partitions
     ]
     try:
+        refuse_too_many(len(wanted))
         errors = await call.session.transactions.add_partitions(
             request.v3_and_below_transactional_id,
             ProducerId(request.v3_and_below_producer_id),

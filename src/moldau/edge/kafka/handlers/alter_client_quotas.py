@@ -1,6 +1,7 @@
 """AlterClientQuotas (49): sets and removes quotas."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.edge.kafka.quota_fields import entity_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.alter_client_quotas import (
@@ -14,7 +15,10 @@ from moldau.wire.messages.alter_client_quotas import (
 
 async def handle(call: Call, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     return AlterClientQuotasResponse(
-        entries=[await _alter(call, entry, request.validate_only) for entry in request.entries]
+        entries=[
+            await _alter(call, entry, request.validate_only)
+            async for entry in turns_of(request.entries)
+        ]
     )
 
 

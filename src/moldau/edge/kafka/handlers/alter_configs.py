@@ -4,6 +4,7 @@ from collections import Counter
 
 from moldau.api.types import shown
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -16,7 +17,7 @@ async def handle(call: Call, request: AlterConfigsRequest) -> AlterConfigsRespon
     times_named = Counter((each.resource_type, each.resource_name) for each in request.resources)
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
     responses = []
-    for (kind, name), resource in resources.items():
+    async for (kind, name), resource in turns_of(resources.items()):
         response = AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
         responses.append(response)
         try:

@@ -7,6 +7,7 @@ enough to log in with.
 from collections import defaultdict
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.scram import ScramCredential, ScramMechanism, credential_of_salted
 from moldau.wire.messages.alter_user_scram_credentials import (
@@ -28,7 +29,9 @@ async def handle(
     for change in changes:
         by_user[change.name].append(change)
     return AlterUserScramCredentialsResponse(
-        results=[await _alter(call, name, changes) for name, changes in by_user.items()]
+        results=[
+            await _alter(call, name, changes) async for name, changes in turns_of(by_user.items())
+        ]
     )
 
 

@@ -2,6 +2,7 @@
 
 from moldau.edge.kafka.acl_fields import acl_of
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import RefusedError
 from moldau.security.acl import Acl
 from moldau.wire.messages.create_acls import (
@@ -13,7 +14,7 @@ from moldau.wire.messages.create_acls import (
 
 
 async def handle(call: Call, request: CreateAclsRequest) -> CreateAclsResponse:
-    parsed = [_parsed(creation) for creation in request.creations]
+    parsed = [_parsed(creation) async for creation in turns_of(request.creations)]
     acls = [each for each in parsed if isinstance(each, Acl)]
     security = call.session.security
     try:

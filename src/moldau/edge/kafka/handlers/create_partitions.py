@@ -4,6 +4,7 @@ from collections import Counter
 
 from moldau.api.types import shown
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.create_partitions import (
@@ -17,7 +18,7 @@ async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitio
     times_named = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}
     results = []
-    for name, topic in topics.items():
+    async for name, topic in turns_of(topics.items()):
         result = CreatePartitionsTopicResult(name=name)
         results.append(result)
         assignments = topic.assignments

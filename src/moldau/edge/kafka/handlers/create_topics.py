@@ -4,6 +4,7 @@ from collections import Counter
 
 from moldau.api.types import Topic, shown
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID
@@ -23,7 +24,7 @@ async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsRespon
     topics = {topic.name: topic for topic in request.topics}
     results = []
     created_names = []
-    for name, topic in topics.items():
+    async for name, topic in turns_of(topics.items()):
         try:
             if times_named[name] > 1:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is given twice")

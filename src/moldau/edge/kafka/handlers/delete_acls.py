@@ -2,6 +2,7 @@
 
 from moldau.edge.kafka.acl_fields import filter_of
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import RefusedError
 from moldau.security.acl import Acl, AclFilter
 from moldau.wire.messages.delete_acls import (
@@ -14,7 +15,7 @@ from moldau.wire.messages.delete_acls import (
 
 
 async def handle(call: Call, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    parsed = [_parsed(each) for each in request.filters]
+    parsed = [_parsed(each) async for each in turns_of(request.filters)]
     filters = [each for each in parsed if isinstance(each, AclFilter)]
     security = call.session.security
     try:

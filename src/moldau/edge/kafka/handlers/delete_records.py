@@ -1,6 +1,7 @@
 """DeleteRecords (21): moves the start offset of partitions forward."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -15,9 +16,9 @@ _NO_WATERMARK = -1
 async def handle(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     delete = call.session.topics.delete_records
     topics = []
-    for topic in request.topics:
+    async for topic in turns_of(request.topics):
         partitions = []
-        for partition in topic.partitions:
+        async for partition in turns_of(topic.partitions):
             result = DeleteRecordsPartitionResult(
                 partition_index=partition.partition_index, low_watermark=_NO_WATERMARK
             )

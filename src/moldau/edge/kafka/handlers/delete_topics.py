@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, TopicId
 from moldau.wire.messages.delete_topics import (
@@ -25,7 +26,7 @@ async def handle(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsRespon
     return DeleteTopicsResponse(
         responses=[
             await _delete(call, topic, is_repeated=times_named[key] > 1)
-            for key, topic in distinct.items()
+            async for key, topic in turns_of(distinct.items())
         ]
     )
 

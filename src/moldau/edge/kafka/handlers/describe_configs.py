@@ -2,6 +2,7 @@
 
 from moldau.api.types import ConfigEntry, ResourceKind
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -13,10 +14,13 @@ from moldau.wire.messages.describe_configs import (
 )
 
 
-def handle(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=[_describe(call, request, resource) for resource in request.resources]
-    )
+@in_turns
+def handle(call: Call, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
+    results = []
+    for resource in request.resources:
+        yield
+        results.append(_describe(call, request, resource))
+    return DescribeConfigsResponse(results=results)
 
 
 def _describe(

@@ -4,6 +4,7 @@ Finds hanging transactions, which no coordinator knows and which block the last 
 """
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -14,12 +15,14 @@ from moldau.wire.messages.describe_producers import (
 )
 
 
-def handle(call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
+@in_turns
+def handle(call: Call, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
     describe = call.session.offsets.producers
     topics = []
     for topic in request.topics:
         partitions = []
         for index in topic.partition_indexes:
+            yield
             answer = DescribeProducersResponsePartition(partition_index=index, active_producers=[])
             partitions.append(answer)
             try:

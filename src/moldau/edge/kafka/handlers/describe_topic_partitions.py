@@ -6,6 +6,7 @@ Topics come sorted by name, so that a cursor means the same in the next request.
 from moldau.api.types import Partition, Topic
 from moldau.edge.kafka.authorized_operations import on_topic
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns
 from moldau.edge.kafka.partition_leaders import placements_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID
@@ -21,7 +22,10 @@ _PARTITIONS_MAX = 2000
 """Of one response, even if the client requests more."""
 
 
-def handle(call: Call, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+@in_turns
+def handle(
+    call: Call, request: DescribeTopicPartitionsRequest
+) -> Steps[DescribeTopicPartitionsResponse]:
     names = sorted({topic.name for topic in request.topics} or _all_names(call))
     first_index = 0
     cursor = request.cursor
@@ -33,6 +37,7 @@ def handle(call: Call, request: DescribeTopicPartitionsRequest) -> DescribeTopic
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     next_cursor = None
     for name in names:
+        yield
         try:
             topic = call.session.topics.find(name)
         except RefusedError as error:

@@ -2,8 +2,9 @@
 
 from moldau.api.types import PartitionFetch, PartitionFetchResult
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import NAMES_MAX
 from moldau.edge.kafka.partition_leaders import LEADER_CHANGED, current_leader
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, PeerProtocolError
 from moldau.model.ids import Offset
 from moldau.wire.messages.fetch import (
     FetchAbortedTransaction,
@@ -27,6 +28,16 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     if request.session_id:
         # This broker creates no sessions: it is one of another broker.
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
+    named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
+    if named > NAMES_MAX:
+        # They are read in one turn. Older responses have no error of the whole request.
+        raise PeerProtocolError(f"fetch of {named} topics and partitions (limit {NAMES_MAX})")
+    bytes_max = request.max_bytes
+    if call.throttle is not None:
+        if call.throttle.refuses_fetch:
+            # As Kafka: without the partitions. Clients know it by its throttle time.
+            return FetchResponse(topics=[])
+        bytes_max = call.throttle.fetch_bytes(bytes_max)
     by_id = call.version >= _TOPIC_IDS_FROM
     reads_committed = request.isolation_level == _READ_COMMITTED
     wanted: list[PartitionFetch] = []
@@ -47,7 +58,7 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     parked = call.session.fetch.fetch(
         wanted,
         bytes_min=request.min_bytes,
-        bytes_max=request.max_bytes,
+        bytes_max=bytes_max,
         wait_ms_max=min(request.max_wait_ms, _WAIT_MS_MAX),
         on_ready=operation.answer,
     )
@@ -71,6 +82,8 @@ class _Operation:
 
     def answer(self, results: list[PartitionFetchResult]) -> None:
         self._call.connection.on_next = None
+        if self._call.throttle is not None:
+            self._call.throttle.resume()
         position = 0
         nodes: dict[int, FetchNode] = {}
         topics: list[FetchResponseTopic] = []

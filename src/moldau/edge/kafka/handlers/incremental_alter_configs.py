@@ -4,6 +4,7 @@ from collections import Counter
 
 from moldau.api.types import ConfigChange, ConfigOperation, shown
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -21,7 +22,7 @@ async def handle(
     times_named = Counter((each.resource_type, each.resource_name) for each in request.resources)
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
     responses = []
-    for (kind, name), resource in resources.items():
+    async for (kind, name), resource in turns_of(resources.items()):
         response = IncrementalConfigsResourceResponse(resource_type=kind, resource_name=name)
         responses.append(response)
         try:

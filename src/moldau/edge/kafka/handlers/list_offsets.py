@@ -1,6 +1,7 @@
 """ListOffsets (2): the first and last offsets of partitions, and offsets by timestamp."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.list_offsets import (
     ListOffsetsRequest,
@@ -14,13 +15,15 @@ _EPOCHS_FROM = 4
 _NOT_AVAILABLE_FROM = 5
 
 
-def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
+@in_turns
+def handle(call: Call, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
     find = call.session.offsets.list_offset
     reads_committed = request.isolation_level == _READ_COMMITTED
     topics = []
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
+            yield
             answer = ListOffsetsResponsePartition(partition_index=partition.partition_index)
             try:
                 found = find(

@@ -8,6 +8,7 @@ from moldau.api.types import Topic
 from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_cluster, on_topic
 from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns, turns_of
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX, controller_of, placements_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId
@@ -27,29 +28,31 @@ _CREATE_MS_MAX = 5000
 """Later requests of the connection wait as long."""
 
 
+@in_turns
 def handle(
     call: Call, request: MetadataRequest
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+) -> Steps[MetadataResponse | Coroutine[Any, Any, MetadataResponse]]:
     topics = request.topics
     alive = call.session.cluster.alive
+    found = []
     if topics is None or (not topics and call.version < _EMPTY_MEANS_NONE_FROM):
-        return _respond(
-            call,
-            request,
-            [_describe(call, topic, alive) for topic in call.session.topics.all()],
-        )
+        for topic in call.session.topics.all():
+            yield
+            found.append(_describe(call, request, topic, alive))
+        return _respond(call, request, found)
     if request.allow_auto_topic_creation and call.session.auto_create_topics:
         # Without duplicates.
-        missing = list(
-            dict.fromkeys(
-                topic.name
-                for topic in topics
-                if topic.name is not None and _is_missing(call, topic.name)
-            )
-        )
+        missing: dict[str, None] = {}
+        for wanted in topics:
+            yield
+            if wanted.name is not None and _is_missing(call, wanted.name):
+                missing[wanted.name] = None
         if missing:
-            return _create_then_respond(call, request, topics, missing)
-    return _respond(call, request, [_look_up(call, topic, {}, alive) for topic in topics])
+            return _create_then_respond(call, request, topics, list(missing))
+    for wanted in topics:
+        yield
+        found.append(_look_up(call, request, wanted, {}, alive))
+    return _respond(call, request, found)
 
 
 def _is_missing(call: Call, name: str) -> bool:
@@ -75,11 +78,13 @@ async def _create_then_respond(
         if refusal is not None
     }
     alive = call.session.cluster.alive
-    return _respond(call, request, [_look_up(call, topic, refused, alive) for topic in topics])
+    found = [_look_up(call, request, topic, refused, alive) async for topic in turns_of(topics)]
+    return _respond(call, request, found)
 
 
 def _look_up(
     call: Call,
+    request: MetadataRequest,
     wanted: MetadataRequestTopic,
     refused: dict[str, ErrorCode],
     alive: frozenset[BrokerId],
@@ -93,7 +98,7 @@ def _look_up(
             unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             topic = topics.find(wanted.name)
         if topic is not None:
-            return _describe(call, topic, alive)
+            return _describe(call, request, topic, alive)
     except RefusedError as error:
         unknown = error.code
     name = wanted.name
@@ -104,7 +109,9 @@ def _look_up(
     )
 
 
-def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
+def _describe(
+    call: Call, request: MetadataRequest, topic: Topic, alive: frozenset[BrokerId]
+) -> MetadataResponseTopic:
     placements = placements_of(call.session, topic, topic.partitions, alive)
     partitions = [
         MetadataResponsePartition(
@@ -119,7 +126,13 @@ def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataR
         for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(placements)
     ]
     return MetadataResponseTopic(
-        name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=partitions,
+        topic_authorized_operations=on_topic(call.session, topic.name)
+        if request.include_topic_authorized_operations
+        else NOT_REQUESTED,
     )
 
 
@@ -132,10 +145,6 @@ def _respond(
     ):
         # Clients would ask this broker again and again, but another one may know the leaders.
         asyncio.get_running_loop().call_soon(call.connection.drain)
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if not topic.error_code and topic.name is not None:
-                topic.topic_authorized_operations = on_topic(session, topic.name)
     return MetadataResponse(
         brokers=[
             MetadataBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)

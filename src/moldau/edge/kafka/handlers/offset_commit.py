@@ -2,6 +2,7 @@
 
 from moldau.api.types import OffsetToCommit
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import refuse_too_many, turns_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicPartition
 from moldau.wire.messages.offset_commit import (
@@ -19,7 +20,7 @@ async def handle(call: Call, request: OffsetCommitRequest) -> OffsetCommitRespon
     offsets: list[OffsetToCommit] = []
     # In the order of `offsets`.
     answers: list[OffsetCommitResponsePartition] = []
-    for topic in request.topics:
+    async for topic in turns_of(request.topics):
         name = topic.name if call.version < _TOPIC_IDS_FROM else call.topic_name(topic.topic_id)
         partitions: list[OffsetCommitResponsePartition] = []
         topics.append(
@@ -53,6 +54,7 @@ async def _commit(
     if not offsets:
         return []
     try:
+        refuse_too_many(len(offsets))
         return await call.session.groups.commit_offsets(
             request.group_id,
             offsets,

@@ -1,6 +1,7 @@
 """OffsetDelete (47): deletes committed offsets of a group."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import refuse_too_many
 from moldau.model.errors import RefusedError
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.wire.messages.offset_delete import (
@@ -18,6 +19,7 @@ async def handle(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteRespon
         for partition in topic.partitions
     ]
     try:
+        refuse_too_many(len(partitions))
         errors = iter(await call.session.groups.delete_offsets(request.group_id, partitions))
     except RefusedError as error:
         return OffsetDeleteResponse(error_code=error.code, topics=[])

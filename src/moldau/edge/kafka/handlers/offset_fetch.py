@@ -5,7 +5,7 @@ from functools import partial
 
 from moldau.api.types import NO_OFFSET, CommittedOffset, FetchOffsetsResult
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import query_each
+from moldau.edge.kafka.large_requests import query_each, refuse_too_many
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicPartition
 from moldau.security.acl import Operation, ResourceType
@@ -79,13 +79,17 @@ async def _fetch(
             if name is not None
             for index in topic.partition_indexes
         ]
+        refuse_too_many(len(wanted))
+        # Before it waits: a topic that the client may describe from then on was not fetched.
+        may = partial(call.session.may, Operation.DESCRIBE, ResourceType.TOPIC)
+        hidden = {name for name in names if name is not None and not may(name)}
         result = await fetch(wanted)
         offsets = _stable_offsets(result, stable=stable)
         topics = [
             _failed(topic, ErrorCode.UNKNOWN_TOPIC_ID)
             if name is None
             else _failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            if not call.session.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+            if name in hidden
             else _filled(topic, name, offsets)
             for name, topic in zip(names, group.topics, strict=True)
         ]

@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch (23): where a leader epoch ended in a partition."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -10,12 +11,14 @@ from moldau.wire.messages.offset_for_leader_epoch import (
 )
 
 
-def handle(call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+@in_turns
+def handle(call: Call, request: OffsetForLeaderEpochRequest) -> Steps[OffsetForLeaderEpochResponse]:
     find = call.session.offsets.epoch_end
     topics = []
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
+            yield
             result = OffsetForLeaderPartitionResult(partition=partition.partition)
             partitions.append(result)
             try:

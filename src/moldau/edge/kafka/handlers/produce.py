@@ -4,6 +4,7 @@ from functools import partial
 
 from moldau.api.types import ACKS_ALL, ACKS_NONE, Proposal
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import NAMES_MAX
 from moldau.edge.kafka.pending_produce import (
     TOPIC_IDS_FROM,
     PendingProduce,
@@ -28,13 +29,20 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
     acks = request.acks
     if not -1 <= acks <= 1:
         return _refuse_all(call, request, ErrorCode.INVALID_REQUIRED_ACKS)
-    if request.transactional_id is not None:
-        handle_transactional(call, request, request.transactional_id)
-        return None
-    if len(request.topics) == 1 and call.version < TOPIC_IDS_FROM:
+    transactional_id = request.transactional_id
+    # The fast path has no throttle time in its response.
+    is_plain = transactional_id is None and call.throttle is None
+    if is_plain and len(request.topics) == 1 and call.version < TOPIC_IDS_FROM:
         topic = request.topics[0]
         if len(topic.partitions) == 1:
             return _handle_single(call, acks, topic, request.timeout_ms)
+    named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
+    if named > NAMES_MAX:
+        # They are appended in one turn.
+        return _refuse_all(call, request, ErrorCode.INVALID_REQUEST)
+    if transactional_id is not None:
+        handle_transactional(call, request, transactional_id)
+        return None
     return _handle_many(call, acks, request)
 
 

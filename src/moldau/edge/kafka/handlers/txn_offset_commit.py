@@ -6,6 +6,7 @@ version 5 on the broker does it.
 
 from moldau.api.types import OffsetToCommit
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import refuse_too_many
 from moldau.edge.kafka.txn_errors import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import (
@@ -64,6 +65,7 @@ async def _commit(
     try:
         if not request.group_id:
             raise RefusedError(ErrorCode.INVALID_GROUP_ID)
+        refuse_too_many(len(offsets))
         return await call.session.transactions.commit_offsets(
             request.transactional_id,
             request.group_id,

@@ -3,9 +3,10 @@
 Brokers use their own RPC for markers, so only aborts are accepted here.
 """
 
-import asyncio
+from functools import partial
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import query_each, turns_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.wire.messages.write_txn_markers import (
@@ -20,7 +21,7 @@ from moldau.wire.messages.write_txn_markers import (
 
 async def handle(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     return WriteTxnMarkersResponse(
-        markers=[await _write(call, marker) for marker in request.markers]
+        markers=[await _write(call, marker) async for marker in turns_of(request.markers)]
     )
 
 
@@ -33,7 +34,9 @@ async def _write(call: Call, marker: WritableTxnMarker) -> WritableTxnMarkerResu
     if marker.transaction_result:
         codes = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(partitions)
     else:
-        codes = await asyncio.gather(*(_abort(call, marker, each) for each in partitions))
+        codes = await query_each(
+            partitions, partial(_abort, call, marker), lambda _, error: error.code
+        )
     outcome = iter(codes)
     return WritableTxnMarkerResult(
         producer_id=marker.producer_id,

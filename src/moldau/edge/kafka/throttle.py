@@ -1,0 +1,100 @@
+"""Charges Kafka requests to the quotas of their clients: throttle times, and muted connections.
+
+Produce requests are charged by their size when they arrive, fetches by the size of the response,
+and all by the time in which they hold the event loop. A client over a quota is answered, its
+response says how long to wait, and nothing more is read of its connection until then.
+"""
+
+from math import ceil
+from time import perf_counter
+from typing import Final
+
+from moldau.api.quotas import Meter
+from moldau.api.types import QuotaKey
+from moldau.model.slices import Chunk
+from moldau.net.connection import Connection
+from moldau.wire.registry import ApiKey
+from moldau.wire.schema import Response
+
+_THROTTLE_TIME: Final = "throttle_time_ms"
+_MUTATIONS: Final = frozenset(
+    {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS}
+)
+_FETCH_SECONDS: Final = 10
+"""A fetch returns at most this long of the quota: the client waits no longer for the next one."""
+
+
+class Throttle:
+    """What one request takes. Clients without quotas have none."""
+
+    __slots__ = ("_began", "_connection", "_counted", "_meter", "_seconds")
+
+    def __init__(self, meter: Meter, connection: Connection, began: float) -> None:
+        self._meter = meter
+        self._connection = connection
+        self._began: float | None = began
+        """When the current step of the handler began; None between steps."""
+        self._seconds = 0.0
+        """How long the client has to wait."""
+        self._counted: set[QuotaKey] = set()
+
+    # ---- the request
+
+    def received(self, size: int) -> None:
+        """A Produce request."""
+        self._wait(QuotaKey.PRODUCE, self._meter.take(QuotaKey.PRODUCE, size))
+
+    @property
+    def refuses_fetch(self) -> bool:
+        """Whether the client has to wait before it gets more, as after another connection's fetch;
+        then the response is empty."""
+        seconds = self._meter.wait(QuotaKey.FETCH)
+        self._wait(QuotaKey.FETCH, seconds)
+        return seconds > 0
+
+    def fetch_bytes(self, wanted: int) -> int:
+        """What a fetch may return: one that takes minutes to pay back would never be paid back."""
+        rate = self._meter.rate(QuotaKey.FETCH)
+        return wanted if rate is None else max(1, min(wanted, int(rate * _FETCH_SECONDS)))
+
+    # ---- the time it takes
+
+    def resume(self) -> None:
+        """A handler that waited goes on."""
+        if self._began is None:
+            self._began = perf_counter()
+
+    def pause(self) -> None:
+        """It waits, or it is done."""
+        if self._began is not None:
+            self.spent(perf_counter() - self._began)
+            self._began = None
+
+    def spent(self, seconds: float) -> None:
+        self._wait(QuotaKey.REQUEST, self._meter.take(QuotaKey.REQUEST, seconds))
+
+    # ---- the response
+
+    def answered(
+        self, response: Response, api_key: int, version: int, body: list[Chunk]
+    ) -> list[Chunk]:
+        """The encoded response, with the time that the client has to wait."""
+        self.pause()
+        if api_key == ApiKey.FETCH:
+            size = sum(len(chunk) for chunk in body)
+            self._wait(QuotaKey.FETCH, self._meter.take(QuotaKey.FETCH, size))
+        elif api_key in _MUTATIONS:
+            self._wait(QuotaKey.MUTATION, self._meter.wait(QuotaKey.MUTATION))
+        if not self._seconds or _THROTTLE_TIME not in response.FIELDS:
+            return body
+        setattr(response, _THROTTLE_TIME, ceil(self._seconds * 1000))
+        return response.encode(version)
+
+    def _wait(self, key: QuotaKey, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        self._seconds = max(self._seconds, seconds)
+        self._connection.mute(seconds)
+        if key not in self._counted:
+            self._counted.add(key)
+            self._meter.count(key, seconds)
