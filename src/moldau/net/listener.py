@@ -5,6 +5,7 @@ import logging
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -152,21 +153,10 @@ class Listener:
             self._on_accepted(connection)
 
     def _make_connection(self, sock: socket.socket, host: str, port: int) -> Connection:
-        if self._tls is None:
-            return Connection(
-                loop=self._loop,
-                sock=sock,
-                address=f"{host}:{port}",
-                handler=self._handler,
-                limits=self._connection_limits,
-                pool=self._pool,
-                budget=self._budget,
-                clock=self._clock,
-                on_close=self._forget,
-                failures=self.failures,
-                listener=self._about,
-            )
-        return TlsConnection(
+        make: Callable[..., Connection] = Connection
+        if self._tls is not None:
+            make = partial(TlsConnection, contexts=self._tls, handshakes=self.handshakes)
+        return make(
             loop=self._loop,
             sock=sock,
             address=f"{host}:{port}",
@@ -178,8 +168,6 @@ class Listener:
             on_close=self._forget,
             failures=self.failures,
             listener=self._about,
-            contexts=self._tls,
-            handshakes=self.handshakes,
         )
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:

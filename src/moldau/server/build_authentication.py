@@ -36,7 +36,6 @@ from moldau.server.machine import Machine
 if TYPE_CHECKING:
     from moldau.server.oidc import OidcTokens
 
-_DECOY_KEY_BYTES = 32
 _DECOY_LABEL = b"moldau decoy credentials"
 
 

@@ -27,12 +27,28 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """One line per message, and a traceback after it. Clients choose names and reasons that are
+    logged: none of them can look like another line, or move the cursor of a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        if not record.message.isprintable():
+            record.message = "".join(map(_escaped, record.message))
+        return super().formatMessage(record)
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
+
+
 def set_up_logging(config: LoggingConfig) -> None:
     handler = logging.StreamHandler(sys.stderr)
     if config.format is LogFormat.JSON:
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(config.level.upper())

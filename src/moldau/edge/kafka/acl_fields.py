@@ -1,5 +1,6 @@
 """Converts rules and filters of ACLs between the numbers of the protocol and their types."""
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -8,6 +9,8 @@ from moldau.security.acl import Acl, AclFilter, Operation, PatternType, Permissi
 from moldau.wire.messages.create_acls import AclCreation
 
 E = TypeVar("E", bound=IntEnum)
+F = TypeVar("F")
+P = TypeVar("P", Acl, AclFilter)
 
 
 class FilterFields(Protocol):
@@ -46,6 +49,14 @@ def filter_of(fields: FilterFields) -> AclFilter:
         operation=_known(Operation, fields.operation, "operation"),
         permission=_known(Permission, fields.permission_type, "permission type"),
     )
+
+
+def attempt(parse: Callable[[F], P], fields: F) -> P | RefusedError:
+    """What `parse` returns or raises: other rules of the request are not affected."""
+    try:
+        return parse(fields)
+    except RefusedError as error:
+        return error
 
 
 def _known(kind: type[E], number: int, name: str) -> E:

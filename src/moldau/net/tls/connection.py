@@ -39,10 +39,6 @@ class TlsWriting(SocketWriter):
     _sealed: deque[bytes | memoryview]
     """Encrypted, and not accepted by the socket yet."""
 
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._out or self._sealed)
-
     def _write(self) -> None:
         out, sealed = self._out, self._sealed
         try:
@@ -378,11 +374,6 @@ class TlsConnection(TlsWriting, Connection):
 
     def refuse_expired(self) -> None:
         self.refuse("the client's certificate has expired")
-
-    @property
-    def is_secured(self) -> bool:
-        """Whether the handshake is complete."""
-        return self._is_secured
 
     # ---- closing
 

@@ -1,12 +1,11 @@
 """CreateAcls (30): adds access rules."""
 
-from moldau.edge.kafka.acl_fields import acl_of
+from moldau.edge.kafka.acl_fields import acl_of, attempt
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import RefusedError
 from moldau.security.acl import Acl
 from moldau.wire.messages.create_acls import (
-    AclCreation,
     AclCreationResult,
     CreateAclsRequest,
     CreateAclsResponse,
@@ -14,7 +13,7 @@ from moldau.wire.messages.create_acls import (
 
 
 async def handle(call: Call, request: CreateAclsRequest) -> CreateAclsResponse:
-    parsed = [_parsed(creation) async for creation in turns_of(request.creations)]
+    parsed = [attempt(acl_of, creation) async for creation in turns_of(request.creations)]
     acls = [each for each in parsed if isinstance(each, Acl)]
     security = call.session.security
     try:
@@ -25,13 +24,6 @@ async def handle(call: Call, request: CreateAclsRequest) -> CreateAclsResponse:
     return CreateAclsResponse(
         results=[_result(next(refusals) if isinstance(each, Acl) else each) for each in parsed]
     )
-
-
-def _parsed(creation: AclCreation) -> Acl | RefusedError:
-    try:
-        return acl_of(creation)
-    except RefusedError as error:
-        return error
 
 
 def _result(refusal: RefusedError | None) -> AclCreationResult:

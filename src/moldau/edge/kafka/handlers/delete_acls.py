@@ -1,12 +1,11 @@
 """DeleteAcls (31): deletes the access rules that match filters."""
 
-from moldau.edge.kafka.acl_fields import filter_of
+from moldau.edge.kafka.acl_fields import attempt, filter_of
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import turns_of
 from moldau.model.errors import RefusedError
 from moldau.security.acl import Acl, AclFilter
 from moldau.wire.messages.delete_acls import (
-    DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
@@ -15,7 +14,7 @@ from moldau.wire.messages.delete_acls import (
 
 
 async def handle(call: Call, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    parsed = [_parsed(each) async for each in turns_of(request.filters)]
+    parsed = [attempt(filter_of, each) async for each in turns_of(request.filters)]
     filters = [each for each in parsed if isinstance(each, AclFilter)]
     security = call.session.security
     try:
@@ -28,13 +27,6 @@ async def handle(call: Call, request: DeleteAclsRequest) -> DeleteAclsResponse:
             _result(next(results) if isinstance(each, AclFilter) else each) for each in parsed
         ]
     )
-
-
-def _parsed(fields: DeleteAclsFilter) -> AclFilter | RefusedError:
-    try:
-        return filter_of(fields)
-    except RefusedError as error:
-        return error
 
 
 def _result(result: list[Acl] | RefusedError) -> DeleteAclsFilterResult:
