@@ -13,8 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from open_sessions import broker_with, entrance_to
 
 from grpc_world import Door, opened
+from moldau.api.password_check import UnavailableError
 from moldau.api.stored_user import StoredUser
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
+from moldau.edge.grpc.errors import unknown_caller
 from moldau.edge.grpc.listener import GrpcLimits
 from moldau.metadata.security import User
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
@@ -64,6 +66,13 @@ def test_every_reason_of_the_queues_has_a_status_and_its_name(
     }
     assert error.code() == known.get(reason, error.code())
     assert error.code() not in (grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN)
+
+
+def test_a_client_that_could_not_be_checked_may_try_again_and_a_wrong_one_may_not() -> None:
+    busy = unknown_caller(UnavailableError("busy", reason="r"))
+    assert (busy.code, busy.text) == (grpc.StatusCode.UNAVAILABLE, "busy")
+    wrong = unknown_caller(AuthenticationError("wrong", reason="r"))
+    assert (wrong.code, wrong.text) == (grpc.StatusCode.UNAUTHENTICATED, "wrong")
 
 
 def test_a_hint_of_any_letters_arrives(door: Door) -> None:
