@@ -75,7 +75,7 @@ def world_with(**rates: float) -> GuardedWorld:
     world.services["appends"].answers["append"] = SimpleNamespace(error=ErrorCode.NONE)
     world.services["replicas"].answers["message_bytes_max"] = 10**6
     world.services["queues"].answers["poll"] = PollResult(
-        deliveries=[SimpleNamespace(record=RECORD)]  # type: ignore[list-item]
+        deliveries=[SimpleNamespace(topic="orders", record=RECORD)]  # type: ignore[list-item]
     )
     world.services["queues"].answers["peek"] = [SimpleNamespace(record=RECORD)]
     created = SimpleNamespace(partitions=range(300))

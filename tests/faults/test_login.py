@@ -14,7 +14,7 @@ from moldau.client.wire.client import KafkaClient
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.safety]
 
 
 @pytest.fixture(autouse=True)
