@@ -93,7 +93,8 @@ class JoinService:
         content: JoinGrant | JoinRefusal
         try:
             reply = await self._register(proven)
-            secret = self._secret
+            # Who proves the old secret learns no new one: it may have been stolen.
+            secret = ClusterSecret(key) if key == self._secret.earlier else self._secret
             content = JoinGrant(reply=reply, secret=secret.value, earlier_secret=secret.earlier)
         except RefusedError as error:
             if error.code.is_unavailable:

@@ -100,7 +100,7 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, tag="granted"):
 
     reply: JoinReply
     secret: bytes
-    """Of the cluster."""
+    """Of the cluster; to a broker that proved the old one, while it is changed, only that."""
     earlier_secret: bytes | None = None
     """That some brokers still have, while it is changed."""
 

@@ -198,9 +198,12 @@ async def _join(
         directory_id=directory_id,
         metadata_voters=tuple(BrokerId(voter) for voter in reply.voters),
     )
-    # Before the identity: a directory that belongs to a cluster has its secret.
-    secret = ClusterSecret(grant.secret, grant.earlier_secret)
-    storage.write_secret(secret)
+    secret = storage.read_secret()
+    if secret is None:
+        # Before the identity: a directory that belongs to a cluster has its secret. One that has
+        # it keeps it: it may be newer than that of the member.
+        secret = ClusterSecret(grant.secret, grant.earlier_secret)
+        storage.write_secret(secret)
     storage.become(identity)
     return _membership(identity, process, endpoints, secret, image, reply.epoch)
 
