@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -367,3 +368,12 @@ def test_a_file_says_whether_a_read_would_wait_for_the_disk(os_files, monkeypatc
     assert file.is_cached(250_000, 10_000) is is_cached
     assert (asked[0], asked[-1] > 200_000) == (10_000, True)
     file.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to others")
+def test_root_writes_private_files_for_the_owner_of_their_directory(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1234, 5678)
+    files = OsFiles(tmp_path)
+    files.replace("secret", b"x", is_private=True)
+    found = os.stat(tmp_path / "secret")
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 5678, 0o600)

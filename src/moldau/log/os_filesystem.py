@@ -126,6 +126,7 @@ class OsFiles:
             if is_private:
                 # A leftover of a crash keeps its mode.
                 os.fchmod(file.fileno(), _FILE_MODE)
+                _give_to_owner_of(os.path.dirname(target), file.fileno())
             write_all(file, data, 0)
             # The content before the name: a crash leaves the old file or the new one, whole.
             os.fsync(file.fileno())
@@ -230,6 +231,14 @@ class OsFiles:
         if path.startswith("/") or "\0" in path or ".." in path.split("/"):
             raise PermissionError(errno.EPERM, "outside the data directory", path)
         return os.path.normpath(f"{self._root}/{path}")
+
+
+def _give_to_owner_of(directory: str, descriptor: int) -> None:
+    """What an administrator writes as root is for the broker, which may run as another user."""
+    if os.geteuid() == 0:
+        owner = os.stat(directory)
+        if (owner.st_uid, owner.st_gid) != (0, 0):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _sync_directory(path: str) -> None:
