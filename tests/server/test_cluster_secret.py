@@ -18,7 +18,6 @@ from moldau.model.layout import SECRET_FILE
 from moldau.server.cluster_secret import (
     JoinKey,
     give_secret,
-    is_loopback,
     join_token,
     keep_first_secret,
     read_join_token,
@@ -197,24 +196,6 @@ def test_the_file_of_another_user_is_not_read(tmp_path: Path):
     write_secret(OsFiles(tmp_path), ClusterSecret(SECRET))
     os.chown(tmp_path / SECRET_FILE, 12345, 12345)
     assert read_local_secret(str(tmp_path / SECRET_FILE)) is None
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.1.2.3", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.example", False),
-        ("", False),
-    ],
-)
-def test_which_addresses_are_loopback(host: str, expected: bool):
-    assert is_loopback(host) is expected
 
 
 def test_no_repr_shows_a_secret():

@@ -122,7 +122,7 @@ async def _serve(
 
 def _listen_address(listen: str, *, insecure: bool) -> str:
     """[HOST]:PORT as HOST:PORT."""
-    from moldau.client.security import is_loopback
+    from moldau.model.loopback import is_loopback
 
     host, colon, port = listen.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit() and int(port) <= 65535):

@@ -6,7 +6,6 @@ needs no files of the driver, and a wrong file is reported before anything runs.
 
 import contextlib
 import functools
-import ipaddress
 import os
 import re
 import ssl
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError, UnreachableError
 from moldau.client.sasl import READABLE, Sasl, parse_sasl
+from moldau.model.loopback import is_loopback, reaches_loopback
 
 PROTOCOL: Final = "security.protocol"
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -101,7 +101,7 @@ class Security:
         whatever address a broker advertises. Raises ClientError.
         """
         is_clear = self.tls is None and self.sasl is not None and self.sasl.mechanism in READABLE
-        if is_clear and all(map(is_loopback, bootstrap)):
+        if is_clear and all(map(reaches_loopback, bootstrap)):
             check_may_send(host, self.prefix)
 
 
@@ -115,17 +115,6 @@ def check_may_send(host: str, prefix: str = "") -> None:
             f"will not send a password or token to {host} without TLS",
             hint=f"use TLS: see option {prefix}{PROTOCOL}, and https:// addresses",
         )
-
-
-@functools.lru_cache(maxsize=1024)
-def is_loopback(host: str) -> bool:
-    """Whether what is sent to this host stays on this machine."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def parse_security(given: Mapping[str, str], prefix: str = "") -> Security:
@@ -170,15 +159,27 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+def _file_in_memory() -> int | None:
+    """None: this system has none, or keeps processes from using them."""
+    try:
+        descriptor = os.memfd_create("moldau")
+    except (AttributeError, OSError):
+        return None
+    if os.path.exists(f"/proc/self/fd/{descriptor}"):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
 @contextlib.contextmanager
 def _private_file(text: str) -> Iterator[str]:
     """OpenSSL reads keys from files only: the path of one that no other user can open."""
-    if hasattr(os, "memfd_create"):
-        # In memory, without a name: nothing remains of it, however the process ends.
-        with open(os.memfd_create("moldau"), "w", encoding="utf-8") as file:
+    if (descriptor := _file_in_memory()) is not None:
+        # Without a name: nothing remains of it, however the process ends.
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            yield f"/proc/self/fd/{file.fileno()}"
+            yield f"/proc/self/fd/{descriptor}"
         return
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as named:
         named.write(text)

@@ -6,12 +6,12 @@ from moldau.control.cluster_service import ClusterService
 from moldau.control.join_service import JoinService
 from moldau.log.secret_file import ClusterSecret
 from moldau.model.layout import SECRET_FILE
+from moldau.model.loopback import is_loopback
 from moldau.net.peers.secret import PeerSecret
 from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.transport import Transport
-from moldau.server.cluster_secret import is_loopback
 from moldau.server.machine import Machine
 from moldau.server.membership import ClusterMembership
 from moldau.server.peer_links import PeerLinks

@@ -4,7 +4,6 @@ It is made at bootstrap, and a broker that joins receives it. It is kept in the 
 `cluster.secret`. There is no way to run without it.
 """
 
-import ipaddress
 import os
 import secrets
 import stat
@@ -190,16 +189,6 @@ def join_token(text: str, source: str) -> JoinKey:
         failure.hint = "create one on a member: moldau cluster token create"
         raise failure from None
     return JoinKey(token.secret, token.id)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_local_secret(path: str) -> JoinKey | None:

@@ -19,6 +19,7 @@ from moldau.client.errors import (
 )
 from moldau.model.errors import ConfigError, ErrorCode
 from moldau.model.layout import SECRET_FILE
+from moldau.model.loopback import is_loopback
 from moldau.model.topology import (
     Endpoint,
     JoinChallenge,
@@ -28,7 +29,7 @@ from moldau.model.topology import (
     ProvenJoinRequest,
 )
 from moldau.security.join_proof import NONCE_BYTES, Transcript, UnsealError, unseal
-from moldau.server.cluster_secret import JoinKey, is_loopback, read_local_secret
+from moldau.server.cluster_secret import JoinKey, read_local_secret
 from moldau.server.machine import Machine, MemberClient
 
 log = logging.getLogger(__name__)

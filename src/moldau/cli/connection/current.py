@@ -118,7 +118,7 @@ def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
 def _check_stays_here(brokers: str) -> None:
     """HTTP and gRPC clients check the same themselves. Raises CommandError."""
     from moldau.client.addresses import split_brokers
-    from moldau.client.security import is_loopback
+    from moldau.model.loopback import is_loopback
 
     for host, _ in split_brokers(brokers) if brokers else ():
         if not is_loopback(host):

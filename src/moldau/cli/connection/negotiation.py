@@ -5,8 +5,9 @@ from typing import Final
 
 from moldau.cli.errors import CommandError
 from moldau.client.addresses import split_brokers
-from moldau.client.security import is_loopback, parse_security
+from moldau.client.security import parse_security
 from moldau.model.errors import MoldauError
+from moldau.model.loopback import is_loopback
 
 MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
 _SCRAM: Final = (MECHANISM_DEFAULT, "SCRAM-SHA-256")

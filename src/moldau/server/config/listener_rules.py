@@ -1,10 +1,10 @@
 """What the listeners of a broker must have in common, and what each of them needs."""
 
-import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from moldau.model.loopback import is_loopback
 from moldau.model.topology import Endpoint
 from moldau.server.config.identity_rules import identity_problems
 from moldau.server.config.listeners import SECTIONS, listeners_of, split_files
@@ -26,16 +26,6 @@ class Violation(NamedTuple):
     key: str
     reason: str
     hint: str = ""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach a listener there."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def violations(config: ServerConfig, is_set: Mapping[str, bool]) -> Iterator[Violation]:
