@@ -179,7 +179,9 @@ class FakeBroker:
             records, seconds, then = next(script)
             self.now += seconds
             then(self)
-            return ReadPage(records=records, next_offset=9, start_offset=0, end_offset=9)
+            return ReadPage(
+                records=records, next_offset=9, start_offset=0, end_offset=9, bytes_decoded=0
+            )
 
         self.read_page = read_page
 
@@ -189,7 +191,7 @@ def events_of(monkeypatch, broker, count: int, **login: Any) -> list[bytes]:
     monkeypatch.setattr("moldau.api.guarded.records.read_page", broker.read_page)
     visit = Visit(session_over(image=broker.image, clock=broker.clock), **login)
     place = tail._Subscription(visit, "t", TopicId(b"first"), 0, RecordSelection())
-    nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
+    nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0, bytes_decoded=0)
 
     async def collect() -> list[bytes]:
         found = []
