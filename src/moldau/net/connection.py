@@ -394,8 +394,9 @@ class Connection(SocketWriter):
         self._budget.muted += kept - self._muted_bytes
         self._muted_bytes = kept
 
-    def _close_muted(self) -> None:
-        """Replies are still sent, also those that other brokers have to confirm first."""
+    def _close_muted(self) -> bool:
+        """Whether it is closed now: replies are still sent, also those that other brokers have to
+        confirm first."""
         reason = "muted, with unread requests that would take too much memory"
         log.debug("connection from %s closes: %s", self.address, reason)
         self._end_mute()
@@ -403,6 +404,7 @@ class Connection(SocketWriter):
         if not self._writing:
             self._write()
         self.drain()
+        return self.is_closed
 
     def _end_mute(self) -> None:
         if self._unmuting is not None:
