@@ -159,9 +159,10 @@ def test_a_lower_quota_shuts_nobody_out_for_longer_than_the_longest_wait():
     assert world.take("alice", 1e9) == pytest.approx(9)
     world.now += 1
     world.buckets.replace(world.quotas(alice=1e4))
-    assert world.take("alice", 0) == pytest.approx(WAIT_SECONDS_MAX)
-    world.now += WAIT_SECONDS_MAX
-    assert world.take("alice", 0) == pytest.approx(0)
+    # One that only waits, and takes nothing.
+    bucket = world.buckets.of("alice", "app", world.now)[QuotaKey.PRODUCE]
+    assert bucket.wait(world.now) == pytest.approx(WAIT_SECONDS_MAX)
+    assert bucket.wait(world.now + WAIT_SECONDS_MAX) == pytest.approx(0)
 
 
 def test_time_before_a_change_pays_at_the_rate_of_then():
