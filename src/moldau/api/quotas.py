@@ -29,7 +29,7 @@ _CLIENT_ID_CHARACTERS_MAX: Final = 256
 Clients may send ids of 32 KB, and thousands of them."""
 
 OnStep = Callable[[float], object]
-"""Is told how long a step of a request held the event loop."""
+"""Called with the seconds in which a step of a request held the event loop."""
 
 ON_STEP: Final[ContextVar[OnStep | None]] = ContextVar("on_step", default=None)
 """Charges the time of the request that is being handled; None: its client has no quota."""

@@ -29,7 +29,9 @@ async def waits_after(method: str, path: str) -> float:
 
 
 @pytest.mark.parametrize(("method", "path"), PUBLIC)
-async def test_strangers_who_ask_for_what_is_public_charge_nobody(method: str, path: str) -> None:
+async def test_unknown_clients_that_ask_for_what_is_public_charge_nobody(
+    method: str, path: str
+) -> None:
     assert await waits_after(method, path) == 0
 
 

@@ -318,7 +318,7 @@ def test_a_user_in_debt_waits_from_its_login_on_for_what_it_could_take_again(key
     assert world.connection.muted[-1] == pytest.approx(wait * is_charged_later, abs=0.1)
 
 
-def test_nobody_is_muted_for_the_debt_of_strangers_before_the_login() -> None:
+def test_nobody_is_muted_for_the_debt_of_unknown_clients_before_the_login() -> None:
     world = World(Api(ListGroupsRequest, versions=(0, 5), handle=listed))
     world.quotas.replace({QuotaEntity("ANONYMOUS", None): {QuotaKey.REQUEST: 1.0}})
     meter = world.quotas.meter(ANONYMOUS, None)

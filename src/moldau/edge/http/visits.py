@@ -68,7 +68,7 @@ class Visits:
             return
         scope[_VISIT] = visit
         work = self._app(scope, receive, send)
-        # Strangers may ask for what is public: nobody pays for them.
+        # Unknown clients may ask for what is public: nobody pays for them.
         await (work if is_public else visit.charged(work))
 
     def _is_public(self, scope: Scope) -> bool:
